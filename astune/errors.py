@@ -1,0 +1,83 @@
+"""Every error a user can meet. Each carries a message that says what was wrong, where, and what to do.
+
+    AstuneError
+      ConfigError          a key, value or combination in a config file or on the command line
+      PluginError          a name such as `package.module:Name` that does not load
+      TaskError            a data set that cannot be read
+      ModelError           a model folder without weights, tokenizer or chat template
+      MissingDependency    an optional extra that is not installed
+      RolloutError         one episode; becomes data, never ends a run
+        WorkflowError        the workflow raised or returned the wrong type
+        JudgeError           the judge cannot tell
+        PolicyError          the engine failed
+        ContextOverflow      the prompt leaves no room for an answer
+        TooManyTurns         the workflow asked for more model calls than allowed
+      TrainingError        the run cannot go on (too many skipped updates, for example)
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AstuneError(Exception):
+    """Base of all errors that ASTune explains itself; the command line prints them without a traceback."""
+
+
+class ConfigError(AstuneError):
+    pass
+
+
+class PluginError(AstuneError):
+    pass
+
+
+class TaskError(AstuneError):
+    pass
+
+
+class ModelError(AstuneError):
+    pass
+
+
+class MissingDependency(AstuneError):
+    pass
+
+
+class RolloutError(AstuneError):
+    pass
+
+
+class WorkflowError(RolloutError):
+    pass
+
+
+class JudgeError(RolloutError):
+    pass
+
+
+class PolicyError(RolloutError):
+    pass
+
+
+class ContextOverflow(RolloutError):
+    pass
+
+
+class TooManyTurns(RolloutError):
+    pass
+
+
+class TrainingError(AstuneError):
+    pass
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint for a mistyped name.
+
+    >>> nearest("roolout", ["rollout", "model"])
+    " Did you mean 'rollout'?"
+    """
+    found = difflib.get_close_matches(name, list(known), n=1)
+    return f" Did you mean {found[0]!r}?" if found else ""
