@@ -1,18 +1,18 @@
 """Every error a user can meet. Each carries a message that says what was wrong, where, and what to do.
 
-    AstuneError
-      ConfigError          a key, value or combination in a config file or on the command line
-      PluginError          a name such as `package.module:Name` that does not load
-      TaskError            a data set that cannot be read
-      ModelError           a model folder without weights, tokenizer or chat template
-      MissingDependency    an optional extra that is not installed
-      RolloutError         one episode; becomes data, never ends a run
-        WorkflowError        the workflow raised or returned the wrong type
-        JudgeError           the judge cannot tell
-        PolicyError          the engine failed
-        ContextOverflow      the prompt leaves no room for an answer
-        TooManyTurns         the workflow asked for more model calls than allowed
-      TrainingError        the run cannot go on (too many skipped updates, for example)
+AstuneError
+  ConfigError          a key, value or combination in a config file or on the command line
+  PluginError          a name such as `package.module:Name` that does not load
+  TaskError            a data set that cannot be read
+  ModelError           a model folder without weights, tokenizer or chat template
+  MissingDependency    an optional extra that is not installed
+  RolloutError         one episode; becomes data, never ends a run
+    WorkflowError        the workflow raised or returned the wrong type
+    JudgeError           the judge cannot tell
+    PolicyError          the engine failed
+    ContextOverflow      the prompt leaves no room for an answer
+    TooManyTurns         the workflow asked for more model calls than allowed
+  TrainingError        the run cannot go on (too many skipped updates, for example)
 """
 
 from __future__ import annotations
