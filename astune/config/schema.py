@@ -43,9 +43,7 @@ class ModelConfig(Section):
 
 
 class JsonlFile(Section):
-    file_path: str | None = Field(
-        None, description="JSON Lines file; relative to the config file that names it"
-    )
+    file_path: str | None = Field(None, description="JSON Lines file; relative to the config file that names it")
 
 
 class JsonlReaderConfig(Section):
@@ -65,9 +63,7 @@ class FieldsConfig(Section):
         None, description="column of the id; null: 'task_id' or 'id', else made from the content"
     )
     query: str | None = Field(None, description="column of the question; null: 'query' or 'question'")
-    answer: str | None = Field(
-        None, description="column of the reference answer; null: 'answer' if there is one"
-    )
+    answer: str | None = Field(None, description="column of the reference answer; null: 'answer' if there is one")
     messages: str | None = Field(
         None, description="column of a conversation to start from; null: 'messages' if there is one"
     )
@@ -92,19 +88,11 @@ class RolloutConfig(Section):
     num_repeat: PositiveInt = Field(8, description="attempts at each task: the group that advantages compare")
     max_concurrent: PositiveInt = Field(64, description="episodes under way at the same time")
     max_turns: PositiveInt = Field(20, description="most model calls in one episode")
-    max_tokens: PositiveInt = Field(
-        1024, description="most tokens of one answer, unless the agent asks for fewer"
-    )
-    temperature: NonNegativeFloat = Field(
-        1.0, description="of training episodes, unless the agent sets its own"
-    )
-    top_p: float = Field(
-        1.0, gt=0.0, le=1.0, description="of training episodes, unless the agent sets its own"
-    )
+    max_tokens: PositiveInt = Field(1024, description="most tokens of one answer, unless the agent asks for fewer")
+    temperature: NonNegativeFloat = Field(1.0, description="of training episodes, unless the agent sets its own")
+    top_p: float = Field(1.0, gt=0.0, le=1.0, description="of training episodes, unless the agent sets its own")
     top_k: NonNegativeInt = Field(0, description="of training episodes; 0: whole vocabulary")
-    episode_timeout: PositiveFloat = Field(
-        600.0, description="seconds after which an episode is stopped and counted"
-    )
+    episode_timeout: PositiveFloat = Field(600.0, description="seconds after which an episode is stopped and counted")
 
 
 class TaskJudgeConfig(Section):
@@ -125,9 +113,7 @@ class AlgorithmConfig(Section):
     clip_low: float = Field(
         0.2, gt=0.0, lt=1.0, description="PPO: lower bound of the probability ratio is 1 - clip_low"
     )
-    clip_high: float = Field(
-        0.28, gt=0.0, description="PPO: upper bound of the probability ratio is 1 + clip_high"
-    )
+    clip_high: float = Field(0.28, gt=0.0, description="PPO: upper bound of the probability ratio is 1 + clip_high")
     loss_aggregation: Literal["episode_mean", "token_mean"] = Field(
         "token_mean",
         description="token_mean: each trained token counts the same (DAPO); episode_mean: each episode (GRPO)",
@@ -135,25 +121,19 @@ class AlgorithmConfig(Section):
 
 
 class TrainerConfig(Section):
-    total_steps: PositiveInt | None = Field(
-        100, description="optimizer steps of the run; null: total_epochs decides"
-    )
+    total_steps: PositiveInt | None = Field(100, description="optimizer steps of the run; null: total_epochs decides")
     total_epochs: PositiveInt | None = Field(
         None, description="passes over the training tasks; the smaller of both ends the run"
     )
     tasks_per_step: PositiveInt = Field(8, description="tasks in one step; times rollout.num_repeat episodes")
-    updates_per_step: PositiveInt = Field(
-        1, description="optimizer updates the episodes of a step are split into"
-    )
+    updates_per_step: PositiveInt = Field(1, description="optimizer updates the episodes of a step are split into")
     learning_rate: PositiveFloat = Field(1e-6, description="AdamW learning rate after warm-up")
     warmup_steps: NonNegativeInt = Field(0, description="steps of linear learning-rate warm-up")
     lr_schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant", description="after warm-up, towards 0 at the end"
     )
     weight_decay: NonNegativeFloat = Field(0.0, description="AdamW weight decay")
-    betas: tuple[float, float] = Field(
-        (0.9, 0.95), description="AdamW momentum of gradient and squared gradient"
-    )
+    betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW momentum of gradient and squared gradient")
     max_grad_norm: PositiveFloat = Field(1.0, description="gradients are scaled down to this norm")
     micro_batch_tokens: PositiveInt = Field(
         16384, description="tokens in one forward and backward pass; memory grows with it"
@@ -161,9 +141,7 @@ class TrainerConfig(Section):
     max_skipped_updates: PositiveInt = Field(
         5, description="updates in a row skipped for NaN or infinity before the run stops"
     )
-    save_every: NonNegativeInt = Field(
-        0, description="steps between checkpoints; 0: only at the end and on Ctrl-C"
-    )
+    save_every: NonNegativeInt = Field(0, description="steps between checkpoints; 0: only at the end and on Ctrl-C")
     keep_checkpoints: PositiveInt = Field(2, description="older checkpoints are deleted")
 
 
@@ -191,32 +169,18 @@ class MonitorConfig(Section):
 
 class AstuneConfig(Section):
     project_name: str = Field("astune", description="first folder under runs_dir")
-    experiment_name: str | None = Field(
-        None, description="second folder under runs_dir; null: name of the config file"
-    )
+    experiment_name: str | None = Field(None, description="second folder under runs_dir; null: name of the config file")
     runs_dir: str = Field("runs", description="where runs are kept; relative to the working directory")
     backbone: str = Field("local", description="'debug', 'local' or a plug-in; --backbone sets it")
-    resume: bool = Field(
-        False, description="go on from the newest checkpoint of the same run; --resume sets it"
-    )
+    resume: bool = Field(False, description="go on from the newest checkpoint of the same run; --resume sets it")
     seed: NonNegativeInt = Field(42, description="one seed for task order, sampling and everything else")
     model: ModelConfig = Field(default_factory=ModelConfig, description="the model that is trained")
-    task_reader: TaskReaderConfig = Field(
-        default_factory=TaskReaderConfig, description="where tasks come from"
-    )
+    task_reader: TaskReaderConfig = Field(default_factory=TaskReaderConfig, description="where tasks come from")
     rollout: RolloutConfig = Field(default_factory=RolloutConfig, description="how episodes are run")
-    task_judge: TaskJudgeConfig = Field(
-        default_factory=TaskJudgeConfig, description="how episodes are judged"
-    )
-    algorithm: AlgorithmConfig = Field(
-        default_factory=AlgorithmConfig, description="from rewards to the loss"
-    )
-    trainer: TrainerConfig = Field(
-        default_factory=TrainerConfig, description="the optimizer and the length of the run"
-    )
-    evaluation: EvaluationConfig = Field(
-        default_factory=EvaluationConfig, description="when held-out tasks are run"
-    )
+    task_judge: TaskJudgeConfig = Field(default_factory=TaskJudgeConfig, description="how episodes are judged")
+    algorithm: AlgorithmConfig = Field(default_factory=AlgorithmConfig, description="from rewards to the loss")
+    trainer: TrainerConfig = Field(default_factory=TrainerConfig, description="the optimizer and the length of the run")
+    evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig, description="when held-out tasks are run")
     debug: DebugConfig = Field(default_factory=DebugConfig, description="used by --backbone=debug only")
     monitor: MonitorConfig = Field(default_factory=MonitorConfig, description="what a run shows and keeps")
 
