@@ -1,0 +1,231 @@
+"""Every episode of a run as one JSON line: readable by people, and complete enough to be read back.
+
+    {"step": 3, "phase": "train", "episode_id": "...", "task_id": "...", "reward": 1.0, "passed": true,
+     "stop_reason": "completed", "error": null, "answer": "42", "verdict": {...}, "metrics": {...}, "task": {...},
+     "turns": [{"agent": "solver", "messages_kept": 2, "messages": [...], "response": {...}, ...}, ...],
+     "timelines": [{"agent": "solver", "fork": null, "token_ids": [...], "spans": [{"logprobs": [...], ...}]}]}
+
+A turn's `messages` are those after the first `messages_kept` of the same agent's turn before, and `tools` is left out
+where it did not change. Token ids stand once, in the timelines; a turn holds ids of its own only if no span has it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from astune.errors import AstuneError
+from astune.monitor.jsonl import append_line, keep_lines, open_for_append, plain, read_lines
+from astune.monitor.run_dir import RunDir
+from astune.types import Episode, EpisodeError, Span, StopReason, Task, Timeline, Turn, Verdict, WorkflowOutput
+
+LOGPROB_DIGITS = 5
+
+
+@dataclass(frozen=True)
+class EpisodeRecord:
+    """An episode and where in the run it was played. `phase` is "train", "eval/sampled" or "eval/greedy"."""
+
+    step: int
+    phase: str
+    episode: Episode
+
+
+class EpisodeLog:
+    """Writes `episodes/train.jsonl`, `episodes/eval_sampled.jsonl` and so on, one file per phase.
+
+    with EpisodeLog(run_dir) as log:
+        log.write(episode, step=3, phase="train")
+    """
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self._folder = run_dir.episodes_dir
+        self._files: dict[str, TextIO] = {}
+
+    def write(self, episode: Episode, *, step: int, phase: str) -> None:
+        """What is not JSON in the answer or the task's row is written as text; logprobs keep five digits."""
+        if phase not in self._files:
+            self._files[phase] = open_for_append(episodes_path(self._folder, phase))
+        append_line(self._files[phase], episode_to_row(EpisodeRecord(step, phase, episode)))
+
+    def truncate_after(self, step: int) -> None:
+        """Forgets the episodes of later steps: a run resumed from that checkpoint plays them again."""
+        self.close()
+        for path in self._folder.glob("*.jsonl"):
+            keep_lines(path, lambda row: bool(row["step"] <= step))
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def __enter__(self) -> EpisodeLog:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def episodes_path(folder: Path, phase: str) -> Path:
+    return folder / f"{phase.replace('/', '_')}.jsonl"
+
+
+def read_episodes(path: Path) -> Iterator[EpisodeRecord]:
+    """The episodes of one file in the order they were written, one in memory at a time."""
+    for number, row in enumerate(read_lines(path), start=1):
+        try:
+            yield episode_from_row(row)
+        except (KeyError, TypeError, ValueError) as error:
+            raise AstuneError(f"{path}, line {number}: not an episode ({type(error).__name__}: {error})") from error
+
+
+def episode_to_row(record: EpisodeRecord) -> dict[str, Any]:
+    episode = record.episode
+    verdict = episode.verdict
+    row: dict[str, Any] = {
+        "step": record.step,
+        "phase": record.phase,
+        "episode_id": episode.episode_id,
+        "task_id": episode.task.task_id,
+        "reward": episode.reward,
+        "passed": None if verdict is None else verdict.passed,
+        "stop_reason": episode.stop_reason.value,
+        "error": None if episode.error is None else vars(episode.error),
+        "answer": None if episode.output is None else episode.output.answer,
+        "output": None if episode.output is None else _output_to_row(episode.output),
+        "verdict": None if verdict is None else _verdict_to_row(verdict),
+        "metrics": episode.metrics,
+        "task": vars(episode.task),
+        "turns": _turns_to_rows(episode),
+        "timelines": [_timeline_to_row(timeline) for timeline in episode.timelines],
+    }
+    plain_row: dict[str, Any] = plain(row)
+    return plain_row
+
+
+def _output_to_row(output: WorkflowOutput) -> dict[str, Any]:
+    row: dict[str, Any] = {"reward": output.reward, "metrics": output.metrics}
+    return row if output.response == output.answer else {**row, "response": output.response}
+
+
+def _verdict_to_row(verdict: Verdict) -> dict[str, Any]:
+    return {"reason": verdict.reason, "metrics": verdict.metrics, "judged_by": verdict.judged_by}
+
+
+def _turns_to_rows(episode: Episode) -> list[dict[str, Any]]:
+    found = _ids_in_timelines(episode.timelines)
+    rows = []
+    former: dict[str, Turn] = {}
+    for index, turn in enumerate(episode.turns):
+        before = former.get(turn.agent)
+        kept = 0 if before is None else _common_prefix(before.messages, turn.messages)
+        row: dict[str, Any] = {
+            "agent": turn.agent,
+            "messages_kept": kept,
+            "messages": turn.messages[kept:],
+            "response": turn.response,
+            "finish_reason": turn.finish_reason,
+            "policy_version": turn.policy_version,
+            "temperature": turn.temperature,
+            "trainable": turn.trainable,
+            "exact": turn.exact,
+        }
+        if turn.tools != (() if before is None else before.tools):
+            row["tools"] = turn.tools
+        if found.get(index) != (turn.prompt_ids, turn.output_ids, turn.logprobs):
+            row |= {"prompt_ids": turn.prompt_ids, "output_ids": turn.output_ids, "logprobs": _rounded(turn.logprobs)}
+        rows.append(row)
+        former[turn.agent] = turn
+    return rows
+
+
+_Ids = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
+
+
+def _ids_in_timelines(timelines: Sequence[Timeline]) -> dict[int, _Ids]:
+    """Per turn number its prompt, output and logprobs, as the first span that it wrote has them."""
+    found: dict[int, _Ids] = {}
+    for timeline in timelines:
+        for span in timeline.spans:
+            sampled = slice(span.start, span.stop)
+            ids = (timeline.token_ids[: span.start], timeline.token_ids[sampled], timeline.logprobs[sampled])
+            found.setdefault(span.turn, ids)
+    return found
+
+
+def _common_prefix(old: Sequence[Any], new: Sequence[Any]) -> int:
+    length = 0
+    for before, after in zip(old, new, strict=False):
+        if before != after:
+            break
+        length += 1
+    return length
+
+
+def _rounded(logprobs: Sequence[float]) -> list[float]:
+    return [round(logprob, LOGPROB_DIGITS) for logprob in logprobs]
+
+
+def _timeline_to_row(timeline: Timeline) -> dict[str, Any]:
+    spans = [{**vars(span), "logprobs": _rounded(timeline.logprobs[span.start : span.stop])} for span in timeline.spans]
+    return {"agent": timeline.agent, "fork": timeline.fork, "token_ids": timeline.token_ids, "spans": spans}
+
+
+def episode_from_row(row: Mapping[str, Any]) -> EpisodeRecord:
+    timelines = tuple(_timeline_from_row(item) for item in row["timelines"])
+    output, verdict, error = row["output"], row["verdict"], row["error"]
+    if output is not None:
+        output = WorkflowOutput(**{"answer": row["answer"], **output})
+    if verdict is not None:
+        verdict = Verdict(reward=_number(row["reward"]), passed=row["passed"], **verdict)
+    episode = Episode(
+        episode_id=row["episode_id"],
+        task=Task(**{**row["task"], "messages": tuple(row["task"]["messages"])}),
+        turns=_turns_from_rows(row["turns"], _ids_in_timelines(timelines)),
+        timelines=timelines,
+        stop_reason=StopReason(row["stop_reason"]),
+        output=output,
+        verdict=verdict,
+        error=None if error is None else EpisodeError(**error),
+        metrics=row["metrics"],
+    )
+    return EpisodeRecord(row["step"], row["phase"], episode)
+
+
+def _turns_from_rows(rows: Sequence[Mapping[str, Any]], found: Mapping[int, _Ids]) -> tuple[Turn, ...]:
+    turns: list[Turn] = []
+    former: dict[str, Turn] = {}
+    for index, row in enumerate(rows):
+        values = dict(row)
+        before = former.get(values["agent"])
+        number_kept = values.pop("messages_kept")
+        kept = () if before is None else before.messages[:number_kept]
+        if "output_ids" in values:
+            ids = tuple(values["prompt_ids"]), tuple(values["output_ids"]), tuple(map(_number, values["logprobs"]))
+        else:
+            ids = found[index]
+        tools = tuple(values["tools"]) if "tools" in values else () if before is None else before.tools
+        values |= {"messages": (*kept, *values["messages"]), "tools": tools}
+        values |= {"prompt_ids": ids[0], "output_ids": ids[1], "logprobs": ids[2]}
+        turns.append(Turn(**values))
+        former[turns[-1].agent] = turns[-1]
+    return tuple(turns)
+
+
+def _timeline_from_row(row: Mapping[str, Any]) -> Timeline:
+    """The loss mask is True exactly on trainable spans, so it need not be stored."""
+    token_ids = tuple(row["token_ids"])
+    mask, logprobs, spans = [False] * len(token_ids), [0.0] * len(token_ids), []
+    for values in row["spans"]:
+        span = Span(**{key: value for key, value in values.items() if key != "logprobs"})
+        mask[span.start : span.stop] = [span.trainable] * (span.stop - span.start)
+        logprobs[span.start : span.stop] = map(_number, values["logprobs"])
+        spans.append(span)
+    return Timeline(row["agent"], token_ids, tuple(mask), tuple(logprobs), tuple(spans), row["fork"])
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value

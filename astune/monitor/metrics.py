@@ -1,0 +1,89 @@
+"""The figures of a run: `metrics.jsonl` for programs and people, TensorBoard events for curves."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from astune.errors import MissingDependency
+from astune.monitor.jsonl import append_line, keep_lines, open_for_append, read_lines
+from astune.monitor.run_dir import RunDir
+
+
+class MetricsLog:
+    """Appends one line per call, so that a run that is killed has lost nothing it logged.
+
+    log = MetricsLog(run_dir, tensorboard=True)
+    log.log(1, {"reward/mean": 0.25, "loss": 0.01})      # {"step": 1, "time": 17..., "reward/mean": 0.25, ...}
+    log.close()
+    """
+
+    def __init__(self, run_dir: RunDir, tensorboard: bool) -> None:
+        self._path = run_dir.metrics_path
+        self._file = open_for_append(self._path)
+        self._events = _EventFile(run_dir.tensorboard_dir) if tensorboard else None
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """`step` 0 is before the first update. NaN and infinities are written as null."""
+        now = time.time()
+        append_line(self._file, {"step": step, "time": round(now, 3), **values})
+        if self._events is not None:
+            self._events.scalars(step, now, values)
+
+    def truncate_after(self, step: int) -> None:
+        """Forgets what was logged after `step`: a run resumed from that checkpoint logs those steps again."""
+        self._file.close()
+        keep_lines(self._path, lambda row: bool(row["step"] <= step))
+        self._file = open_for_append(self._path)
+        if self._events is not None:
+            self._events.restart(step + 1)
+
+    def close(self) -> None:
+        self._file.close()
+        if self._events is not None:
+            self._events.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The logged lines in order: `step`, `time`, and the figures (None where one was NaN or infinite)."""
+    return list(read_lines(path))
+
+
+class _EventFile:
+    """One TensorBoard event file, written with TensorBoard's record format only: neither torch nor tensorflow loads."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from tensorboard.compat.proto import event_pb2, summary_pb2  # type: ignore[import-untyped]
+            from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
+        except ImportError as error:
+            raise MissingDependency(
+                "astune.monitor.tensorboard needs the package tensorboard: pip install tensorboard, "
+                "or set astune.monitor.tensorboard=false"
+            ) from error
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"events.out.tfevents.{time.time_ns() // 1000}.{socket.gethostname()}.{os.getpid()}"
+        self._event_pb2, self._summary_pb2 = event_pb2, summary_pb2
+        self._writer = RecordWriter((folder / name).open("xb"))
+        self._write(file_version="brain.Event:2")
+
+    def scalars(self, step: int, now: float, values: Mapping[str, float]) -> None:
+        entries = [self._summary_pb2.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        self._write(now, step=step, summary=self._summary_pb2.Summary(value=entries))
+
+    def restart(self, step: int) -> None:
+        """Tells TensorBoard to forget points from `step` on in earlier event files of the folder."""
+        log = self._event_pb2.SessionLog
+        self._write(step=step, session_log=log(status=log.START))
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _write(self, now: float | None = None, **fields: Any) -> None:
+        event = self._event_pb2.Event(wall_time=time.time() if now is None else now, **fields)
+        self._writer.write(event.SerializeToString())
+        self._writer.flush()

@@ -1,0 +1,107 @@
+"""What a run shows while it goes: bars on a terminal, lines elsewhere, a table at the end.
+
+with Progress("auto") as progress:
+    progress.run_started(config, run_dir, total_steps=60)
+    progress.phase_started("rollout", total_episodes=64)
+    progress.episode_done(episode)
+    progress.step_done(1, {"reward/mean": 0.25, "time/step": 4.2})
+    progress.run_finished(report)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Literal
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.markup import escape
+
+from astune.config.schema import Config
+from astune.monitor.progress_view import RunState, final_table, status_panel, step_line
+from astune.monitor.run_dir import RunDir
+from astune.monitor.summary import show_figure, show_seconds
+from astune.types import Episode, RunReport
+
+ProgressMode = Literal["auto", "bar", "plain", "off"]
+
+QUIET_SECONDS = 15.0
+"""Longest time without a line where there are no bars."""
+
+
+class Progress:
+    """`mode` is `astune.monitor.progress`; auto means bars if `console` is a terminal. Never raises for odd figures."""
+
+    def __init__(self, mode: ProgressMode, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False)
+        self._mode = ("bar" if self._console.is_terminal else "plain") if mode == "auto" else mode
+        self._state = RunState()
+        self._live: Live | None = None
+        self._last_line = time.monotonic()
+
+    def run_started(self, config: Config, run_dir: RunDir, total_steps: int) -> None:
+        settings = config.astune
+        self._state.total_steps = total_steps
+        self._print(
+            f"[bold]{escape(settings.project_name)}[/] · {settings.backbone} backbone · "
+            f"model {escape(settings.model.path)} · {total_steps} steps"
+        )
+        self._print(f"[dim]{escape(str(run_dir.path))}[/]")
+        if self._mode == "bar":
+            self._live = Live(get_renderable=self._panel, console=self._console, refresh_per_second=4, transient=True)
+            self._live.start()
+
+    def phase_started(self, name: str, total_episodes: int) -> None:
+        """`name` is what is going on: "rollout", "train", "evaluation, greedy"; 0 episodes if it plays none."""
+        self._state.start_phase(name, total_episodes)
+
+    def episode_done(self, episode: Episode) -> None:
+        self._state.add(episode)
+        if time.monotonic() - self._last_line > QUIET_SECONDS:
+            self._line(f"[dim]{self._state.phase.line()}[/]")
+
+    def step_done(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._state.finish_step(step, metrics)
+        self._line(step_line(self._state, metrics))
+
+    def evaluation_done(self, step: int, decoding: str, metrics: Mapping[str, float]) -> None:
+        """`metrics` with or without the prefix `eval/<decoding>/`."""
+        values = {key.rpartition("/")[2]: value for key, value in metrics.items()}
+        figure = "success" if "success" in values else "reward"
+        shown = show_figure(figure, values[figure])
+        self._state.held_out[decoding] = shown
+        seconds = f"  [dim]{show_seconds(values['seconds'])}[/]" if "seconds" in values else ""
+        self._print(f"[cyan]held-out[/] at step {step:<4} {decoding:<8} {figure} [bold]{shown}[/]{seconds}")
+
+    def note(self, text: str) -> None:
+        self._print(f"[yellow]note[/] {escape(text)}")
+
+    def run_finished(self, report: RunReport) -> None:
+        self.close()
+        if self._mode != "off":
+            self._console.print(final_table(report))
+
+    def close(self) -> None:
+        """Takes the bars away. Safe to call twice."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _panel(self) -> RenderableType:
+        return status_panel(self._state)
+
+    def _line(self, text: str) -> None:
+        if self._mode == "plain":
+            self._print(text)
+
+    def _print(self, text: str) -> None:
+        self._last_line = time.monotonic()
+        if self._mode != "off":
+            self._console.print(text, soft_wrap=True)

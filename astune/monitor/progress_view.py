@@ -1,0 +1,223 @@
+"""How progress looks: the state of a run as bars, as one line, and as the final table."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from astune.monitor.summary import show_figure, show_seconds
+from astune.types import Episode, RunReport, StopReason
+
+SPARKS = "▁▂▃▄▅▆▇█"
+MOVING = 10
+"""Steps over which the time of a step is averaged to tell the time left."""
+
+
+@dataclass
+class Phase:
+    """One stretch of a step: playing episodes, training, evaluating. Counts since it began."""
+
+    name: str = "starting"
+    total: int = 0
+    done: int = 0
+    failed: int = 0
+    tokens: int = 0
+    rewards: list[float] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+
+    def add(self, episode: Episode) -> None:
+        self.done += 1
+        self.failed += episode.error is not None or episode.stop_reason is StopReason.TIMEOUT
+        self.tokens += sum(len(turn.output_ids) for turn in episode.turns)
+        if episode.reward is not None:
+            self.rewards.append(episode.reward)
+
+    def figures(self) -> list[str]:
+        parts = []
+        if self.rewards:
+            parts.append(f"reward {sum(self.rewards) / len(self.rewards):.3f}")
+        if self.tokens:
+            parts.append(f"{self.tokens / max(1e-3, time.monotonic() - self.began):,.0f} tokens/s")
+        if self.failed:
+            parts.append(f"{self.failed} failed")
+        return parts
+
+    def line(self) -> str:
+        return "  ".join([f"{self.name}: {self.done}/{self.total} episodes", *self.figures()])
+
+
+@dataclass
+class RunState:
+    """What is known of a run under way."""
+
+    total_steps: int = 0
+    step: int = 0
+    phase: Phase = field(default_factory=Phase)
+    rewards: list[float] = field(default_factory=list)
+    """Mean reward of each step so far."""
+    failed: int = 0
+    held_out: dict[str, str] = field(default_factory=dict)
+    step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=MOVING))
+    tokens_per_second: float | None = None
+
+    def start_phase(self, name: str, total_episodes: int) -> None:
+        self.phase = Phase(name, total_episodes)
+
+    def add(self, episode: Episode) -> None:
+        self.phase.add(episode)
+
+    def finish_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.step = step
+        self.failed += int(metrics.get("episodes/failed", 0))
+        self.tokens_per_second = metrics.get("throughput/tokens_per_second")
+        if math.isfinite(metrics.get("reward/mean", math.nan)):
+            self.rewards.append(metrics["reward/mean"])
+        if "time/step" in metrics:
+            self.step_seconds.append(metrics["time/step"])
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Of training, by the last steps' mean; None before the first step is done."""
+        if not self.step_seconds:
+            return None
+        return (self.total_steps - self.step) * sum(self.step_seconds) / len(self.step_seconds)
+
+
+def sparkline(values: Sequence[float], width: int = 24) -> str:
+    """The last part of a curve in one line of text; with more values than columns, each column is a mean.
+
+    >>> sparkline([0.0, 0.5, 1.0])
+    '▁▅█'
+    """
+    size = max(1, math.ceil(len(values) / width))
+    means = [math.fsum(values[i : i + size]) / len(values[i : i + size]) for i in range(0, len(values), size)]
+    low, high = min(means), max(means)
+    scale = (len(SPARKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(SPARKS[math.floor((value - low) * scale + 0.5)] for value in means)
+
+
+def status_panel(state: RunState) -> RenderableType:
+    """Two bars, the run's and the phase's, and under them how the reward goes."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(min_width=20)
+    grid.add_column(width=32)
+    grid.add_column()
+    grid.add_row(
+        Text(f"step {state.step}/{state.total_steps}", style="bold"),
+        ProgressBar(total=max(1, state.total_steps), completed=state.step, width=32),
+        Text("  ".join(_pace(state))),
+    )
+    phase = state.phase
+    count = f" {phase.done}/{phase.total}" if phase.total else ""
+    grid.add_row(
+        Text(phase.name + count, style="dim"),
+        ProgressBar(total=max(1, phase.total), completed=phase.done, width=32) if phase.total else "",
+        Text("  ".join(phase.figures()), style="dim"),
+    )
+    return Group(grid, _reward_line(state))
+
+
+def _pace(state: RunState) -> list[str]:
+    left, speed = state.seconds_left, state.tokens_per_second
+    parts = [] if left is None else [f"{show_seconds(left)} left"]
+    return parts if speed is None else [*parts, f"{speed:,.0f} tokens/s"]
+
+
+def _reward_line(state: RunState) -> Text:
+    line = Text()
+    if state.rewards:
+        line.append(f"reward {state.rewards[-1]:.3f}  ", style="bold")
+        line.append(sparkline(state.rewards) + "   ", style="green")
+    line.append("   ".join(f"held-out {decoding} {shown}" for decoding, shown in state.held_out.items()), style="cyan")
+    if state.failed:
+        line.append(f"   {state.failed} episodes failed", style="yellow")
+    return line
+
+
+def step_line(state: RunState, metrics: Mapping[str, float]) -> str:
+    """One step as one line. Figures that were not logged are left out."""
+    width = len(str(state.total_steps))
+    parts = [f"step {state.step:>{width}}/{state.total_steps}"]
+    if "reward/mean" in metrics:
+        parts.append(f"reward {metrics['reward/mean']:.3f}")
+    if "success/mean" in metrics:
+        parts.append(f"success {100 * metrics['success/mean']:5.1f} %")
+    if "loss" in metrics:
+        parts.append(f"loss {metrics['loss']:+.4f}")
+    if "throughput/tokens_per_second" in metrics:
+        parts.append(f"{metrics['throughput/tokens_per_second']:,.0f} tokens/s")
+    if metrics.get("episodes/failed"):
+        parts.append(f"[yellow]{metrics['episodes/failed']:.0f} failed[/]")
+    if state.seconds_left is not None:
+        parts.append(f"{show_seconds(state.seconds_left)} left")
+    return "  ".join(parts)
+
+
+_HEADLINE = {
+    "completed": "[bold green]Done[/]",
+    "interrupted": "[bold yellow]Stopped; go on with --resume[/]",
+    "failed": "[bold red]Failed[/]",
+}
+
+
+def final_table(report: RunReport) -> RenderableType:
+    """How the run ended. `report.summary` is what `astune.monitor.summary.summarize` gives."""
+    summary = report.summary
+    seconds = summary["seconds"]
+    total = sum(seconds.values())
+    lines = [f"{_HEADLINE[report.status]} after {report.steps} steps, {show_seconds(total)}"]
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim")
+    facts.add_column()
+    facts.add_row("episodes", _episode_facts(summary))
+    tokens = summary["tokens"]
+    facts.add_row("tokens", f"{tokens['sampled']:,} sampled, {tokens['trained']:,} trained")
+    shares = [
+        f"{name} {show_seconds(value)} ({100 * value / total:.0f} %)" for name, value in seconds.items() if value > 0
+    ]
+    facts.add_row("time", ", ".join(shares))
+    if summary["updates_skipped"]:
+        facts.add_row("skipped", f"[yellow]{summary['updates_skipped']} updates: the loss was NaN or infinite[/]")
+    facts.add_row("report", escape(str(report.run_dir / "report.html")))
+    parts: list[RenderableType] = ["", *lines, ""]
+    if summary["held_out"]:
+        parts += [_held_out_table(summary["held_out"]), ""]
+    return Group(*(Text.from_markup(part) if isinstance(part, str) else part for part in parts), facts)
+
+
+def _episode_facts(summary: Mapping[str, Any]) -> str:
+    stops = sorted(summary["stop"].items(), key=lambda item: -item[1])
+    reasons = ", ".join(f"{name} {count:,}" for name, count in stops if name != StopReason.COMPLETED.value)
+    text = f"{summary['episodes']:,}"
+    text += f", [yellow]{summary['failed']:,} failed[/]" if summary["failed"] else ", none failed"
+    if summary["unjudged"]:
+        text += f", {summary['unjudged']:,} without a verdict"
+    return f"{text} ({reasons})" if reasons else text
+
+
+def _held_out_table(held_out: Mapping[str, Any]) -> Table:
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
+    table.add_column("held-out")
+    for name in ("before", "after", "best"):
+        table.add_column(name, justify="right")
+    for decoding, row in held_out.items():
+        first, last, best = (row[name] for name in ("first", "last", "best"))
+        before = _shown(row, first) if first and first["step"] == 0 else "-"
+        after = f"[bold]{_shown(row, last)}[/]" if last and last["step"] > 0 else "-"
+        at = f" [dim]step {best['step']}[/]" if best else ""
+        table.add_row(f"{row['figure']}, {decoding}", before, after, _shown(row, best) + at)
+    return table
+
+
+def _shown(row: Mapping[str, Any], point: Mapping[str, float] | None) -> str:
+    return show_figure(row["figure"], point["value"]) if point else "-"

@@ -1,0 +1,121 @@
+"""The folder of one run, `runs/<project>/<name>/`: what is in it and when a checkpoint counts."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+
+from astune.config.schema import Config
+from astune.errors import ConfigError
+
+COMPLETE = "COMPLETE"
+"""Marker file, written last: a checkpoint without it is half-written and never taken."""
+
+
+class RunDir:
+    """The paths of a run. Nothing that an earlier run left is ever written over.
+
+    run_dir = RunDir.open(config, resume=False)          # runs/math/demo, or demo-2 if demo exists
+    with run_dir.save_checkpoint(step=10) as folder:     # checkpoints/step_000010
+        learner.save(folder)
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_path = path / "config.yaml"
+        self.metrics_path = path / "metrics.jsonl"
+        self.episodes_dir = path / "episodes"
+        self.checkpoints_dir = path / "checkpoints"
+        self.tensorboard_dir = path / "tensorboard"
+        self.report_path = path / "report.html"
+
+    @classmethod
+    def open(cls, config: Config, *, resume: bool) -> RunDir:
+        """Makes the folder of a new run and saves the config in it; with `resume`, reopens the newest run of that name.
+
+        Raises `ConfigError` if there is nothing to resume.
+        """
+        settings = config.astune
+        name = settings.experiment_name or "run"
+        parent = Path(settings.runs_dir) / settings.project_name
+        run_dir = cls._newest(parent, name) if resume else cls._create(parent, name)
+        run_dir._save_config(config)
+        return run_dir
+
+    @classmethod
+    def _create(cls, parent: Path, name: str) -> RunDir:
+        parent.mkdir(parents=True, exist_ok=True)
+        number, path = 1, parent / name
+        while True:
+            try:
+                path.mkdir()
+                return cls(path)
+            except FileExistsError:
+                number += 1
+                path = parent / f"{name}-{number}"
+
+    @classmethod
+    def _newest(cls, parent: Path, name: str) -> RunDir:
+        numbers = {}
+        for path in parent.glob(f"{name}*"):
+            match = re.fullmatch(rf"{re.escape(name)}(?:-(\d+))?", path.name)
+            if match and path.is_dir():
+                numbers[int(match[1] or 1)] = path
+        if not numbers:
+            raise ConfigError(
+                f"astune.resume: there is no run {parent / name} to go on with. "
+                "Start it without --resume, or set astune.project_name and astune.experiment_name to those of the run."
+            )
+        run_dir = cls(numbers[max(numbers)])
+        if run_dir.latest_checkpoint() is None:
+            raise ConfigError(
+                f"astune.resume: {run_dir.path} has no complete checkpoint to go on from. "
+                "Start again without --resume; astune.trainer.save_every sets how often a run saves."
+            )
+        return run_dir
+
+    def _save_config(self, config: Config) -> None:
+        """Writes config.yaml. A resumed run's former config is kept beside it if it was another one."""
+        text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+        if self.config_path.exists() and self.config_path.read_text(encoding="utf-8") != text:
+            latest = self.latest_checkpoint()
+            self.config_path.rename(self.path / f"config_until_{latest.name if latest else 'start'}.yaml")
+        self.config_path.write_text(text, encoding="utf-8")
+
+    def checkpoint_path(self, step: int) -> Path:
+        return self.checkpoints_dir / f"step_{step:06d}"
+
+    @contextmanager
+    def save_checkpoint(self, step: int) -> Iterator[Path]:
+        """An empty folder to write the checkpoint into. It counts as complete once the block ends without error."""
+        path = self.checkpoint_path(step)
+        _remove_checkpoint(path)
+        path.mkdir(parents=True)
+        yield path
+        (path / COMPLETE).touch()
+
+    def checkpoints(self) -> list[Path]:
+        """Complete checkpoints, oldest first."""
+        return sorted(marker.parent for marker in self.checkpoints_dir.glob(f"step_*/{COMPLETE}"))
+
+    def latest_checkpoint(self) -> Path | None:
+        return next(reversed(self.checkpoints()), None)
+
+    def prune_checkpoints(self, keep: int) -> None:
+        """Deletes all but the newest `keep` complete checkpoints, and everything half-written before the newest."""
+        kept = self.checkpoints()[-keep:]
+        for path in self.checkpoints_dir.glob("step_*"):
+            if kept and path < kept[-1] and path not in kept:
+                _remove_checkpoint(path)
+
+
+def _remove_checkpoint(path: Path) -> None:
+    """Marker first, so that a removal that is cut off leaves a folder that no one takes for a checkpoint."""
+    (path / COMPLETE).unlink(missing_ok=True)
+    if path.exists():
+        shutil.rmtree(path)

@@ -1,0 +1,81 @@
+"""From the lines of `metrics.jsonl` to the few figures that say how a run went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Metrics = Sequence[Mapping[str, Any]]
+
+
+def series(metrics: Metrics, key: str) -> list[tuple[int, float]]:
+    """The points (step, value) of one figure, where it was logged and finite."""
+    return [(row["step"], row[key]) for row in metrics if row.get(key) is not None]
+
+
+def decodings(metrics: Metrics) -> list[str]:
+    """The ways held-out tasks were decoded, in the order of their first evaluation: "sampled", "greedy"."""
+    keys = (key.split("/") for row in metrics for key in row)
+    return list(dict.fromkeys(parts[1] for parts in keys if parts[0] == "eval" and len(parts) == 3))
+
+
+def summarize(metrics: Metrics) -> dict[str, Any]:
+    """The figures of the final table, of the report's head and of `RunReport.summary`.
+
+    `held_out` has one entry per decoding: the figure (`success`, or `reward` where the judge knows no success) at the
+    first, last and best evaluation, each with its step. Counts are sums over steps; `seconds` says where the time went.
+    """
+    seconds = {name: _total(metrics, f"time/{name}") for name in ("rollout", "train", "step")}
+    evaluation = sum(_total(metrics, f"eval/{decoding}/seconds") for decoding in decodings(metrics))
+    stops = sorted({key for row in metrics for key in row if key.startswith("stop/")})
+    return {
+        "held_out": {decoding: _held_out(metrics, decoding) for decoding in decodings(metrics)},
+        "steps": max((step for step, _ in series(metrics, "time/step")), default=0),
+        "episodes": int(_total(metrics, "episodes/total")),
+        "failed": int(_total(metrics, "episodes/failed")),
+        "unjudged": int(_total(metrics, "episodes/unjudged")),
+        "stop": {key.removeprefix("stop/"): int(_total(metrics, key)) for key in stops if _total(metrics, key)},
+        "tokens": {name: int(_total(metrics, f"tokens/{name}")) for name in ("prompt", "sampled", "trained")},
+        "updates_skipped": int(_total(metrics, "updates/skipped")),
+        "seconds": {
+            "rollout": seconds["rollout"],
+            "training": seconds["train"],
+            "evaluation": evaluation,
+            "other": max(0.0, seconds["step"] - seconds["rollout"] - seconds["train"]),
+        },
+    }
+
+
+def _held_out(metrics: Metrics, decoding: str) -> dict[str, Any]:
+    figure = "success" if series(metrics, f"eval/{decoding}/success") else "reward"
+    points = series(metrics, f"eval/{decoding}/{figure}")
+    named = {"first": points[:1], "last": points[-1:], "best": sorted(points, key=lambda p: (-p[1], p[0]))[:1]}
+    return {"figure": figure, **{name: _point(found) for name, found in named.items()}}
+
+
+def _point(found: list[tuple[int, float]]) -> dict[str, Any] | None:
+    return {"step": found[0][0], "value": found[0][1]} if found else None
+
+
+def _total(metrics: Metrics, key: str) -> float:
+    return sum(value for _, value in series(metrics, key))
+
+
+def show_figure(figure: str, value: float) -> str:
+    """
+    >>> show_figure("success", 0.4667), show_figure("reward", 0.4667)
+    ('46.7 %', '0.467')
+    """
+    return f"{100 * value:.1f} %" if figure == "success" else f"{value:.3f}"
+
+
+def show_seconds(seconds: float) -> str:
+    """
+    >>> show_seconds(7.2), show_seconds(151), show_seconds(3725)
+    ('7 s', '2:31', '1:02:05')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    hours, minutes, rest = whole // 3600, whole % 3600 // 60, whole % 60
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,121 @@
+import io
+import math
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from astune.monitor import Progress, summarize
+from astune.monitor.progress_view import sparkline
+from astune.types import Episode, RunReport, StopReason, Task, Turn, Verdict
+
+STEP = {
+    "reward/mean": 0.25,
+    "success/mean": 0.25,
+    "loss": -0.01,
+    "episodes/total": 8,
+    "episodes/failed": 1,
+    "stop/completed": 7,
+    "stop/timeout": 1,
+    "tokens/sampled": 1000,
+    "tokens/trained": 900,
+    "time/rollout": 60.0,
+    "time/train": 30.0,
+    "time/step": 100.0,
+    "throughput/tokens_per_second": 1234.5,
+}
+
+
+@pytest.fixture
+def screen() -> Console:
+    return Console(file=io.StringIO(), width=120, highlight=False)
+
+
+def text_of(screen: Console) -> str:
+    assert isinstance(screen.file, io.StringIO)
+    return screen.file.getvalue()
+
+
+def episode(reward: float) -> Episode:
+    turn = Turn("a", (1,), (2, 3), (-0.1, -0.1), 0, "stop")
+    return Episode("e", Task("t", "q"), (turn,), (), StopReason.COMPLETED, verdict=Verdict(reward))
+
+
+def test_elsewhere_than_on_a_terminal_each_step_is_one_line_without_escape_codes(screen):
+    with Progress("auto", screen) as progress:
+        progress.phase_started("rollout", 8)
+        progress.episode_done(episode(1.0))
+        progress.step_done(1, STEP)
+        progress.step_done(2, STEP)
+    lines = text_of(screen).splitlines()
+    assert [line.split("  ")[:2] for line in lines] == [["step 1/0", "reward 0.250"], ["step 2/0", "reward 0.250"]]
+    assert "1,234 tokens/s" in lines[0] and "1 failed" in lines[0]
+    assert "\x1b" not in text_of(screen)
+
+
+def test_time_left_is_the_remaining_steps_at_the_pace_of_the_last_ones(screen, make_config, run_dir):
+    with Progress("plain", screen) as progress:
+        progress.run_started(make_config(), run_dir, total_steps=4)
+        progress.step_done(1, STEP)
+    assert "5:00 left" in text_of(screen)
+
+
+def test_figures_that_are_missing_or_not_finite_do_not_stop_a_run(screen):
+    with Progress("plain", screen) as progress:
+        progress.step_done(1, {"reward/mean": math.nan})
+        progress.step_done(2, {})
+    assert "reward nan" in text_of(screen)
+
+
+def test_off_says_nothing(screen, run_dir):
+    with Progress("off", screen) as progress:
+        progress.step_done(1, STEP)
+        progress.evaluation_done(1, "greedy", {"eval/greedy/success": 1.0})
+        progress.note("x")
+        progress.run_finished(RunReport(run_dir.path, 1, "completed", summarize([])))
+    assert text_of(screen) == ""
+
+
+def test_bars_show_step_reward_and_speed_while_running():
+    screen = Console(file=io.StringIO(), width=100, force_terminal=True, force_interactive=True)
+    with Progress("auto", screen) as progress:
+        progress._state.total_steps = 9
+        progress.phase_started("rollout", 8)
+        progress.episode_done(episode(1.0))
+        progress.step_done(3, STEP)
+        with screen.capture() as shown:
+            screen.print(progress._panel())
+    text = shown.get()
+    assert "step 3/9" in text and "10:00 left" in text and "rollout 1/8" in text and "reward 0.250" in text
+
+
+def test_markup_in_a_note_is_shown_as_it_is(screen):
+    Progress("plain", screen).note("[red]not a colour[/]")
+    assert "[red]not a colour[/]" in text_of(screen)
+
+
+def test_the_final_table_tells_before_after_best_failures_and_time(screen):
+    metrics = [
+        {"step": 0, "eval/greedy/success": 0.4, "eval/greedy/seconds": 10.0},
+        {"step": 1, **STEP},
+        {"step": 1, "eval/greedy/success": 0.9, "eval/greedy/seconds": 10.0},
+        {"step": 2, **STEP},
+        {"step": 2, "eval/greedy/success": 0.8, "eval/greedy/seconds": 10.0},
+    ]
+    Progress("plain", screen).run_finished(RunReport(Path("runs/x"), 2, "completed", summarize(metrics)))
+    text = text_of(screen)
+    assert "success, greedy   40.0 %   80.0 %   90.0 % step 1" in text
+    assert "16, 2 failed (timeout 2)" in text
+    assert "2,000 sampled, 1,800 trained" in text
+    assert "rollout 2:00 (52 %)" in text and "evaluation 30 s (13 %)" in text
+    assert "runs/x/report.html" in text
+
+
+def test_a_stopped_run_says_how_to_go_on(screen):
+    Progress("plain", screen).run_finished(RunReport(Path("runs/x"), 0, "interrupted", summarize([])))
+    assert "--resume" in text_of(screen)
+
+
+def test_a_long_curve_is_averaged_into_the_width():
+    assert len(sparkline([float(i) for i in range(100)], width=24)) <= 24
+    assert sparkline([1.0, 1.0]) == "▁▁"
