@@ -1,0 +1,63 @@
+"""ASTune tunes AgentScope agents by reinforcement learning.
+
+    from astune import Workflow, WorkflowOutput
+
+    class MyWorkflow(Workflow):
+        async def execute(self, task, tuner):
+            return WorkflowOutput(answer=await my_agent(tuner.model("solver"), task.query))
+
+Nothing heavy is loaded by `import astune`; each name below is imported when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from astune.types import (
+    Episode,
+    Generation,
+    Group,
+    JudgeOutput,
+    Policy,
+    Sample,
+    Sampling,
+    Task,
+    Timeline,
+    Turn,
+    Verdict,
+    WorkflowOutput,
+)
+
+if TYPE_CHECKING:
+    from astune.workflow.tuner import Tuner
+    from astune.workflow.workflow_base import Workflow
+
+__version__ = "0.1.0"
+
+_LAZY = {"Tuner": "astune.workflow.tuner", "Workflow": "astune.workflow.workflow_base"}
+
+__all__ = [
+    "Episode",
+    "Generation",
+    "Group",
+    "JudgeOutput",
+    "Policy",
+    "Sample",
+    "Sampling",
+    "Task",
+    "Timeline",
+    "Tuner",
+    "Turn",
+    "Verdict",
+    "Workflow",
+    "WorkflowOutput",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'astune' has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

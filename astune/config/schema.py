@@ -6,7 +6,8 @@ An unknown key, a wrong type or a combination that cannot work is a `ConfigError
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -16,18 +17,45 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    ValidationInfo,
+    field_validator,
 )
 
 
 class Section(BaseModel):
     """Base of all sections: unknown keys are errors, values are not changed after loading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_not_1(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
+            raise ValueError("true and false do not fit here")
+        return value
+
+
+@dataclass(frozen=True)
+class Located:
+    """Marks a value that may name a file or folder. A relative one is meant from the file that names it: `file`
+    always, `folder` where such a folder exists (else it is a hub id), `plugin` in `path/file.py:Name`."""
+
+    kind: Literal["file", "folder", "plugin"]
+
+
+Plugin = Annotated[str, Located("plugin")]
+OptionalPlugin = Annotated[str | None, Located("plugin")]
 
 
 class ModelConfig(Section):
-    path: str = Field("tiny", description="'tiny' (shipped with ASTune), a folder, or a Hugging Face hub id")
-    device: str = Field("auto", description="'auto' (CUDA if there is one), 'cpu', 'cuda' or 'cuda:N'")
+    path: Annotated[str, Located("folder")] = Field(
+        "tiny", description="'tiny' (shipped with ASTune), a folder, or a Hugging Face hub id"
+    )
+    device: str = Field(
+        "auto",
+        pattern=r"^(auto|cpu|cuda(:\d+)?)$",
+        description="'auto' (CUDA if there is one), 'cpu', 'cuda' or 'cuda:N'",
+    )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="weights in training and sampling; auto: float32 on CPU, bfloat16 on CUDA"
     )
@@ -43,7 +71,9 @@ class ModelConfig(Section):
 
 
 class JsonlFile(Section):
-    file_path: str | None = Field(None, description="JSON Lines file; relative to the config file that names it")
+    file_path: Annotated[str | None, Located("file")] = Field(
+        None, description="JSON Lines file; relative to the config file that names it"
+    )
 
 
 class JsonlReaderConfig(Section):
@@ -52,7 +82,9 @@ class JsonlReaderConfig(Section):
 
 
 class HuggingFaceReaderConfig(Section):
-    dataset_path: str | None = Field(None, description="hub id such as openai/gsm8k, or a local folder")
+    dataset_path: Annotated[str | None, Located("folder")] = Field(
+        None, description="hub id such as openai/gsm8k, or a local folder"
+    )
     dataset_name: str | None = Field(None, description="name of the subset, e.g. main")
     training_split: str = Field("train", description="split to train on")
     validation_split: str | None = Field(None, description="held-out split; null: no evaluation tasks")
@@ -70,7 +102,7 @@ class FieldsConfig(Section):
 
 
 class TaskReaderConfig(Section):
-    type: str = Field("jsonl", description="'jsonl', 'huggingface', or a plug-in 'package.module:Class'")
+    type: Plugin = Field("jsonl", description="'jsonl', 'huggingface', or a plug-in 'package.module:Class'")
     jsonl: JsonlReaderConfig = Field(default_factory=JsonlReaderConfig, description="used by type jsonl")
     huggingface: HuggingFaceReaderConfig = Field(
         default_factory=HuggingFaceReaderConfig, description="used by type huggingface"
@@ -81,7 +113,7 @@ class TaskReaderConfig(Section):
 
 
 class RolloutConfig(Section):
-    agentscope_learn_protocol: str | None = Field(
+    agentscope_learn_protocol: OptionalPlugin = Field(
         None,
         description="the workflow: 'package.module:Name' or 'path/file.py:Name', a Workflow class or a function",
     )
@@ -96,7 +128,7 @@ class RolloutConfig(Section):
 
 
 class TaskJudgeConfig(Section):
-    judge_protocol: str | None = Field(
+    judge_protocol: OptionalPlugin = Field(
         None,
         description="'MathAnswerAsJudge' or 'package.module:Name'; null: the workflow returns the reward itself",
     )
@@ -108,7 +140,7 @@ class TaskJudgeConfig(Section):
 
 
 class AlgorithmConfig(Section):
-    advantage: str = Field("grpo", description="'grpo', 'dr_grpo' or a plug-in 'package.module:function'")
+    advantage: Plugin = Field("grpo", description="'grpo', 'dr_grpo' or a plug-in 'package.module:function'")
     loss: str = Field("ppo_clip", description="'ppo_clip' or 'reinforce'")
     clip_low: float = Field(
         0.2, gt=0.0, lt=1.0, description="PPO: lower bound of the probability ratio is 1 - clip_low"
@@ -171,7 +203,7 @@ class AstuneConfig(Section):
     project_name: str = Field("astune", description="first folder under runs_dir")
     experiment_name: str | None = Field(None, description="second folder under runs_dir; null: name of the config file")
     runs_dir: str = Field("runs", description="where runs are kept; relative to the working directory")
-    backbone: str = Field("local", description="'debug', 'local' or a plug-in; --backbone sets it")
+    backbone: Plugin = Field("local", description="'debug', 'local' or a plug-in; --backbone sets it")
     resume: bool = Field(False, description="go on from the newest checkpoint of the same run; --resume sets it")
     seed: NonNegativeInt = Field(42, description="one seed for task order, sampling and everything else")
     model: ModelConfig = Field(default_factory=ModelConfig, description="the model that is trained")

@@ -1,0 +1,55 @@
+"""What the launcher needs from a backbone, and the check that no setting of the user is silently without effect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar, Protocol
+
+from astune.config.load import LoadedConfig
+from astune.errors import ConfigError
+from astune.types import RunReport
+
+
+class Backbone(Protocol):
+    """Runs a whole job. Sections are dotted prefixes such as `astune.rollout`, or single keys such as `astune.seed`.
+
+    `honours` is what the backbone acts on. `ignored_sections` is what it accepts but has no use for, because the
+    same file also serves another backbone (the debugger takes a training file as it is). A key that the user set and
+    that stands under neither is an error.
+
+    `run` returns with status "interrupted" after Ctrl-C, with everything saved that it can save; `TrainingError`
+    says that the run cannot go on.
+    """
+
+    name: ClassVar[str]
+    honours: ClassVar[frozenset[str]]
+    ignored_sections: ClassVar[frozenset[str]]
+
+    def run(self, loaded: LoadedConfig) -> RunReport: ...
+
+
+def covers(sections: Iterable[str], key: str) -> bool:
+    """Whether `key` is one of `sections` or stands under one.
+
+    >>> covers({"astune.model"}, "astune.model.path"), covers({"astune.model"}, "astune.model_path")
+    (True, False)
+    """
+    return any(key == section or key.startswith(section + ".") for section in sections)
+
+
+def check_keys(backbone: Backbone, loaded: LoadedConfig) -> list[str]:
+    """The sections that the user set and `backbone` has no use for, to be shown before the run.
+
+    Raises `ConfigError` for keys set by the user, away from their defaults, that `backbone` does not know at all.
+    """
+    ignored, unknown = set(), []
+    for key in loaded.set_by_user():
+        if key == "astune.backbone" or covers(backbone.honours, key):
+            continue
+        if covers(backbone.ignored_sections, key):
+            ignored.add(".".join(key.split(".")[:2]))
+        elif loaded.differs_from_default(key):
+            unknown.append(f"{loaded.where(key)}{key}: backbone {backbone.name!r} does not support it")
+    if unknown:
+        raise ConfigError("\n".join(unknown))
+    return sorted(ignored)

@@ -1,0 +1,1 @@
+"""One typed tree of settings. `schema` says what there is, `load` reads it, `render` writes it."""

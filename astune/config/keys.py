@@ -1,0 +1,65 @@
+"""The dotted keys of the configuration, read off the schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from astune.config.schema import Config, Section
+
+
+def section_of(field: FieldInfo) -> type[Section] | None:
+    """The section that a field holds, None if it holds a value."""
+    kind = field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+
+
+def _walk(model: type[Section], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
+    for name, field in model.model_fields.items():
+        key = f"{prefix}{name}"
+        yield key, field
+        if section := section_of(field):
+            yield from _walk(section, f"{key}.")
+
+
+FIELDS: dict[str, FieldInfo] = dict(_walk(Config, ""))
+"""Every dotted key, sections included, in the order of the schema."""
+
+LEAVES: tuple[str, ...] = tuple(key for key, field in FIELDS.items() if section_of(field) is None)
+"""The keys that hold a value."""
+
+
+def value_at(config: Config, key: str) -> Any:
+    """The value of a dotted key, such as `astune.trainer.total_steps`."""
+    value: Any = config
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def children(key: str) -> list[str]:
+    """Names of the keys directly under a section; `""` is the top."""
+    prefix = f"{key}." if key else ""
+    return [k[len(prefix) :] for k in FIELDS if k.startswith(prefix) and "." not in k[len(prefix) :]]
+
+
+def unknown_key(key: str) -> str:
+    """What to say of a key that is not in the schema: the one that was probably meant, or those there are.
+
+    Looked for in this order: a misspelt name among the siblings, the same name in another section, any key that is
+    much alike.
+    """
+    if key in FIELDS:
+        return "a key with dots; write it as sections inside each other"
+    parent, _, name = key.rpartition(".")
+    siblings = children(parent)
+    prefix = f"{parent}." if parent else ""
+    meant = [prefix + found for found in get_close_matches(name, siblings, n=1)]
+    meant += [other for other in FIELDS if other.rpartition(".")[2] == name]
+    meant += get_close_matches(key, FIELDS, n=1, cutoff=0.85)
+    if meant:
+        return f"unknown key. Did you mean {meant[0]!r}?"
+    return f"unknown key. {parent or 'The top level'} has: {', '.join(siblings)}"

@@ -1,0 +1,222 @@
+"""Reads the configuration: code defaults < overlay of the backbone < the user's file < `key=value` overrides.
+
+    loaded = load_config(Path("demo.yaml"), ["astune.trainer.total_steps=10"])
+    loaded.config.astune.trainer.total_steps     # 10
+    loaded.origins["astune.trainer.total_steps"] # "command line"
+
+Everything that is wrong is reported at once, each with its file and line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from astune.config.keys import FIELDS, LEAVES, children, unknown_key, value_at
+from astune.config.rules import contradictions
+from astune.config.schema import Config, Located
+from astune.config.source import Layer, Origin, Place, read_overrides, read_yaml
+from astune.errors import ConfigError, nearest
+from astune.resources import default_config_dir
+
+__all__ = ["LoadedConfig", "Origin", "Place", "load_config"]
+
+EXPECTED = {
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "dict_type": "a section of keys and values",
+    "finite_number": "a finite number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "string_type": "text (put it in quotes)",
+    "tuple_type": "a list",
+}
+"""How the schema's complaints read in plain words; the others are understandable as they are."""
+
+
+@dataclass(frozen=True)
+class LoadedConfig:
+    """A checked configuration and where each value came from. `origins` has every key of `LEAVES`."""
+
+    config: Config
+    origins: Mapping[str, Place]
+    source: Path | None
+
+    def set_by_user(self) -> list[str]:
+        """The keys that the user's file or the command line sets."""
+        users = ("command line", self.source)
+        return [key for key, place in self.origins.items() if (_file(place) or place) in users]
+
+    def differs_from_default(self, key: str) -> bool:
+        return bool(value_at(self.config, key) != value_at(Config(), key))
+
+    def where(self, key: str) -> str:
+        """The place of `key` as it stands before an error message: `demo.yaml:12: `."""
+        return f"{self.origins[key]}: "
+
+
+def load_config(
+    conf: Path | None, overrides: Sequence[str] = (), *, backbone: str | None = None, resume: bool = False
+) -> LoadedConfig:
+    """Raises `ConfigError` with all that is wrong, one problem in a line.
+
+    A relative path is meant from the file that names it, on the command line from the working directory.
+    """
+    user = read_yaml(conf) if conf else Layer()
+    command = read_overrides(overrides)
+    if backbone is not None:
+        command.put("astune.backbone", backbone, "command line")
+    if resume:
+        command.put("astune.resume", True, "command line")
+    stack = _Stack(conf, [user, command])
+    overlay = default_config_dir() / f"{stack.get('astune.backbone')}.yaml"
+    if overlay.is_file():
+        stack = _Stack(conf, [read_yaml(overlay), user, command])
+    if conf and stack.get("astune.experiment_name") is None:
+        stack.set("astune.experiment_name", conf.stem)
+    stack.locate_files()
+    config = stack.check()
+    loaded = LoadedConfig(config, {key: stack.place(key) or "default" for key in LEAVES}, conf)
+    for key, what in contradictions(config, frozenset(loaded.set_by_user())):
+        stack.problem(key, what)
+    if stack.problems:
+        raise stack.error()
+    return loaded
+
+
+class _Stack:
+    """Layers put on top of each other over the code defaults, interpolated, and the list of what is wrong."""
+
+    def __init__(self, source: Path | None, layers: Sequence[Layer]) -> None:
+        self.source, self.layers = source, layers
+        self.problems = [problem for layer in layers for problem in layer.problems]
+        tree: dict[str, Any] = Config().model_dump(mode="json")
+        for layer in layers:
+            tree = _merged(tree, layer.values)
+        self.tree: dict[str, Any] = self._interpolated(tree)
+
+    def get(self, key: str) -> Any:
+        """The value of a dotted key, None where there is none."""
+        node: Any = self.tree
+        for name in key.split("."):
+            node = node.get(name) if isinstance(node, dict) else None
+        return node
+
+    def set(self, key: str, value: Any) -> None:
+        section, _, name = key.rpartition(".")
+        if isinstance(inside := self.get(section), dict):
+            inside[name] = value
+
+    def place(self, key: str) -> Place | None:
+        """Where the topmost layer that has `key` writes it."""
+        return next((layer.places[key] for layer in reversed(self.layers) if key in layer.places), None)
+
+    def problem(self, key: str, what: str) -> None:
+        place = self.place(key) or self.place(key.rpartition(".")[0]) or self.source
+        self.problems.append(f"{place}: {key}: {what}" if place else f"{key}: {what}")
+
+    def error(self) -> ConfigError:
+        if len(self.problems) == 1:
+            return ConfigError(self.problems[0])
+        listed = "\n".join(f"  {problem}" for problem in self.problems)
+        return ConfigError(f"{len(self.problems)} errors in the configuration:\n{listed}")
+
+    def _interpolated(self, tree: dict[str, Any]) -> dict[str, Any]:
+        try:
+            node = OmegaConf.create(tree)
+        except OmegaConfBaseException as error:
+            self.problem(str(error.full_key), _plain(error))
+            raise self.error() from error
+        resolved: dict[str, Any] = self._resolved(node, "")
+        return resolved
+
+    def _resolved(self, node: Any, prefix: str) -> Any:
+        """Plain values with every `${...}` replaced; one that cannot be is a problem, and is left out."""
+        if not isinstance(node, DictConfig | ListConfig):
+            return node
+        values = {}
+        for name in range(len(node)) if isinstance(node, ListConfig) else list(node):
+            try:
+                values[name] = self._resolved(node[name], f"{prefix}{name}.")
+            except OmegaConfBaseException as error:
+                self.problem(f"{prefix}{name}", _plain(error))
+        return list(values.values()) if isinstance(node, ListConfig) else values
+
+    def locate_files(self) -> None:
+        """Makes paths absolute that are relative to the file they stand in."""
+        for key in LEAVES:
+            mark = next((mark for mark in FIELDS[key].metadata if isinstance(mark, Located)), None)
+            place, value = self.place(key), self.get(key)
+            if mark and place and isinstance(value, str):
+                file = _file(place)
+                self.set(key, _located(value, mark.kind, file.parent if file else Path()))
+
+    def check(self) -> Config:
+        try:
+            return Config.model_validate(self.tree)
+        except ValidationError as error:
+            for details in error.errors():
+                self._complain(details)
+            raise self.error() from error
+
+    def _complain(self, details: ErrorDetails) -> None:
+        key, kind, value = ".".join(str(part) for part in details["loc"]), details["type"], details["input"]
+        if kind == "extra_forbidden":
+            self.problem(key, unknown_key(key))
+        elif kind == "missing":
+            self.problem(key.rpartition(".")[0], f"too few values, got {value!r}")
+        elif kind == "model_type":
+            self.problem(key, f"expected a section with {', '.join(children(key))}, got {value!r}")
+        elif kind == "literal_error":
+            expected = str(details["ctx"]["expected"])
+            hint = nearest(str(value), re.findall(r"'(.*?)'", expected))
+            self.problem(key, f"expected {expected}, got {value!r}{'.' if hint else ''}{hint}")
+        elif kind == "string_pattern_mismatch":
+            self.problem(key, f"expected {FIELDS[key].description}, got {value!r}")
+        else:
+            plain = details["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+            self.problem(key, f"expected {EXPECTED.get(kind, plain)}, got {value!r}")
+
+
+def _plain(error: OmegaConfBaseException) -> str:
+    """OmegaConf's complaint about a `${...}` without the class names around it."""
+    text = str(error).splitlines()[0]
+    return "in ${...}: " + re.sub(r"^\w+ raised while resolving interpolation: \W?(.*?)\"?$", r"\1", text)
+
+
+def _file(place: Place) -> Path | None:
+    return place.file if isinstance(place, Origin) else None
+
+
+def _merged(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` on top of `base`: sections are merged, everything else is replaced."""
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        merged[key] = _merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _located(value: str, kind: str, folder: Path) -> str:
+    """`value` with its path made absolute: relative to `folder`, `~` expanded."""
+    if kind == "plugin":
+        arrow = "->" if "->" in value else ":"
+        file, _, name = value.rpartition(arrow)
+        return f"{_absolute(file, folder)}{arrow}{name}" if file.endswith(".py") else value
+    path = _absolute(value, folder)
+    return str(path) if kind == "file" or path.is_dir() else value
+
+
+def _absolute(value: str, folder: Path) -> Path:
+    return (folder / Path(value).expanduser()).resolve()

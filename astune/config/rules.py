@@ -1,0 +1,95 @@
+"""Combinations of values that are each right but cannot work together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+
+from astune.config.schema import AstuneConfig, Config
+
+GROUP_ADVANTAGES = ("grpo", "dr_grpo")
+
+
+def contradictions(config: Config, set_by_user: Set[str]) -> Iterator[tuple[str, str]]:
+    """The key to change and what is wrong with it. `set_by_user` keeps defaults from being called contradictions
+    that nobody wrote."""
+    astune = config.astune
+    yield from _workflow(astune)
+    yield from _tasks(astune, set_by_user)
+    if astune.backbone != "debug":
+        yield from _sampling(astune)
+        yield from _training(astune)
+    if astune.model.max_model_len is not None and astune.rollout.max_tokens >= astune.model.max_model_len:
+        yield (
+            "astune.rollout.max_tokens",
+            f"{astune.rollout.max_tokens} tokens of answer leave no room for a prompt in "
+            f"astune.model.max_model_len = {astune.model.max_model_len}",
+        )
+
+
+def _workflow(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+    if astune.rollout.agentscope_learn_protocol is None:
+        yield (
+            "astune.rollout.agentscope_learn_protocol",
+            "not set; name the workflow, as 'my_agent.py:MyWorkflow' or 'package.module:MyWorkflow'",
+        )
+
+
+def _tasks(astune: AstuneConfig, set_by_user: Set[str]) -> Iterator[tuple[str, str]]:
+    reader = astune.task_reader
+    if reader.type == "jsonl":
+        training, validation = "jsonl.training.file_path", "jsonl.validation.file_path"
+        has_training = reader.jsonl.training.file_path is not None
+        has_validation = reader.jsonl.validation.file_path is not None
+    elif reader.type == "huggingface":
+        training, validation = "huggingface.dataset_path", "huggingface.validation_split"
+        has_training = reader.huggingface.dataset_path is not None
+        has_validation = has_training and reader.huggingface.validation_split is not None
+    else:
+        return
+    debugs_validation = astune.backbone == "debug" and astune.debug.split == "validation"
+    if not has_training and not debugs_validation:
+        yield f"astune.task_reader.{training}", f"not set; task_reader.type is {reader.type!r}"
+    if has_validation:
+        return
+    missing = f"needs held-out tasks, but astune.task_reader.{validation} is not set"
+    if debugs_validation:
+        yield "astune.debug.split", f"'validation' {missing}"
+    for name in ("before", "after", "every"):
+        key = f"astune.evaluation.{name}"
+        if key in set_by_user and getattr(astune.evaluation, name):
+            yield key, missing
+
+
+def _sampling(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+    if astune.rollout.temperature == 0:
+        yield (
+            "astune.rollout.temperature",
+            "0 makes all attempts at a task equal, so there is nothing to learn from; expected more than 0 "
+            "(for greedy evaluation: astune.evaluation.decoding: [greedy])",
+        )
+    if astune.rollout.num_repeat == 1 and astune.algorithm.advantage in GROUP_ADVANTAGES:
+        yield (
+            "astune.rollout.num_repeat",
+            f"1 attempt at each task has nothing to be compared with: every advantage of "
+            f"{astune.algorithm.advantage!r} would be 0; expected 2 or more",
+        )
+
+
+def _training(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+    trainer = astune.trainer
+    if trainer.total_steps is None and trainer.total_epochs is None:
+        yield "astune.trainer.total_steps", "neither total_steps nor total_epochs is set: the run would have no end"
+    if trainer.total_steps is not None and trainer.warmup_steps >= trainer.total_steps:
+        yield (
+            "astune.trainer.warmup_steps",
+            f"{trainer.warmup_steps} steps of warm-up do not end within total_steps = {trainer.total_steps}",
+        )
+    episodes = trainer.tasks_per_step * astune.rollout.num_repeat
+    if trainer.updates_per_step > episodes:
+        yield (
+            "astune.trainer.updates_per_step",
+            f"{trainer.updates_per_step} updates cannot share the {episodes} episodes of a step "
+            "(tasks_per_step times rollout.num_repeat)",
+        )
+    if not all(0 <= beta < 1 for beta in trainer.betas):
+        yield "astune.trainer.betas", f"expected two numbers from 0 to below 1, got {list(trainer.betas)}"

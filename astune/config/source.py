@@ -1,0 +1,160 @@
+"""What one file or the command line says, with the place of every key; nothing is checked against the schema yet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from astune.errors import ConfigError, nearest
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A line of a file."""
+
+    file: Path
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+Place = Origin | Literal["default", "command line"]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A tree of values, the place of each of its dotted keys, and what was wrong with the writing itself."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def put(self, key: str, value: Any, place: Place) -> None:
+        """Sets one dotted key, making the sections around it."""
+        *sections, name = key.split(".")
+        tree, above = self.values, ""
+        for section in sections:
+            above = f"{above}.{section}" if above else section
+            self.places[above] = place
+            inner = tree.get(section)
+            tree[section] = inner if isinstance(inner, dict) else {}
+            tree = tree[section]
+        tree[name] = value
+        self.places.update((inside, place) for inside in _keys(value, key))
+
+
+def _keys(value: Any, key: str) -> Iterator[str]:
+    """`key` and every dotted key inside its value."""
+    yield key
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _keys(inner, f"{key}.{name}")
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with the scalars of version 1.2: `1e-6` is a number; `off`, `no` and `2024-01-01` are text."""
+
+
+_Loader.yaml_implicit_resolvers = {}
+
+for _tag, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?(0|[1-9][0-9_]*)|0x[0-9a-fA-F]+", list("-+0123456789")),
+    (
+        "float",
+        r"[-+]?([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        list("-+0123456789."),
+    ),
+    ("merge", r"<<", ["<"]),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
+
+
+def read_yaml(path: Path) -> Layer:
+    """Raises `ConfigError` for a file that is not there, is not YAML, or holds no sections."""
+    text = _text(path)
+    try:
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        problems = [f"{Origin(path, line)}: {what}" for line, what in _bad_keys(root, "")]
+        values = loader.construct_document(root) if root else None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        at = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        raise ConfigError(f"{at}: not valid YAML: {error.problem or error.context}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {error}") from error
+    if root is None or values is None:
+        raise ConfigError(f"{path}: the file is empty; expected a section 'astune:'")
+    if not isinstance(values, dict):
+        kind = "a list" if isinstance(values, list) else "a single value"
+        raise ConfigError(f"{path}:{root.start_mark.line + 1}: expected a section 'astune:', got {kind}")
+    places: dict[str, Place] = {key: Origin(path, line) for key, line in _lines(root, "")}
+    return Layer(values, places, problems)
+
+
+def read_overrides(overrides: Sequence[str]) -> Layer:
+    """`key=value` pairs, values in YAML: `astune.trainer.learning_rate=1e-5`, `astune.trainer.betas=[0.9, 0.99]`."""
+    layer = Layer()
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not key.strip(". ") or "" in key.split("."):
+            layer.problems.append(f"command line: {override!r}: expected key=value, as astune.trainer.total_steps=10")
+            continue
+        try:
+            value = yaml.load(text, _Loader)
+        except yaml.YAMLError as error:
+            problem = error.problem if isinstance(error, yaml.MarkedYAMLError) else error
+            layer.problems.append(f"command line: {key}: cannot read the value {text!r}: {problem}")
+            continue
+        layer.put(key, value, "command line")
+    return layer
+
+
+def _text(path: Path) -> str:
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder; expected a YAML file")
+    if not path.is_file():
+        folder = path.parent
+        if not folder.is_dir():
+            raise ConfigError(f"{path}: no such file: there is no folder {folder}")
+        hint = nearest(path.name, [other.name for other in folder.iterdir() if other.is_file()])
+        raise ConfigError(f"{path}: no such file.{hint}")
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not a text file in UTF-8: {error}") from error
+
+
+def _bad_keys(node: yaml.Node | None, prefix: str) -> Iterator[tuple[int, str]]:
+    """Keys that stand twice in one section, and keys that are not text, with their lines."""
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            yield from _bad_keys(item, prefix)
+    if not isinstance(node, yaml.MappingNode):
+        return
+    seen: dict[str, int] = {}
+    for name, value in node.value:
+        line, key = name.start_mark.line + 1, f"{prefix}{name.value}"
+        if name.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
+            yield line, f"{key}: a key must be text; put it in quotes"
+        elif key in seen:
+            yield line, f"{key}: stands twice, first in line {seen[key]}"
+        seen.setdefault(key, line)
+        yield from _bad_keys(value, f"{key}.")
+
+
+def _lines(node: yaml.Node, prefix: str) -> Iterator[tuple[str, int]]:
+    """The line of every dotted key."""
+    if isinstance(node, yaml.MappingNode):
+        for name, value in node.value:
+            key = f"{prefix}{name.value}"
+            yield key, name.start_mark.line + 1
+            yield from _lines(value, f"{key}.")
