@@ -1,0 +1,6 @@
+"""Fakes for tests of agents, workflows and ASTune itself: no model, no GPU, no network."""
+
+from astune.testing.model_dir import write_test_model_dir
+from astune.testing.policies import ScriptedPolicy
+
+__all__ = ["ScriptedPolicy", "write_test_model_dir"]
