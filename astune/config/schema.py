@@ -59,6 +59,7 @@ class ModelConfig(Section):
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="weights in training and sampling; auto: float32 on CPU, bfloat16 on CUDA"
     )
+    gradient_checkpointing: bool = Field(False, description="recompute activations in training: slower, less memory")
     max_model_len: PositiveInt | None = Field(
         None, description="most tokens of prompt and answer together; null: what the model was made for"
     )

@@ -1,0 +1,78 @@
+"""Samples as tensors: a prefix tree, and one loss entry per (sample, trained token)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from astune.backbone.local.prefix_tree import PackedTree, TreeLayout, pack, split
+from astune.types import Sample
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """`tokens`, `positions` (1, packed). `predictors` (p,) are the packed indices whose logits are needed, each at one
+    temperature `temperatures` (p,). The loss entries, all (e,): `source` indexes `predictors`, `target` is the token
+    that was sampled, `sampled` its recorded log-probability, `advantage` and `weight` its credit."""
+
+    tree: PackedTree
+    layout: TreeLayout
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    predictors: torch.Tensor
+    temperatures: torch.Tensor
+    source: torch.Tensor
+    target: torch.Tensor
+    sampled: torch.Tensor
+    advantage: torch.Tensor
+    weight: torch.Tensor
+
+
+def micro_batches(samples: Sequence[Sample], most_tokens: int, device: torch.device) -> Iterator[MicroBatch]:
+    """Sort samples so that shared prefixes meet, and cut them into trees of at most `most_tokens` tokens."""
+    ordered = sorted(samples, key=lambda sample: sample.timeline.token_ids)
+    rows = [sample.timeline.token_ids for sample in ordered]
+    for part in split(rows, most_tokens):
+        yield _micro_batch([ordered[index] for index in part], device)
+
+
+def _micro_batch(samples: Sequence[Sample], device: torch.device) -> MicroBatch:
+    tree = pack([sample.timeline.token_ids for sample in samples])
+    entries = [_entries(sample, path) for sample, path in zip(samples, tree.paths, strict=True)]
+    before, target, sampled, advantage, weight, temperature = (np.concatenate(column) for column in zip(*entries))
+    pairs, source = np.unique(np.stack([before, temperature]), axis=1, return_inverse=True)
+
+    def tensor(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+        return torch.as_tensor(array, device=device).to(dtype)
+
+    return MicroBatch(
+        tree=tree,
+        layout=TreeLayout(tree, device),
+        tokens=tensor(tree.tokens, torch.long)[None],
+        positions=tensor(tree.positions, torch.long)[None],
+        predictors=tensor(pairs[0], torch.long),
+        temperatures=tensor(pairs[1], torch.float32),
+        source=tensor(source.reshape(-1), torch.long),
+        target=tensor(target, torch.long),
+        sampled=tensor(sampled, torch.float32),
+        advantage=tensor(advantage, torch.float32),
+        weight=tensor(weight, torch.float32),
+    )
+
+
+def _entries(sample: Sample, path: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Packed index before each trained token, the token, its log-probability, advantage, weight, temperature."""
+    line = sample.timeline
+    advantage = np.zeros(len(line.token_ids))
+    temperature = np.ones(len(line.token_ids))
+    for span, credit in zip(line.spans, sample.advantages, strict=True):
+        advantage[span.start : span.stop] = credit
+        temperature[span.start : span.stop] = span.temperature
+    trained = np.flatnonzero(line.loss_mask)
+    tokens = np.asarray(line.token_ids, np.int64)[trained]
+    logprobs = np.asarray(line.logprobs)[trained]
+    weight = np.full(len(trained), sample.weight)
+    return path[trained - 1], tokens, logprobs, advantage[trained], weight, temperature[trained]

@@ -1,0 +1,141 @@
+"""The `Learner` of the local backbone: gradient, clipping, AdamW, and the hand-over of weights to the sampler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from loguru import logger
+
+from astune.backbone.local.batch import MicroBatch, micro_batches
+from astune.backbone.local.loss import LOSSES
+from astune.backbone.local.model import LoadedModel, save_model
+from astune.backbone.local.sampler import Sampler
+from astune.config.schema import AlgorithmConfig, TrainerConfig
+from astune.errors import TrainingError
+from astune.types import Sample
+
+STATE_FILE = "trainer_state.pt"
+
+
+class LocalLearner:
+    """Trains `loaded.model` in place. Nothing the sampler uses changes before `publish`, except that in float32 both
+    share one copy of the weights, so no answer may be under way during `update`."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        sampler: Sampler,
+        algorithm: AlgorithmConfig,
+        trainer: TrainerConfig,
+        total_updates: int,
+    ) -> None:
+        self._loaded, self._sampler = loaded, sampler
+        self._algorithm, self._trainer = algorithm, trainer
+        self._total_updates = total_updates
+        self._loss = LOSSES[algorithm.loss]
+        self._optimizer = torch.optim.AdamW(
+            loaded.model.parameters(), lr=trainer.learning_rate, betas=trainer.betas, weight_decay=trainer.weight_decay
+        )
+        self.updates = 0
+        self._skipped_in_a_row = 0
+
+    def update(self, samples: Sequence[Sample]) -> dict[str, float]:
+        """One optimizer step over `samples`. A gradient that is not finite is thrown away and counted; after
+        `max_skipped_updates` in a row the run stops."""
+        model, device = self._loaded.model, self._loaded.device
+        self._optimizer.zero_grad(set_to_none=True)
+        totals: dict[str, float] = {}
+        for batch in micro_batches(samples, self._trainer.micro_batch_tokens, device):
+            for name, value in self._backward(batch).items():
+                totals[name] = totals.get(name, 0.0) + value
+        norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), self._trainer.max_grad_norm))
+        finite = math.isfinite(norm) and math.isfinite(totals["loss"])
+        rate = self._learning_rate()
+        if finite:
+            for group in self._optimizer.param_groups:
+                group["lr"] = rate
+            self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        self._count(finite)
+        packed = totals.pop("packed_tokens")
+        return {
+            **totals,
+            "grad_norm": norm,
+            "learning_rate": rate,
+            "updates/skipped": float(not finite),
+            "tokens/packed": packed,
+            "tokens/flattened_per_packed": sum(len(sample.timeline.token_ids) for sample in samples) / packed,
+        }
+
+    def _backward(self, batch: MicroBatch) -> dict[str, float]:
+        """Add the gradient of one micro-batch; its share of each figure of the whole update."""
+        with self._loaded.autocast():
+            output = self._loaded.model(
+                input_ids=batch.tokens,
+                position_ids=batch.positions,
+                use_cache=False,
+                logits_to_keep=batch.predictors,
+                layout=batch.layout,
+            )
+        logprobs = torch.log_softmax(output.logits[0].float() / batch.temperatures[:, None], dim=-1)
+        logprob = logprobs[batch.source, batch.target]
+        loss = (self._loss(logprob, batch.sampled, batch.advantage, self._algorithm) * batch.weight).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            difference = logprob - batch.sampled
+            ratio = difference.exp()
+            outside = (ratio < 1 - self._algorithm.clip_low) | (ratio > 1 + self._algorithm.clip_high)
+            entropy = -(logprobs.exp() * logprobs).sum(-1)[batch.source]
+            figures = {
+                "loss": loss,
+                "entropy": (entropy * batch.weight).sum(),
+                "kl/sampler": ((ratio - 1 - difference) * batch.weight).sum(),
+                "clip_fraction": (outside * batch.weight).sum(),
+            }
+        return {name: float(value) for name, value in figures.items()} | {"packed_tokens": float(batch.tokens.numel())}
+
+    def _learning_rate(self) -> float:
+        """Linear warm-up, then constant or down to 0 at the end of the run."""
+        trainer = self._trainer
+        if self.updates < trainer.warmup_steps:
+            return trainer.learning_rate * (self.updates + 1) / trainer.warmup_steps
+        after = max(self._total_updates - trainer.warmup_steps, 1)
+        progress = min((self.updates - trainer.warmup_steps) / after, 1.0)
+        shape = {"constant": 1.0, "linear": 1.0 - progress, "cosine": 0.5 * (1.0 + math.cos(math.pi * progress))}
+        return trainer.learning_rate * shape[trainer.lr_schedule]
+
+    def _count(self, finite: bool) -> None:
+        self.updates += 1
+        self._skipped_in_a_row = 0 if finite else self._skipped_in_a_row + 1
+        if not finite:
+            logger.warning("update {} skipped: the loss or its gradient is not finite", self.updates)
+        if self._skipped_in_a_row > self._trainer.max_skipped_updates:
+            raise TrainingError(
+                f"{self._skipped_in_a_row} updates in a row had a loss or gradient that is not finite "
+                "(astune.trainer.max_skipped_updates); a lower astune.trainer.learning_rate may help"
+            )
+
+    def publish(self) -> int:
+        self._loaded.copy_to_sampler()
+        return self._sampler.publish()
+
+    def save(self, directory: Path) -> None:
+        """Weights and tokenizer as a Hugging Face folder, the optimizer beside them."""
+        save_model(self._loaded, directory)
+        state: dict[str, Any] = {"optimizer": self._optimizer.state_dict(), "updates": self.updates}
+        torch.save(state | {"policy_version": self._sampler.policy_version}, directory / STATE_FILE)
+
+    def load(self, directory: Path) -> None:
+        """Go on from what `save` wrote."""
+        state = torch.load(directory / STATE_FILE, map_location=self._loaded.device, weights_only=True)
+        self._loaded.load_weights(directory)
+        self._optimizer.load_state_dict(state["optimizer"])
+        self.updates = state["updates"]
+        self._loaded.copy_to_sampler()
+        self._sampler.publish()
+        self._sampler.policy_version = state["policy_version"]
+

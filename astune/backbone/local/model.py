@@ -1,0 +1,108 @@
+"""Loading and saving models in Hugging Face's format."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from astune.backbone.local.attention import ATTENTION
+from astune.config.schema import ModelConfig
+from astune.errors import ModelError
+from astune.resources import tiny_model_dir
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+TOKENIZER_FILES = ("tokenizer*", "chat_template*", "special_tokens_map.json", "vocab*", "merges.txt", "added_tokens.json")
+
+
+@dataclass
+class LoadedModel:
+    """`model` holds the float32 weights that are trained. `sampling_model` is the same object where sampling is in
+    float32 too, else a copy in bfloat16."""
+
+    model: Any
+    sampling_model: Any
+    directory: Path
+    device: torch.device
+    dtype: torch.dtype
+    context_length: int
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Training computes in the precision of sampling."""
+        if self.dtype == torch.float32:
+            return nullcontext()
+        return torch.autocast(self.device.type, self.dtype)
+
+    def copy_to_sampler(self) -> None:
+        if self.sampling_model is self.model:
+            return
+        with torch.no_grad():
+            for target, source in zip(self.sampling_model.parameters(), self.model.parameters(), strict=True):
+                target.copy_(source)
+
+    def load_weights(self, directory: Path) -> None:
+        """Take over the weights of a checkpoint of the same model."""
+        self.model.load_state_dict(_from_pretrained(directory).state_dict())
+
+
+def resolve_model_dir(path: str) -> Path:
+    """The folder behind `astune.model.path`: the shipped tiny model, a local folder, or a download from the hub."""
+    if path == "tiny":
+        return tiny_model_dir()
+    if Path(path).is_dir():
+        return Path(path)
+    if path.startswith((".", "/", "~")) or path.count("/") != 1:
+        raise ModelError(f"astune.model.path: there is no folder {path!r} (nor is it 'tiny' or a hub id owner/name)")
+    try:
+        return Path(snapshot_download(path, allow_patterns=["*.json", "*.safetensors", "*.jinja", "merges.txt"]))
+    except (HfHubHTTPError, LocalEntryNotFoundError, HFValidationError, OSError) as error:
+        raise ModelError(
+            f"astune.model.path: {path!r} is neither a folder nor could it be fetched from the hub: {error}"
+        ) from error
+
+
+def load_model(config: ModelConfig) -> LoadedModel:
+    """Load weights onto the device, ready for training and sampling."""
+    directory = resolve_model_dir(config.path)
+    name = config.device if config.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ModelError(f"astune.model.device is {name!r}, but torch sees no CUDA device; use 'auto' or 'cpu'")
+    device = torch.device(name)
+    dtype = DTYPES[config.dtype] if config.dtype != "auto" else DTYPES["bfloat16" if device.type == "cuda" else "float32"]
+    model = _from_pretrained(directory).to(device)
+    model.eval()  # no dropout: the sampler's and the learner's probabilities must agree
+    if config.gradient_checkpointing:
+        model.gradient_checkpointing_enable()
+    sampling_model = model if dtype == torch.float32 else copy.deepcopy(model).to(dtype).requires_grad_(False)
+    made_for = int(model.config.get_text_config().max_position_embeddings)
+    if config.max_model_len is not None and config.max_model_len > made_for:
+        raise ModelError(f"astune.model.max_model_len is {config.max_model_len}, but {directory.name} was made for {made_for}")
+    return LoadedModel(model, sampling_model, directory, device, dtype, config.max_model_len or made_for)
+
+
+def _from_pretrained(directory: Path) -> Any:
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    if not (directory / "config.json").is_file():
+        raise ModelError(f"{directory} has no config.json, so it is no model folder in Hugging Face's format")
+    try:
+        return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation=ATTENTION)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"the model in {directory} does not load: {error}") from error
+
+
+def save_model(loaded: LoadedModel, directory: Path) -> None:
+    """Write weights, configuration and tokenizer: a folder that any tool for Hugging Face models reads."""
+    loaded.model.save_pretrained(directory)
+    for pattern in TOKENIZER_FILES:
+        for source in loaded.directory.glob(pattern):
+            shutil.copyfile(source, directory / source.name)

@@ -1,0 +1,242 @@
+"""Continuous batching: one forward pass per step advances every conversation that is waiting for a token.
+
+The sampler runs in the event loop's own thread, between the agents' steps. It first lets the agents run until
+they all wait for the model, then takes new requests in, then decodes one token for all. Which requests meet in a
+batch therefore depends on the agents' code and not on timing: with agents that do no outside input or output, a
+seed gives the same tokens, bit for bit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from astune.backbone.local.kv_cache import CacheLayout, KVCache
+from astune.backbone.local.prefix_tree import common_prefix
+from astune.backbone.local.sampling import draw
+from astune.errors import ContextOverflow, PolicyError
+from astune.types import FinishReason, Generation, Sampling
+
+QUIET_PASSES = 48
+"""Passes of the event loop without a new request after which every agent counts as waiting."""
+WORTH_WAITING = 16
+"""A request waits for another's prefill if that gives it so many prompt tokens for free."""
+
+
+@dataclass(eq=False)
+class Request:
+    """One answer under way. `pending` is the token whose logits give the next one."""
+
+    prompt: np.ndarray
+    sampling: Sampling
+    future: asyncio.Future[Generation]
+    uniform: random.Random
+    slot: int = -1
+    pending: int = -1
+    output_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+class Sampler:
+    """A `Policy` over a transformers model whose attention is `astune.backbone.local.attention`."""
+
+    def __init__(self, model: torch.nn.Module, *, slots: int, context_length: int) -> None:
+        self.model = model
+        self.policy_version = 0
+        self._context_length = context_length
+        parameter = next(model.parameters())
+        self._device = parameter.device
+        self._cache = KVCache(slots, parameter.dtype, parameter.device)
+        self._waiting: list[Request] = []
+        self._running: dict[int, Request] = {}
+        self._last_used = [0] * slots
+        self._clock = 0
+        self._finished = False
+        self._driver: asyncio.Task[None] | None = None
+
+    @property
+    def context_length(self) -> int:
+        return self._context_length
+
+    def publish(self) -> int:
+        """The weights changed: what the cache holds is of the old ones."""
+        if self._waiting or self._running:
+            raise PolicyError("weights were published while answers were being sampled")
+        self._cache.clear()
+        self.policy_version += 1
+        return self.policy_version
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        if not prompt_ids:
+            raise PolicyError("cannot continue an empty prompt")
+        if len(prompt_ids) + sampling.max_tokens > self._context_length:
+            raise ContextOverflow(
+                f"prompt of {len(prompt_ids)} tokens and answer of up to {sampling.max_tokens} exceed the context "
+                f"length of {self._context_length}"
+            )
+        loop = asyncio.get_running_loop()
+        seed = random.getrandbits(64) if sampling.seed is None else sampling.seed
+        request = Request(np.asarray(prompt_ids, np.int64), sampling, loop.create_future(), random.Random(seed))
+        self._waiting.append(request)
+        if self._driver is None or self._driver.done():
+            self._driver = loop.create_task(self._drive())
+        return await request.future
+
+    async def _drive(self) -> None:
+        """Step until nobody waits. An error in a step fails the requests of that step, not the run."""
+        self._finished = True
+        while self._waiting or self._running:
+            await self._let_agents_run()
+            try:
+                with torch.inference_mode():
+                    self._admit()
+                    self._decode()
+            except Exception as error:
+                self._fail(error)
+
+    async def _let_agents_run(self) -> None:
+        """After an answer was handed out, give the agents time to ask for the next one."""
+        quiet = 0 if self._finished else QUIET_PASSES - 1
+        self._finished = False
+        while quiet < QUIET_PASSES:
+            before = len(self._waiting)
+            await asyncio.sleep(0)
+            quiet = quiet + 1 if len(self._waiting) == before else 0
+
+    def _fail(self, error: Exception) -> None:
+        failed = PolicyError(f"the model failed: {type(error).__name__}: {error}")
+        failed.__cause__ = error
+        for request in (*self._waiting, *self._running.values()):
+            if not request.future.done():
+                request.future.set_exception(failed)
+        self._waiting.clear()
+        self._running.clear()
+        self._cache.clear()
+
+    def _admit(self) -> None:
+        """Give waiting requests a slot and compute their prompts but for the last token. Requests that share a
+        long prefix with one of this round wait for the next round and copy it."""
+        self._waiting = [request for request in self._waiting if not request.future.done()]
+        while self._waiting and len(self._running) < self._cache.slots:
+            admitted: list[Request] = []
+            later: list[Request] = []
+            for request in self._waiting:
+                full = len(self._running) == self._cache.slots
+                if full or not self._take_slot(request, admitted):
+                    later.append(request)
+                else:
+                    admitted.append(request)
+                    self._running[request.slot] = request
+            self._waiting = later
+            self._prefill([request for request in admitted if self._missing(request) > 0])
+            for request in admitted:
+                request.pending = int(request.prompt[-1])
+
+    def _missing(self, request: Request) -> int:
+        return len(request.prompt) - 1 - int(self._cache.lengths[request.slot])
+
+    def _take_slot(self, request: Request, admitted: Sequence[Request]) -> bool:
+        """Find the slot that saves most; False if waiting for a request of this round saves more."""
+        known = self._cache.shared_prefixes(request.prompt[:-1])
+        source = int(known.argmax())
+        for other in admitted:
+            if common_prefix(request.prompt[:-1], other.prompt[:-1]) >= known[source] + WORTH_WAITING:
+                return False
+        idle = [slot for slot in range(self._cache.slots) if slot not in self._running]
+        extended = [slot for slot in idle if 0 < known[slot] == self._cache.lengths[slot] == known[source]]
+        target = extended[0] if extended else min(idle, key=lambda slot: (self._last_used[slot], slot))
+        if target != source:
+            self._cache.copy_prefix(source, target, int(known[source]))
+        self._cache.lengths[target] = known[source]
+        self._clock += 1
+        self._last_used[target] = self._clock
+        request.slot = target
+        return True
+
+    def _prefill(self, requests: list[Request]) -> None:
+        """Compute keys and values of prompts, requests of similar length side by side."""
+        requests.sort(key=self._missing)
+        while requests:
+            shortest = self._missing(requests[0])
+            batch = [request for request in requests if self._missing(request) <= 2 * shortest + 16]
+            requests = requests[len(batch) :]
+            starts = self._cache.lengths[[request.slot for request in batch]]
+            width = self._missing(batch[-1])
+            ids = np.zeros((len(batch), width), np.int64)
+            for row, request in enumerate(batch):
+                ids[row, : self._missing(request)] = request.prompt[starts[row] : -1]
+            slots = torch.tensor([request.slot for request in batch], device=self._device)
+            self._forward(ids, starts, slots)
+            for row, request in enumerate(batch):
+                self._cache.append(request.slot, request.prompt[starts[row] : -1])
+
+    def _decode(self) -> None:
+        """One token for every running request."""
+        running = sorted(self._running)
+        if not running:
+            return
+        rows = running[-1] + 1
+        dense = 2 * len(running) >= rows
+        slots = list(range(rows)) if dense else running
+        ids = np.array([[self._running[slot].pending if slot in self._running else 0] for slot in slots])
+        where = slice(0, rows) if dense else torch.tensor(running, device=self._device)
+        logits = self._forward(ids, self._cache.lengths[slots], where)
+        chosen = [slots.index(slot) for slot in running] if len(slots) != len(running) else slice(None)
+        requests = [self._running[slot] for slot in running]
+        for request in requests:
+            self._cache.append(request.slot, [request.pending])
+        self._advance(requests, logits[chosen])
+
+    def _forward(self, ids: np.ndarray, starts: np.ndarray, rows: slice | torch.Tensor) -> torch.Tensor:
+        """Run new tokens `ids` (n, t) of slots `rows` behind their `starts`; logits (n, vocabulary) of the last."""
+        self._cache.reserve(int(starts.max()) + ids.shape[1] + 1)
+        layout = CacheLayout(self._cache, rows, torch.as_tensor(starts, device=self._device), ids.shape[1])
+        tokens = torch.as_tensor(ids, device=self._device)
+        output = self.model(
+            input_ids=tokens, position_ids=layout.positions, use_cache=False, logits_to_keep=1, layout=layout
+        )
+        return output.logits[:, -1]
+
+    def _advance(self, requests: Sequence[Request], logits: torch.Tensor) -> None:
+        """Sample, record, and finish the requests whose answer is complete. `logits` (n, vocabulary)."""
+        samplings = [request.sampling for request in requests]
+
+        def column(values: list[float]) -> torch.Tensor:
+            return torch.tensor(values, device=self._device)
+
+        ids, logprobs = draw(
+            logits,
+            column([sampling.temperature for sampling in samplings]),
+            column([sampling.top_p for sampling in samplings]),
+            column([sampling.top_k for sampling in samplings]),
+            torch.tensor([r.uniform.random() for r in requests], dtype=torch.float64, device=self._device),
+        )
+        for request, token, logprob in zip(requests, ids.tolist(), logprobs.tolist(), strict=True):
+            request.output_ids.append(token)
+            request.logprobs.append(logprob)
+            request.pending = token
+            if not np.isfinite(logprob):
+                self._release(request)
+                request.future.set_exception(PolicyError("the model's logits are not finite"))
+            elif request.future.done():
+                self._release(request)
+            elif token in request.sampling.stop_token_ids:
+                self._finish(request, stopped=True)
+            elif len(request.output_ids) == request.sampling.max_tokens:
+                self._finish(request, stopped=False)
+
+    def _finish(self, request: Request, *, stopped: bool) -> None:
+        self._release(request)
+        reason: FinishReason = "stop" if stopped else "length"
+        ids, logprobs = tuple(request.output_ids), tuple(request.logprobs)
+        request.future.set_result(Generation(ids, logprobs, self.policy_version, reason))
+
+    def _release(self, request: Request) -> None:
+        del self._running[request.slot]
+        self._finished = True
+

@@ -1,0 +1,42 @@
+"""Draw one token per row, reproducibly: one uniform number decides, whatever else is in the batch."""
+
+from __future__ import annotations
+
+import torch
+
+
+def draw(
+    logits: torch.Tensor,
+    temperature: torch.Tensor,
+    top_p: torch.Tensor,
+    top_k: torch.Tensor,
+    uniform: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sample by inverting the cumulative distribution.
+
+    `logits` (n, vocabulary); the others (n,), `uniform` in [0, 1). Temperature 0 takes the most likely token.
+    Returns token ids (n,) and their log-probabilities (n,) under softmax(logits / temperature) before top-p and
+    top-k (under softmax(logits) for temperature 0): the distribution that training recomputes.
+    """
+    greedy = temperature == 0
+    scaled = logits.float() / torch.where(greedy, 1.0, temperature)[:, None]
+    logprobs = torch.log_softmax(scaled, dim=-1)
+    kept = _nucleus(logprobs.double().exp(), top_p, top_k)
+    cumulative = kept.cumsum(dim=-1)
+    threshold = (uniform.double() * cumulative[:, -1])[:, None]
+    drawn = torch.searchsorted(cumulative, threshold, right=True).squeeze(1).clamp(max=logits.shape[1] - 1)
+    ids = torch.where(greedy, scaled.argmax(dim=-1), drawn)
+    return ids, logprobs.gather(1, ids[:, None]).squeeze(1)
+
+
+def _nucleus(probs: torch.Tensor, top_p: torch.Tensor, top_k: torch.Tensor) -> torch.Tensor:
+    """Zero what lies outside the `top_k` most likely tokens (0: all) and outside the smallest set of most likely
+    tokens whose mass reaches `top_p`."""
+    if bool((top_p >= 1).all()) and bool((top_k == 0).all()):
+        return probs
+    ordered, order = probs.sort(dim=-1, descending=True)
+    rank = torch.arange(probs.shape[1], device=probs.device)
+    most = torch.where(top_k == 0, probs.shape[1], top_k)[:, None]
+    mass_before = ordered.cumsum(dim=-1) - ordered
+    keep = (rank[None, :] < most) & ((mass_before < top_p[:, None]) | (top_p[:, None] >= 1))
+    return torch.zeros_like(probs).scatter(1, order, ordered * keep)
