@@ -49,7 +49,7 @@ def check_keys(backbone: Backbone, loaded: LoadedConfig) -> list[str]:
         if covers(backbone.ignored_sections, key):
             ignored.add(".".join(key.split(".")[:2]))
         elif loaded.differs_from_default(key):
-            unknown.append(f"{loaded.where(key)}{key}: backbone {backbone.name!r} does not support it")
+            unknown.append(f"{loaded.where(key)}: backbone {backbone.name!r} does not support it")
     if unknown:
         raise ConfigError("\n".join(unknown))
     return sorted(ignored)

@@ -62,8 +62,9 @@ class LoadedConfig:
         return bool(value_at(self.config, key) != value_at(Config(), key))
 
     def where(self, key: str) -> str:
-        """The place of `key` as it stands before an error message: `demo.yaml:12: `."""
-        return f"{self.origins[key]}: "
+        """`key` with its place, as it stands before an error message: `demo.yaml:12: astune.seed`."""
+        place = self.origins[key]
+        return key if place == "default" else f"{place}: {key}"
 
 
 def load_config(

@@ -1,0 +1,46 @@
+"""The command line. `parser` says what there is, the other modules do it; each is imported when it is needed, so that
+`--help` stays fast."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from astune.cli.parser import parse
+from astune.errors import (
+    AstuneError,
+    ConfigError,
+    MissingDependency,
+    ModelError,
+    PluginError,
+    TaskError,
+)
+
+DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+BAD_INPUT_ERRORS = (ConfigError, PluginError, TaskError, ModelError, MissingDependency)
+
+
+def main(argv: Sequence[str] | None = None, program: str = "astune") -> int:
+    """Runs one command and returns its exit code. `program` is how the user calls it."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    command = parse(arguments, program)
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # so that `package.module:Name` finds the user's own packages
+    try:
+        return command()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except AstuneError as error:
+        print(f"{program}: error: {error}", file=sys.stderr)
+        return BAD_INPUT if isinstance(error, BAD_INPUT_ERRORS) else FAILED
+    except Exception as error:
+        traceback.print_exc()
+        print(
+            f"{program}: failed with {type(error).__name__}, which ASTune does not expect: see the traceback above; "
+            "its last line in your own files is where to look first",
+            file=sys.stderr,
+        )
+        return FAILED

@@ -1,0 +1,61 @@
+"""`astune run`, `astune demo` and `astune report`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from astune.backbone.base import Backbone, check_keys, covers
+from astune.config.load import load_config
+from astune.errors import ConfigError, PluginError
+from astune.plugins import load_plugin
+from astune.resources import tutorial_dir
+from astune.types import RunReport
+
+BACKBONES = {
+    "debug": "astune.backbone.debug:DebugBackbone",
+    "local": "astune.backbone.local:LocalBackbone",
+}
+EXIT_CODES = {"completed": 0, "failed": 1, "interrupted": 130}
+
+
+def run(conf: Path, overrides: Sequence[str], backbone: str | None, resume: bool, command_line: str) -> int:
+    """Loads, checks, runs, reports. `command_line` is what the user typed, for the command that resumes."""
+    loaded = load_config(conf, overrides, backbone=backbone, resume=resume)
+    try:
+        chosen: Backbone = load_plugin(loaded.config.astune.backbone, kind="backbone", builtin=BACKBONES)()
+    except PluginError as error:
+        raise PluginError(f"{loaded.where('astune.backbone')}: {error}") from error
+    ignored = check_keys(chosen, loaded)
+    if ignored:
+        print(f"not used by {chosen.name}: {', '.join(ignored)}")
+    result = chosen.run(loaded)
+    _tell(result, can_resume=covers(chosen.honours, "astune.resume"), command_line=command_line)
+    return EXIT_CODES[result.status]
+
+
+def demo(overrides: Sequence[str], backbone: str | None, resume: bool, command_line: str) -> int:
+    return run(tutorial_dir() / "math_agent" / "demo.yaml", overrides, backbone, resume, command_line)
+
+
+def report(run_dir: Path) -> int:
+    from astune.viewer.report import write_report
+
+    if not run_dir.is_dir():
+        raise ConfigError(f"{run_dir}: no such folder; expected the folder of a run, as runs/project/name")
+    print(f"report  {write_report(run_dir)}")
+    return 0
+
+
+def _tell(result: RunReport, can_resume: bool, command_line: str) -> None:
+    """Writes the report of a run that left a folder, and says where things are."""
+    if result.run_dir.is_dir():
+        from astune.viewer.report import write_report
+
+        print(f"run     {result.run_dir}")
+        print(f"report  {write_report(result.run_dir)}")
+    if result.status == "interrupted":
+        resume = command_line if "--resume" in command_line else f"{command_line} --resume"
+        hint = f"; to go on:\n  {resume}" if can_resume else ""
+        print(f"interrupted after step {result.steps}{hint}", file=sys.stderr)

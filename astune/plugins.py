@@ -1,0 +1,116 @@
+"""Loads what a configuration names: a built-in name, `package.module:Name` or `path/file.py:Name`.
+
+    load_plugin("debug", kind="backbone", builtin={"debug": "astune.backbone.debug:DebugBackbone"})
+    load_plugin("/home/me/agent.py:MyWorkflow", kind="workflow")
+
+`path.to.module->Name` and `path/file.py->Name`, the older spelling, mean the same as with a colon.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import sysconfig
+import traceback
+from collections.abc import Mapping
+from hashlib import sha1
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from astune.errors import PluginError, nearest
+
+NO_BUILTIN: Mapping[str, str] = MappingProxyType({})
+
+
+def load_plugin(spec: str, *, kind: str, builtin: Mapping[str, str] = NO_BUILTIN) -> Any:
+    """The class or function that `spec` names. `kind` is what it is called in messages: "workflow", "judge", ...
+
+    A file is loaded once; modules beside it can be imported by their plain names, as in `python path/file.py`.
+    Raises `PluginError` that lists what there is, or shows the line that failed in the user's own file.
+    """
+    where, arrow, name = builtin.get(spec, spec).rpartition("->" if "->" in spec else ":")
+    if not arrow or not where or not name.isidentifier():
+        known = f"; built in: {', '.join(builtin)}" if builtin else ""
+        raise PluginError(
+            f"unknown {kind} {spec!r}.{nearest(spec, builtin)} "
+            f"Expected 'package.module:Name' or 'path/file.py:Name'{known}"
+        )
+    try:
+        module = _from_file(Path(where), spec, kind) if where.endswith(".py") else _from_package(where, spec, kind)
+    except PluginError:
+        raise
+    except Exception as error:
+        raise PluginError(f"{kind} {spec!r}: importing it failed at {_culprit(error)}") from error
+    try:
+        return getattr(module, name)
+    except AttributeError as error:
+        public = sorted(n for n, value in vars(module).items() if not n.startswith("_") and callable(value))
+        raise PluginError(
+            f"{kind} {spec!r}: there is no {name!r} in {where}.{nearest(name, public)} "
+            f"It has: {', '.join(public) or 'nothing to use'}"
+        ) from error
+
+
+def _from_package(module: str, spec: str, kind: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise PluginError(
+            f"{kind} {spec!r}: there is no module {error.name!r} on the import path; "
+            "for a file of your own write 'path/file.py:Name'"
+        ) from error
+
+
+def _from_file(path: Path, spec: str, kind: str) -> ModuleType:
+    path = path.resolve()
+    if not path.is_file():
+        others = [other.name for other in path.parent.glob("*.py")]
+        raise PluginError(f"{kind} {spec!r}: no such file: {path}.{nearest(path.name, others)}")
+    name = f"_astune_plugin_{sha1(str(path).encode()).hexdigest()[:12]}_{path.stem}"
+    if name in sys.modules:
+        return sys.modules[name]
+    loader = importlib.util.spec_from_file_location(name, path)
+    assert loader and loader.loader
+    module = importlib.util.module_from_spec(loader)
+    _prefer_siblings(path.parent)
+    sys.modules[name] = module
+    try:
+        loader.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+_folders: list[str] = []
+"""Folders of the files loaded so far, each on `sys.path`."""
+
+
+def _prefer_siblings(folder: Path) -> None:
+    """Puts `folder` first on the import path. A module of an equal name that came from another plug-in's folder is
+    forgotten, so that each file gets its own `utils`; the file that already imported it keeps it."""
+    if str(folder) in sys.path:
+        sys.path.remove(str(folder))
+    sys.path.insert(0, str(folder))
+    others = [other for other in _folders if other != str(folder)]
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        taken = (folder / f"{name}.py").is_file() or (folder / name).is_dir()
+        if file and taken and any(Path(file).is_relative_to(other) for other in others):
+            del sys.modules[name]
+    if str(folder) not in _folders:
+        _folders.append(str(folder))
+
+
+def _culprit(error: Exception) -> str:
+    """`file:line: code: Error: message` of the innermost line that is neither Python's nor an installed package's."""
+    what = f"{type(error).__name__}: {error}"
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}: {what}"
+    installed = ("<", __file__, *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(installed)]
+    return f"{frames[-1].filename}:{frames[-1].lineno}: `{frames[-1].line}`: {what}" if frames else what
