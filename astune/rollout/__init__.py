@@ -1,0 +1,1 @@
+"""From tasks to groups of episodes: `engine.run_groups`."""

@@ -1,0 +1,215 @@
+"""One attempt at one task: the place where tracker, workflow and judge meet, and where errors become data.
+
+How an episode ends:
+
+    the workflow ...                       stop_reason        verdict
+    returned                               COMPLETED          the workflow's reward, else the judge's
+    ran out of turns or context            MAX_TURNS or       the judge's, of whatever the workflow returned;
+                                           CONTEXT_OVERFLOW   of no answer at all if it raised
+    ran out of time                        TIMEOUT            none
+    raised, or returned the wrong type     ERROR              none
+    met a policy that failed               ERROR              none
+    returned, but the judge failed         ERROR              none
+
+An agent that runs out of turns or context has failed by tokens of its own, so it is judged (`Episode.output`
+is None if the workflow raised) and learns from it. A bug, a timeout or a broken engine says nothing about the
+tokens, so it is not. What counts is what the model calls raised, not what the agent's framework made of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import traceback
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any, Literal
+
+from astune.context_tracker.tracker import ContextTracker
+from astune.errors import ContextOverflow, JudgeError, RolloutError, TooManyTurns, WorkflowError
+from astune.rollout.setup import RolloutSetup
+from astune.task_judge.judge_base import check_verdict
+from astune.types import Episode, EpisodeError, Sampling, StopReason, Task, Turn, Verdict, WorkflowOutput
+from astune.workflow.tuner import Tuner
+from astune.workflow.workflow_base import Workflow, checked_output
+
+logger = logging.getLogger(__name__)
+
+CANCEL_GRACE = 5.0
+"""Seconds a cancelled workflow gets to clean up. One that goes on is left behind; its model calls are refused."""
+
+Stage = Literal["workflow", "judge", "policy", "environment"]
+
+
+async def run_episode(task: Task, setup: RolloutSetup, *, episode_id: str, seed: int, sampling: Sampling) -> Episode:
+    """One attempt at `task`. Never raises for what the workflow, the policy or the judge do; cancellation passes
+    through, and the workflow is cancelled with it."""
+    started = time.monotonic()
+    tracker = ContextTracker(setup.policy, setup.chat_format, sampling, max_turns=setup.max_turns, seed=seed)
+    tuner = Tuner(task, episode_id, tracker, setup.chat_format, setup.policy.context_length)
+    try:
+        end = await _run_workflow(task, tuner, setup)
+    finally:
+        tuner.close()
+    episode = Episode(
+        episode_id=episode_id,
+        task=task,
+        turns=tracker.turns,
+        timelines=tracker.timelines(),
+        stop_reason=end.stop_reason,
+        output=end.output,
+        error=end.error,
+    )
+    _warn_of_unused_call(episode)
+    episode = await _judged(episode, setup)
+    return replace(episode, metrics=_metrics(episode.turns, time.monotonic() - started))
+
+
+@dataclass(frozen=True)
+class _End:
+    """How the workflow ended."""
+
+    stop_reason: StopReason
+    output: WorkflowOutput | None = None
+    error: EpisodeError | None = None
+
+
+async def _run_workflow(task: Task, tuner: Tuner, setup: RolloutSetup) -> _End:
+    output, raised = None, None
+    try:
+        workflow = setup.workflow_factory()
+        work = _execute(workflow, task, tuner)
+        finished, value = await _within(work, setup.episode_timeout, "the workflow", on_timeout=tuner.close)
+        if not finished:
+            message = f"still running after {setup.episode_timeout:g} s (astune.rollout.episode_timeout)"
+            return _End(StopReason.TIMEOUT, error=EpisodeError("workflow", "TimeoutError", message))
+        output = checked_output(value, workflow)
+    except Exception as error:
+        raised = error
+    return _classified(output, raised, tuner.failures)
+
+
+async def _execute(workflow: Workflow, task: Task, tuner: Tuner) -> object:
+    try:
+        return await workflow.execute(task, tuner)
+    except SystemExit as error:
+        raise WorkflowError(f"the workflow called sys.exit({error.code!r})") from error
+
+
+def _classified(output: WorkflowOutput | None, raised: Exception | None, failures: list[Exception]) -> _End:
+    """The end of a workflow that returned `output` or raised, given what its model calls raised."""
+    trace = "" if raised is None else _trace(raised)
+    limits = [error for error in failures if isinstance(error, (TooManyTurns, ContextOverflow))]
+    broken = [error for error in failures if not isinstance(error, (TooManyTurns, ContextOverflow, WorkflowError))]
+    if broken:
+        return _End(StopReason.ERROR, output, _error("policy", broken[0], _trace(broken[0]) + trace))
+    if limits:
+        turns = isinstance(limits[0], TooManyTurns)
+        reason = StopReason.MAX_TURNS if turns else StopReason.CONTEXT_OVERFLOW
+        return _End(reason, output, _error("workflow", limits[0], trace))
+    if raised is not None:
+        return _End(StopReason.ERROR, output, _error("workflow", raised, trace))
+    return _End(StopReason.COMPLETED, output)
+
+
+async def _within(
+    work: Coroutine[Any, Any, object], seconds: float, what: str, on_timeout: Callable[[], None] | None = None
+) -> tuple[bool, object]:
+    """(True, result) of `work`, or (False, None) if it takes longer, whatever it makes of being cancelled."""
+    job = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({job}, timeout=seconds)
+    except asyncio.CancelledError:
+        await _stop(job, what)
+        raise
+    if not job.done():
+        if on_timeout is not None:
+            on_timeout()
+        await _stop(job, what)
+        return False, None
+    if job.cancelled():
+        raise RolloutError(f"{what} was cancelled by its own code (asyncio.CancelledError)")
+    return True, job.result()
+
+
+async def _stop(job: asyncio.Future[object], what: str) -> None:
+    job.cancel()
+    job.add_done_callback(_forget)
+    await asyncio.wait({job}, timeout=CANCEL_GRACE)
+    if not job.done():
+        logger.warning("%s goes on %g s after it was cancelled, and is left behind", what, CANCEL_GRACE)
+
+
+def _forget(job: asyncio.Future[object]) -> None:
+    """Take notice of how a cancelled job ended, so that asyncio does not report it as never looked at."""
+    if not job.cancelled():
+        job.exception()
+
+
+async def _judged(episode: Episode, setup: RolloutSetup) -> Episode:
+    """`episode` with its verdict, if it is one to be judged."""
+    if episode.stop_reason in (StopReason.TIMEOUT, StopReason.ERROR):
+        return episode
+    try:
+        return replace(episode, verdict=await _verdict(episode, setup))
+    except Exception as error:
+        return replace(episode, stop_reason=StopReason.ERROR, error=_error("judge", error, _trace(error)))
+
+
+async def _verdict(episode: Episode, setup: RolloutSetup) -> Verdict | None:
+    if episode.output is not None and episode.output.reward is not None:
+        return _own_verdict(episode.output)
+    if setup.judge is None:
+        if episode.output is None:
+            return None
+        raise JudgeError(
+            "the workflow returned no reward, and there is no judge: return WorkflowOutput(answer=..., reward=...) "
+            "or set astune.task_judge.judge_protocol"
+        )
+    work = setup.judge.judge(episode.task, episode)
+    finished, verdict = await _within(work, setup.judge_timeout, "the judge")
+    if not finished:
+        raise JudgeError(f"the judge took longer than {setup.judge_timeout:g} s (astune.task_judge.timeout)")
+    if not isinstance(verdict, Verdict):
+        raise JudgeError(f"the judge returned {verdict!r:.100} ({type(verdict).__name__}); expected a Verdict")
+    return check_verdict(verdict, verdict.judged_by or "the judge")
+
+
+def _own_verdict(output: WorkflowOutput) -> Verdict:
+    """The reward that the workflow returned, as a verdict."""
+    values: dict[str, Any] = {"reward": output.reward, **output.metrics}
+    for name, value in values.items():
+        if not isinstance(value, Real):
+            raise JudgeError(f"the workflow returned {name}={value!r:.100} ({type(value).__name__}); expected a number")
+    metrics = {name: float(value) for name, value in output.metrics.items()}
+    return check_verdict(Verdict(float(values["reward"]), metrics=metrics, judged_by="workflow"), "the workflow")
+
+
+def _warn_of_unused_call(episode: Episode) -> None:
+    """An agent that stops at a tool call has usually met a permission question or its own limit of rounds."""
+    if episode.stop_reason is StopReason.COMPLETED and episode.turns and episode.turns[-1].response.get("tool_calls"):
+        logger.warning(
+            "%s ended on a tool call whose result the model never saw. Does the agent ask for a permission, which "
+            "nobody gives in a rollout (AgentScope 2.x: astune.workflow.agentscope.training_defaults), or has it "
+            "reached its own limit of rounds?",
+            episode.episode_id,
+        )
+
+
+def _error(stage: Stage, error: Exception, trace: str) -> EpisodeError:
+    return EpisodeError(stage, type(error).__name__, str(error), trace)
+
+
+def _trace(error: Exception) -> str:
+    return "".join(traceback.format_exception(type(error), error, error.__traceback__))
+
+
+def _metrics(turns: tuple[Turn, ...], seconds: float) -> dict[str, float]:
+    return {
+        "seconds": seconds,
+        "turns": float(len(turns)),
+        "prompt_tokens": float(sum(len(turn.prompt_ids) for turn in turns)),
+        "output_tokens": float(sum(len(turn.output_ids) for turn in turns)),
+    }

@@ -1,0 +1,66 @@
+"""Several attempts at one task, side by side: the unit that advantages compare."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from astune.rollout.episode import run_episode
+from astune.rollout.setup import RolloutSetup
+from astune.types import Episode, Group, Sampling, Task
+
+T = TypeVar("T")
+
+OnEpisode = Callable[[Episode], None]
+"""Called in the event loop as each episode ends, in the order in which they end."""
+
+
+async def run_group(
+    task: Task,
+    n: int,
+    setup: RolloutSetup,
+    *,
+    seed: int,
+    sampling: Sampling,
+    on_episode: OnEpisode | None = None,
+    label: str = "group",
+    limit: asyncio.Semaphore | None = None,
+) -> Group:
+    """`n` attempts at `task`. Episode `i` is called `label/task_id/i`, and its seed depends on nothing but `seed`
+    and this name, so neither timing nor neighbours change what it samples.
+
+    `limit` bounds the episodes under way, here and wherever else it is used.
+    """
+
+    async def attempt(i: int) -> Episode:
+        episode_id = f"{label}/{task.task_id}/{i}"
+        async with limit or contextlib.nullcontext():
+            episode = await run_episode(
+                task, setup, episode_id=episode_id, seed=episode_seed(seed, episode_id), sampling=sampling
+            )
+        if on_episode is not None:
+            on_episode(episode)
+        return episode
+
+    return Group(task, tuple(await all_or_none([attempt(i) for i in range(n)])))
+
+
+def episode_seed(seed: int, episode_id: str) -> int:
+    """A seed below 2**48 from the run's seed and the episode's name: the same in every process and on every machine."""
+    digest = hashlib.blake2b(f"{seed}/{episode_id}".encode(), digest_size=6).digest()
+    return int.from_bytes(digest, "big")
+
+
+async def all_or_none(work: Sequence[Awaitable[T]]) -> list[T]:
+    """All results in order. If one raises, or the caller is cancelled, the rest are cancelled and waited for."""
+    jobs = [asyncio.ensure_future(one) for one in work]
+    try:
+        return await asyncio.gather(*jobs)
+    except BaseException:
+        for job in jobs:
+            job.cancel()
+        await asyncio.gather(*jobs, return_exceptions=True)
+        raise

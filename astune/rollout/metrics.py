@@ -1,0 +1,57 @@
+"""Figures over many episodes, for the log. An episode without verdict is counted and left out of every mean."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from astune.types import Episode, Group, StopReason
+
+FAILED = {StopReason.ERROR, StopReason.TIMEOUT}
+
+
+def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Rewards, success, failures, stop reasons, turns and tokens. Means over nothing are left out, not 0."""
+    episodes = [episode for group in groups for episode in group.episodes]
+    turns = [turn for episode in episodes for turn in episode.turns]
+    stops = Counter(episode.stop_reason for episode in episodes)
+    metrics = {
+        "episodes/total": float(len(episodes)),
+        "episodes/failed": float(sum(episode.stop_reason in FAILED for episode in episodes)),
+        "episodes/unjudged": float(sum(episode.verdict is None for episode in episodes)),
+        "tokens/sampled": float(sum(len(turn.output_ids) for turn in turns)),
+        "tokens/prompt": float(sum(len(turn.prompt_ids) for turn in turns)),
+    }
+    metrics |= {f"stop/{reason.value}": float(count) for reason, count in sorted(stops.items())}
+    if episodes:
+        metrics["turns/mean"] = len(turns) / len(episodes)
+    return metrics | verdict_metrics(episodes) | _own_metrics(episodes)
+
+
+def verdict_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Mean and spread of the rewards, share of successes, means of the judge's own figures."""
+    verdicts = [episode.verdict for episode in episodes if episode.verdict is not None]
+    rewards = [verdict.reward for verdict in verdicts]
+    passed = [float(verdict.passed) for verdict in verdicts if verdict.passed is not None]
+    metrics = {}
+    if rewards:
+        mean = math.fsum(rewards) / len(rewards)
+        metrics["reward/mean"] = mean
+        metrics["reward/std"] = math.sqrt(math.fsum((reward - mean) ** 2 for reward in rewards) / len(rewards))
+    if passed:
+        metrics["success/mean"] = math.fsum(passed) / len(passed)
+    return metrics | _means("judge", [verdict.metrics for verdict in verdicts])
+
+
+def _own_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Means of the figures that workflows return."""
+    return _means("workflow", [episode.output.metrics for episode in episodes if episode.output is not None])
+
+
+def _means(prefix: str, rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    columns: dict[str, list[float]] = {}
+    for row in rows:
+        for name, value in row.items():
+            columns.setdefault(f"{prefix}/{name}", []).append(float(value))
+    return {name: math.fsum(values) / len(values) for name, values in columns.items()}

@@ -1,0 +1,134 @@
+"""The AgentScope side: the only module that imports AgentScope, 2.x or 1.x, whichever is installed.
+
+What to know when an agent is trained on AgentScope 2.x (`training_defaults` takes care of the first two):
+
+- Tools ask for a permission by default. Nobody answers in a rollout: the agent ends at its first tool call
+  without running it.
+- The wall-clock time is injected into the conversation, so equal attempts see unequal prompts.
+- Above 0.8 of the context size the agent compresses its history with calls of its own. They are turns of the
+  episode like any other, and the history after them is a new timeline.
+- The default formatter leaves reasoning out of the next prompt. `formatter=DeepSeekChatFormatter()`, given to
+  `tuner.model`, keeps it.
+- Structured output asks for a forced tool call, which a policy cannot promise: the request is refused, and
+  AgentScope tries again without force.
+- An agent keeps its history in `agent.state`: make one per episode.
+
+On 1.x: `structured_model` needs a forced tool call and fails; `OpenAIMultiAgentFormatter` and `PlanNotebook`
+rewrite the history at every turn, so that every turn becomes a timeline of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from importlib import import_module, metadata
+from typing import Any
+
+from astune.errors import MissingDependency, WorkflowError, nearest
+from astune.types import WorkflowOutput
+
+MODEL_NAME = "policy"
+"""The name that requests and answers carry. Nothing is chosen by it."""
+
+_WAITING = "I'm waiting for your permission or the external execution to finish."
+"""What an AgentScope 2.x agent replies when it stops at a permission question."""
+
+_FIXED = ("credential", "model", "model_name", "api_key", "organization", "client_type", "client_kwargs", "max_retries")
+"""Arguments of `OpenAIChatModel` that decide where calls go; `tuner.model` sets them."""
+
+
+def chat_model(client: Any, http_client: Any, *, context_size: int, options: dict[str, Any]) -> Any:
+    """The installed AgentScope's `OpenAIChatModel` on top of `client` (an `AsyncOpenAI`), without retries.
+
+    `options` are keyword arguments of `OpenAIChatModel`, for example `parameters` on 2.x or `generate_kwargs`
+    on 1.x. Streaming is off unless they turn it on: nothing is shown, and 1.x cannot stream with newer clients.
+
+    Raises:
+        MissingDependency: AgentScope is not installed.
+        WorkflowError: an option that `OpenAIChatModel` does not have, or that is not for the workflow to set.
+    """
+    major = _major_version()
+    model_class = import_module("agentscope.model").OpenAIChatModel
+    _check_options(options, model_class)
+    # A client of AgentScope's own making would load certificates for a connection that is never opened.
+    client_kwargs = {"http_client": http_client}
+    arguments: dict[str, Any] = {"stream": False, "client_kwargs": client_kwargs}
+    if major == 1:
+        arguments |= {"model_name": MODEL_NAME, "api_key": client.api_key}
+    else:
+        credential = import_module("agentscope.credential").OpenAICredential(api_key=client.api_key)
+        arguments |= {"model": MODEL_NAME, "credential": credential, "max_retries": 0, "context_size": context_size}
+    model = model_class(**(arguments | options))
+    model.client = client
+    return model
+
+
+def training_defaults() -> dict[str, Any]:
+    """Keyword arguments for AgentScope 2.x's `Agent` that make its rollouts run unattended and repeatable.
+
+        agent = Agent(name="solver", system_prompt="...", model=tuner.model("solver"), **training_defaults())
+
+    `state` allows every tool call without asking (so give the agent only tools that may run unattended), and
+    `injection_config` keeps the wall-clock time out of the conversation. New objects at every call.
+
+    Raises:
+        MissingDependency: AgentScope 2.x is not installed. On 1.x nothing asks and nothing is injected.
+    """
+    if _major_version() == 1:
+        raise MissingDependency(
+            f"training_defaults() is for AgentScope 2.x; the installed {metadata.version('agentscope')} needs none."
+        )
+    permission = import_module("agentscope.permission")
+    allowed = permission.PermissionContext(mode=permission.PermissionMode.BYPASS)
+    return {
+        "state": import_module("agentscope.state").AgentState(permission_context=allowed),
+        "injection_config": import_module("agentscope.agent").InjectionConfig(inject_runtime_state=False),
+    }
+
+
+def converted_output(value: object) -> WorkflowOutput | None:
+    """The output of AgentScope 1.x's tuner as ours; None if `value` is not one."""
+    kind = type(value)
+    if kind.__name__ != "WorkflowOutput" or not kind.__module__.startswith("agentscope.tuner"):
+        return None
+    theirs: Any = value
+    return WorkflowOutput(response=theirs.response, reward=theirs.reward, metrics=theirs.metrics or {})
+
+
+def check_reply(answer: object, source: str) -> None:
+    """Refuse the answer of an agent that stopped at a permission question.
+
+    Raises:
+        WorkflowError: naming `source` and what to change.
+    """
+    if type(answer).__module__.startswith("agentscope.message"):
+        message: Any = answer
+        answer = message.get_text_content()
+    if isinstance(answer, str) and answer.strip() == _WAITING:
+        raise WorkflowError(
+            f"{source}: the agent asked for permission to run a tool and stopped, because nobody answers in a rollout. "
+            "Give the agent `**training_defaults()` (from astune.workflow.agentscope), or its tool a permission."
+        )
+
+
+@functools.cache
+def _major_version() -> int:
+    try:
+        return int(metadata.version("agentscope").split(".")[0])
+    except metadata.PackageNotFoundError:
+        raise MissingDependency(
+            'tuner.model() needs AgentScope, which is not installed: pip install "astune[agentscope2]". '
+            "Agents of other frameworks use tuner.openai_client() or tuner.base_url()."
+        ) from None
+
+
+def _check_options(options: dict[str, Any], model_class: Any) -> None:
+    known = [name for name in inspect.signature(model_class).parameters if name not in (*_FIXED, "kwargs")]
+    for name in options:
+        if name in _FIXED:
+            raise WorkflowError(f"tuner.model() sets {name!r} itself. It takes: {', '.join(known)}.")
+        if name not in known:
+            raise WorkflowError(
+                f"tuner.model() got {name!r}, which AgentScope {metadata.version('agentscope')}'s OpenAIChatModel "
+                f"does not take.{nearest(name, known)} It takes: {', '.join(known)}."
+            )

@@ -1,0 +1,261 @@
+"""OpenAI's chat completions as data: a request body in, response bodies out.
+
+No option silently does nothing. A field is honoured (`_HONOURED`), cannot change a token (`_IGNORED`), is
+accepted at the value that asks for nothing (`_NEUTRAL`), or is refused with a 400 that names it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from astune.context_tracker.tracker import ChatAnswer, ChatRequest
+from astune.errors import nearest
+
+Pieces = Callable[[Sequence[int]], list[str]]
+
+# fmt: off
+_HONOURED = frozenset((
+    "messages", "tools", "tool_choice", "stream", "stream_options", "max_tokens", "max_completion_tokens",
+    "temperature", "top_p", "seed", "logprobs", "return_token_ids", "model",
+))
+_IGNORED = frozenset((
+    "user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
+))
+# fmt: on
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "stop": ([], ""),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "logit_bias": ({},),
+    "top_logprobs": (0,),
+    "parallel_tool_calls": (True,),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+}
+_INSTEAD = {
+    "n": "Ask once for each answer.",
+    "top_k": "Set astune.rollout.top_k.",
+    "chat_template_kwargs": "Set astune.model.chat_template_kwargs.",
+    "enable_thinking": "Set astune.model.chat_template_kwargs.",
+}
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+class ApiError(Exception):
+    """A request that is answered with an error in OpenAI's shape."""
+
+    def __init__(self, status: int, code: str, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.param = param
+
+    def body(self) -> dict[str, Any]:
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+
+@dataclass(frozen=True)
+class Call:
+    """A parsed request: what goes to the tracker, and how the answer is to look."""
+
+    request: ChatRequest
+    model: str
+    stream: bool
+    include_usage: bool
+    logprobs: bool
+    token_ids: bool
+
+
+def parse_call(body: object) -> Call:
+    """The request body as a `Call`.
+
+    Raises:
+        ApiError: 400, naming the field that is wrong, unknown or not supported.
+    """
+    if not isinstance(body, Mapping):
+        raise ApiError(400, "invalid_json", "the body is not a JSON object")
+    fields = {name: value for name, value in body.items() if value is not None}
+    _check_names(fields)
+    stream_options = _get(fields, "stream_options", dict, "an object", {})
+    return Call(
+        request=ChatRequest(
+            messages=_messages(fields),
+            tools=_tools(fields),
+            max_tokens=_max_tokens(fields),
+            temperature=_number(fields, "temperature", at_least=0.0),
+            top_p=_number(fields, "top_p", at_least=0.0, at_most=1.0),
+            seed=_integer(fields, "seed"),
+        ),
+        model=_get(fields, "model", str, "a string", ""),
+        stream=_get(fields, "stream", bool, "true or false", False),
+        include_usage=bool(stream_options.get("include_usage", False)),
+        logprobs=_get(fields, "logprobs", bool, "true or false", False),
+        token_ids=_get(fields, "return_token_ids", bool, "true or false", False),
+    )
+
+
+def completion(answer: ChatAnswer, call: Call, pieces: Pieces) -> dict[str, Any]:
+    """The body of an answer that is not streamed. `pieces` gives one text per token id."""
+    choice = {
+        "index": 0,
+        "message": {"refusal": None, **answer.message},
+        "logprobs": _logprobs(answer, call, pieces),
+        "finish_reason": answer.finish_reason,
+        **_token_ids(answer, call, "token_ids"),
+    }
+    return {
+        **_envelope(answer, call, "chat.completion"),
+        "choices": [choice],
+        "usage": _usage(answer),
+        **_token_ids(answer, call, "prompt_token_ids"),
+    }
+
+
+def chunks(answer: ChatAnswer, call: Call, pieces: Pieces) -> Iterator[dict[str, Any]]:
+    """The bodies of a streamed answer: role, reasoning, content, tool calls, finish, usage."""
+    envelope = _envelope(answer, call, "chat.completion.chunk")
+    if call.include_usage:
+        envelope["usage"] = None
+
+    def chunk(delta: dict[str, Any], finish_reason: str | None = None, **extra: Any) -> dict[str, Any]:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason} | extra
+        return {**envelope, "choices": [choice]}
+
+    message = answer.message
+    yield chunk({"role": "assistant", "content": ""}) | _token_ids(answer, call, "prompt_token_ids")
+    if message.get("reasoning_content"):
+        yield chunk({"reasoning_content": message["reasoning_content"]})
+    if message.get("content"):
+        yield chunk({"content": message["content"]})
+    for index, tool_call in enumerate(message.get("tool_calls") or ()):
+        yield chunk({"tool_calls": [{"index": index, **tool_call}]})
+    extra = {"logprobs": _logprobs(answer, call, pieces), **_token_ids(answer, call, "token_ids")}
+    yield chunk({}, answer.finish_reason, **extra)
+    if call.include_usage:
+        yield {**envelope, "choices": [], "usage": _usage(answer)}
+
+
+def _envelope(answer: ChatAnswer, call: Call, kind: str) -> dict[str, Any]:
+    return {"id": answer.answer_id, "object": kind, "created": int(time.time()), "model": call.model}
+
+
+def _usage(answer: ChatAnswer) -> dict[str, int]:
+    return {
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.completion_tokens,
+        "total_tokens": answer.prompt_tokens + answer.completion_tokens,
+    }
+
+
+def _logprobs(answer: ChatAnswer, call: Call, pieces: Pieces) -> dict[str, Any] | None:
+    if not call.logprobs:
+        return None
+    content = []
+    for text, logprob in zip(pieces(answer.turn.output_ids), answer.turn.logprobs, strict=True):
+        content.append({"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []})
+    return {"content": content, "refusal": None}
+
+
+def _token_ids(answer: ChatAnswer, call: Call, name: str) -> dict[str, Any]:
+    if not call.token_ids:
+        return {}
+    return {name: list(answer.turn.prompt_ids if name == "prompt_token_ids" else answer.turn.output_ids)}
+
+
+def _check_names(fields: Mapping[str, Any]) -> None:
+    for name, value in fields.items():
+        if name in _HONOURED or name in _IGNORED or value in _NEUTRAL.get(name, ()):
+            continue
+        instead = f" {_INSTEAD[name]}" if name in _INSTEAD else ""
+        if name in _NEUTRAL:
+            raise _refused(name, f"{name}={value!r} is not supported here.{instead}")
+        hint = instead or nearest(name, [*_HONOURED, *_NEUTRAL])
+        raise ApiError(400, "unknown_parameter", f"{name!r} is not supported here.{hint}", name)
+
+
+def _refused(name: str, message: str) -> ApiError:
+    return ApiError(400, "unsupported_parameter", message, name)
+
+
+def _invalid(name: str, value: object, expected: str) -> ApiError:
+    return ApiError(400, "invalid_value", f"{name!r} must be {expected}, got {value!r:.200}", name)
+
+
+def _get(fields: Mapping[str, Any], name: str, kind: type, expected: str, default: Any) -> Any:
+    value = fields.get(name, default)
+    if not isinstance(value, kind):
+        raise _invalid(name, value, expected)
+    return value
+
+
+def _number(fields: Mapping[str, Any], name: str, at_least: float, at_most: float | None = None) -> float | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    expected = f"a number of at least {at_least:g}" + ("" if at_most is None else f" and at most {at_most:g}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= at_least:
+        raise _invalid(name, value, expected)
+    if at_most is not None and value > at_most:
+        raise _invalid(name, value, expected)
+    return float(value)
+
+
+def _integer(fields: Mapping[str, Any], name: str, at_least: int | None = None) -> int | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    expected = "an integer" + ("" if at_least is None else f" of at least {at_least}")
+    if isinstance(value, bool) or not isinstance(value, int) or (at_least is not None and value < at_least):
+        raise _invalid(name, value, expected)
+    return value
+
+
+def _max_tokens(fields: Mapping[str, Any]) -> int | None:
+    """The smaller one, where a request carries both the older and the newer name."""
+    limits = [_integer(fields, name, at_least=1) for name in ("max_tokens", "max_completion_tokens")]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _messages(fields: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    messages = _get(fields, "messages", list, "a list of messages", None)
+    if not messages:
+        raise _invalid("messages", messages, "a list with at least one message")
+    for i, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise _invalid(f"messages[{i}]", message, "an object")
+        if message.get("role") not in _ROLES:
+            raise _invalid(f"messages[{i}].role", message.get("role"), f"one of {', '.join(_ROLES)}")
+        _check_content(f"messages[{i}].content", message.get("content"))
+    return tuple(messages)
+
+
+def _check_content(name: str, content: object) -> None:
+    if content is None or isinstance(content, str):
+        return
+    if not isinstance(content, list):
+        raise _invalid(name, content, "text or a list of parts")
+    for part in content:
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise _invalid(name, part, "text or a list of text parts (images and audio are not supported)")
+
+
+def _tools(fields: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    """The tools that the model is shown: none when `tool_choice` is "none"."""
+    tools = _get(fields, "tools", list, "a list of tools", [])
+    for i, tool in enumerate(tools):
+        if not isinstance(tool, dict) or tool.get("type") != "function" or not isinstance(tool.get("function"), dict):
+            raise _invalid(f"tools[{i}]", tool, 'a function: {"type": "function", "function": {...}}')
+    choice = fields.get("tool_choice", "auto")
+    if choice not in ("auto", "none"):
+        raise _refused(
+            "tool_choice",
+            f"tool_choice={choice!r} is not supported: a policy answers freely while it is trained. "
+            "Use 'auto' or 'none'.",
+        )
+    return () if choice == "none" else tuple(tools)

@@ -1,0 +1,130 @@
+"""What a workflow is handed: the model that is trained, in the shape the agent's framework wants."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.tracker import ChatAnswer, ChatRequest, ContextTracker
+from astune.errors import RolloutError
+from astune.types import Task
+
+if TYPE_CHECKING:
+    import openai
+
+MAIN_AGENT = "agent"
+
+
+class Tuner:
+    """Hands out models for one episode. Every call through any of them is one turn of the episode.
+
+        model = tuner.model("solver")                  # an AgentScope chat model
+        client = tuner.openai_client("solver")         # an AsyncOpenAI client
+        url = tuner.base_url("solver")                 # an HTTP endpoint, for any process and language
+
+    The name tells the agents of an episode apart; `trainable=False` keeps the turns of one (a simulated user,
+    for example) out of the loss. Nothing may be called after the episode is over.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        episode_id: str,
+        tracker: ContextTracker,
+        chat_format: ChatFormat,
+        context_length: int,
+    ) -> None:
+        self.task = task
+        self.episode_id = episode_id
+        self.failures: list[Exception] = []
+        """What model calls raised, in order, whether or not the agent passed it on."""
+        self._tracker = tracker
+        self._chat_format = chat_format
+        self._context_length = context_length
+        self._loop = asyncio.get_running_loop()
+        self._tokens: dict[tuple[str, bool], str] = {}
+        self._calls: set[asyncio.Task[ChatAnswer]] = set()
+        self._closed = False
+
+    def model(self, name: str = MAIN_AGENT, *, trainable: bool = True, **options: Any) -> Any:
+        """The installed AgentScope's `OpenAIChatModel`; `options` are keyword arguments of that class.
+
+        Raises:
+            MissingDependency: AgentScope is not installed.
+            WorkflowError: an option that the class does not have.
+        """
+        from astune.workflow.agentscope import chat_model
+        from astune.workflow.openai_app import openai_app
+        from astune.workflow.openai_client import in_process_http_client
+
+        client = self.openai_client(name, trainable=trainable)
+        http_client = in_process_http_client(openai_app())
+        return chat_model(client, http_client, context_size=self._context_length, options=options)
+
+    def openai_client(self, name: str = MAIN_AGENT, *, trainable: bool = True) -> openai.AsyncOpenAI:
+        """An `AsyncOpenAI` client whose calls stay in the process."""
+        from astune.workflow.openai_app import openai_app
+        from astune.workflow.openai_client import in_process_client
+
+        return in_process_client(openai_app(), self._token(name, trainable))
+
+    def base_url(self, name: str = MAIN_AGENT, *, trainable: bool = True) -> str:
+        """The `base_url` of an OpenAI-compatible endpoint on this machine. The API key does not matter.
+
+        Turn retries off in the client (`max_retries=0`): a call repeated after a timeout is a turn of its own.
+        """
+        from astune.workflow.http_server import http_server
+
+        return f"{http_server().origin}/{self._token(name, trainable)}/v1"
+
+    async def chat(self, request: ChatRequest, *, name: str = MAIN_AGENT, trainable: bool = True) -> ChatAnswer:
+        """One model call, which everything above comes down to. On the event loop of the episode only.
+
+        Raises:
+            ContextOverflow: the prompt leaves no room for an answer.
+            TooManyTurns: the episode has had its `max_turns` calls.
+            WorkflowError: the conversation cannot be rendered.
+            PolicyError: the engine failed.
+            RolloutError: the episode is over.
+        """
+        if self._closed:
+            raise self._over()
+        call = self._loop.create_task(self._tracker.chat(name, request, trainable=trainable))
+        self._calls.add(call)
+        try:
+            return await call
+        except Exception as error:
+            self.failures.append(error)
+            raise
+        finally:
+            self._calls.discard(call)
+
+    def close(self) -> None:
+        """End the episode: calls under way are cancelled, later ones are refused."""
+        self._closed = True
+        for call in self._calls:
+            call.cancel()
+        if self._tokens:
+            from astune.workflow.openai_app import openai_app
+
+            for token in self._tokens.values():
+                openai_app().remove(token)
+            self._tokens.clear()
+
+    def _over(self) -> RolloutError:
+        return RolloutError(f"episode {self.episode_id} is over: its models cannot be called any more")
+
+    def _token(self, name: str, trainable: bool) -> str:
+        from astune.workflow.openai_app import Endpoint, openai_app
+
+        if self._closed:
+            raise self._over()
+        if (name, trainable) not in self._tokens:
+
+            def chat(request: ChatRequest) -> Any:
+                return self.chat(request, name=name, trainable=trainable)
+
+            endpoint = Endpoint(name, chat, self._chat_format.pieces, self._loop)
+            self._tokens[name, trainable] = openai_app().add(endpoint)
+        return self._tokens[name, trainable]

@@ -1,0 +1,178 @@
+"""The workflow: the user's agent code, run once per episode.
+
+Two forms. A class:
+
+    class Solve(Workflow):
+        async def execute(self, task, tuner):
+            return WorkflowOutput(answer=await my_agent(tuner.model("solver"), task.query))
+
+or a function, with the parameter names of AgentScope 1.x's tuner:
+
+    async def solve(task, model):
+        return WorkflowOutput(response=await my_agent(model, task["query"]))
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from astune.errors import PluginError, WorkflowError, nearest
+from astune.types import Task, WorkflowOutput
+from astune.workflow.agentscope import check_reply, converted_output
+
+if TYPE_CHECKING:
+    from astune.workflow.tuner import Tuner
+
+logger = logging.getLogger(__name__)
+
+WorkflowFactory = Callable[[], "Workflow"]
+
+_ALLOWED = ("task", "model", "auxiliary_models", "logger", "tuner")
+
+
+class Workflow(ABC):
+    """The user's agent. Made without arguments, one instance per episode, so it may keep state on `self`."""
+
+    @abstractmethod
+    async def execute(self, task: Task, tuner: Tuner) -> WorkflowOutput:
+        """Attempt `task` with the models that `tuner` hands out.
+
+        The reward is the judge's, unless the output carries one. Whatever this raises ends the episode, not
+        the run. It is cancelled at `astune.rollout.episode_timeout`: code that blocks the event loop
+        (`time.sleep`, `requests`) cannot be cancelled and stops every other episode while it blocks.
+        """
+
+
+class FunctionWorkflow(Workflow):
+    """A plain function as a workflow. Its parameters were checked by `as_workflow`."""
+
+    def __init__(self, function: Callable[..., Any], parameters: tuple[str, ...]) -> None:
+        self.function = function
+        self._parameters = parameters
+
+    async def execute(self, task: Task, tuner: Tuner) -> WorkflowOutput:
+        if "model" not in self._parameters:
+            return await self.function(task=task, tuner=tuner)  # type: ignore[no-any-return]
+        arguments: dict[str, Any] = {"task": task_row(task), "model": tuner.model()}
+        if "auxiliary_models" in self._parameters:
+            arguments["auxiliary_models"] = {}
+        if "logger" in self._parameters:
+            arguments["logger"] = logger
+        if "tuner" in self._parameters:
+            arguments["tuner"] = tuner
+        return await self.function(**arguments)  # type: ignore[no-any-return]
+
+
+def task_row(task: Task) -> dict[str, Any]:
+    """The row as AgentScope 1.x's tuner hands it over: a fresh copy, with `task_id` and `query` filled in."""
+    return {"task_id": task.task_id, "query": task.query, **copy.deepcopy(dict(task.metadata))}
+
+
+def as_workflow(target: object) -> WorkflowFactory:
+    """What makes one workflow per episode, from a `Workflow` class or an async function.
+
+    A function takes `task` (the row as a dict) and `model`, and may take `auxiliary_models`, `logger` and
+    `tuner`; or it takes exactly `task` (a `Task`) and `tuner`.
+
+    Raises:
+        PluginError: what is wrong, with the name, file and line of the target.
+    """
+    if inspect.isclass(target):
+        return _checked_class(target)
+    if not inspect.isfunction(target):
+        raise PluginError(
+            f"A workflow is a subclass of astune.Workflow or an async function, not {target!r} "
+            f"of type {type(target).__name__}."
+        )
+    function: Callable[..., Any] = target
+    return functools.partial(FunctionWorkflow, function, _check_function(function))
+
+
+def checked_output(value: object, workflow: Workflow) -> WorkflowOutput:
+    """`value` as a `WorkflowOutput`; AgentScope 1.x's own output is converted.
+
+    Raises:
+        WorkflowError: `value` is something else, or the answer shows that the agent waits for a permission.
+    """
+    output = value if isinstance(value, WorkflowOutput) else converted_output(value)
+    source = location(workflow.function if isinstance(workflow, FunctionWorkflow) else type(workflow).execute)
+    if output is None:
+        raise WorkflowError(
+            f"{source} returned {_shown(value)}; expected astune.WorkflowOutput, "
+            "for example WorkflowOutput(answer=...) for the judge, or WorkflowOutput(answer=..., reward=1.0)."
+        )
+    check_reply(output.answer, source)
+    return output
+
+
+def location(function: Callable[..., Any]) -> str:
+    """`name (file:line)` of a function or method.
+
+    >>> location(as_workflow)
+    'as_workflow (.../workflow_base.py:76)'
+    """
+    code = inspect.unwrap(function).__code__
+    return f"{function.__qualname__} ({code.co_filename}:{code.co_firstlineno})"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return "None" if value is None else f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
+
+
+def _checked_class(target: type) -> type[Workflow]:
+    name = f"{target.__module__}.{target.__qualname__}"
+    if not issubclass(target, Workflow):
+        raise PluginError(f"The workflow class {name} does not derive from astune.Workflow.")
+    if inspect.isabstract(target):
+        missing = ", ".join(sorted(target.__abstractmethods__))
+        raise PluginError(f"The workflow class {name} does not define: {missing}.")
+    where = location(target.execute)
+    if not inspect.iscoroutinefunction(inspect.unwrap(target.execute)):
+        raise PluginError(f"{where} is not async: write `async def execute(self, task, tuner)`.")
+    positional = [p for p in inspect.signature(target.execute).parameters.values() if p.default is p.empty]
+    if len(positional) != 3:
+        raise PluginError(
+            f"{where} takes ({', '.join(p.name for p in positional)}); expected `async def execute(self, task, tuner)`."
+        )
+    needed = [p.name for p in inspect.signature(target).parameters.values() if _is_required(p)]
+    if needed:
+        raise PluginError(
+            f"The workflow class {name} cannot be made without arguments: its __init__ needs {', '.join(needed)}."
+        )
+    return target
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    return parameter.default is parameter.empty and not variadic
+
+
+def _check_function(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of the parameters of a workflow function, or a `PluginError`."""
+    where = location(function)
+    if not inspect.iscoroutinefunction(inspect.unwrap(function)):
+        raise PluginError(f"{where} is not async: a workflow function is written `async def {function.__name__}(...)`.")
+    forms = f"Allowed names: {', '.join(_ALLOWED)}; or exactly (task, tuner)."
+    parameters = inspect.signature(function).parameters
+    for name, parameter in parameters.items():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            raise PluginError(f"{where} takes *{name}: arguments are given by name. {forms}")
+        if parameter.kind is parameter.VAR_KEYWORD:
+            raise PluginError(f"{where} takes **{name}: arguments are given by name. {forms}")
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise PluginError(f"{where} takes {name!r} by position only: arguments are given by name. {forms}")
+        if name not in _ALLOWED:
+            raise PluginError(f"{where} takes {name!r}, which is unknown.{nearest(name, _ALLOWED)} {forms}")
+    if "model" not in parameters and set(parameters) == {"task", "tuner"}:
+        return tuple(parameters)
+    for name in ("task", "model"):
+        if name not in parameters:
+            raise PluginError(f"{where} does not take {name!r}. {forms}")
+    return tuple(parameters)
