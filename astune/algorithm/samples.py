@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from astune.algorithm.advantage import AdvantageFunction
@@ -107,3 +107,19 @@ def _weighted(credited: Sequence[tuple[Episode, float]], aggregation: LossAggreg
                 credit = (value,) * len(line.spans)
                 samples.append(Sample(line, credit, weight, episode.task.task_id, episode.episode_id))
     return samples
+
+
+def split_samples(samples: Sequence[Sample], parts: int) -> list[list[Sample]]:
+    """Deal whole episodes out to at most `parts` updates, each with weights that sum to 1 again.
+
+    Episodes go round in their order, so every update sees some of every group.
+    """
+    episodes = list(dict.fromkeys(sample.episode_id for sample in samples))
+    place = {episode: number % parts for number, episode in enumerate(episodes)}
+    dealt = [[sample for sample in samples if place[sample.episode_id] == part] for part in range(parts)]
+    return [_renormalised(part) for part in dealt if part]
+
+
+def _renormalised(samples: Sequence[Sample]) -> list[Sample]:
+    total = math.fsum(sample.weight * sample.timeline.trained_tokens for sample in samples)
+    return [replace(sample, weight=sample.weight / total) for sample in samples]

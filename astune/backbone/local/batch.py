@@ -42,7 +42,9 @@ def micro_batches(samples: Sequence[Sample], most_tokens: int, device: torch.dev
 def _micro_batch(samples: Sequence[Sample], device: torch.device) -> MicroBatch:
     tree = pack([sample.timeline.token_ids for sample in samples])
     entries = [_entries(sample, path) for sample, path in zip(samples, tree.paths, strict=True)]
-    before, target, sampled, advantage, weight, temperature = (np.concatenate(column) for column in zip(*entries))
+    before, target, sampled, advantage, weight, temperature = (
+        np.concatenate(column) for column in zip(*entries, strict=True)
+    )
     pairs, source = np.unique(np.stack([before, temperature]), axis=1, return_inverse=True)
 
     def tensor(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:

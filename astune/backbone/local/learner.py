@@ -138,4 +138,3 @@ class LocalLearner:
         self._loaded.copy_to_sampler()
         self._sampler.publish()
         self._sampler.policy_version = state["policy_version"]
-

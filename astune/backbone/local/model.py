@@ -21,7 +21,14 @@ from astune.errors import ModelError
 from astune.resources import tiny_model_dir
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-TOKENIZER_FILES = ("tokenizer*", "chat_template*", "special_tokens_map.json", "vocab*", "merges.txt", "added_tokens.json")
+TOKENIZER_FILES = (
+    "tokenizer*",
+    "chat_template*",
+    "special_tokens_map.json",
+    "vocab*",
+    "merges.txt",
+    "added_tokens.json",
+)
 
 
 @dataclass
@@ -77,7 +84,9 @@ def load_model(config: ModelConfig) -> LoadedModel:
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ModelError(f"astune.model.device is {name!r}, but torch sees no CUDA device; use 'auto' or 'cpu'")
     device = torch.device(name)
-    dtype = DTYPES[config.dtype] if config.dtype != "auto" else DTYPES["bfloat16" if device.type == "cuda" else "float32"]
+    dtype = (
+        DTYPES[config.dtype] if config.dtype != "auto" else DTYPES["bfloat16" if device.type == "cuda" else "float32"]
+    )
     model = _from_pretrained(directory).to(device)
     model.eval()  # no dropout: the sampler's and the learner's probabilities must agree
     if config.gradient_checkpointing:
@@ -85,13 +94,15 @@ def load_model(config: ModelConfig) -> LoadedModel:
     sampling_model = model if dtype == torch.float32 else copy.deepcopy(model).to(dtype).requires_grad_(False)
     made_for = int(model.config.get_text_config().max_position_embeddings)
     if config.max_model_len is not None and config.max_model_len > made_for:
-        raise ModelError(f"astune.model.max_model_len is {config.max_model_len}, but {directory.name} was made for {made_for}")
+        raise ModelError(
+            f"astune.model.max_model_len is {config.max_model_len}, but {directory.name} was made for {made_for}"
+        )
     return LoadedModel(model, sampling_model, directory, device, dtype, config.max_model_len or made_for)
 
 
 def _from_pretrained(directory: Path) -> Any:
-    transformers_logging.disable_progress_bar()
-    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     if not (directory / "config.json").is_file():
         raise ModelError(f"{directory} has no config.json, so it is no model folder in Hugging Face's format")
     try:

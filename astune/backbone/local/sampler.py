@@ -197,10 +197,10 @@ class Sampler:
         self._cache.reserve(int(starts.max()) + ids.shape[1] + 1)
         layout = CacheLayout(self._cache, rows, torch.as_tensor(starts, device=self._device), ids.shape[1])
         tokens = torch.as_tensor(ids, device=self._device)
-        output = self.model(
+        logits: torch.Tensor = self.model(
             input_ids=tokens, position_ids=layout.positions, use_cache=False, logits_to_keep=1, layout=layout
-        )
-        return output.logits[:, -1]
+        ).logits
+        return logits[:, -1]
 
     def _advance(self, requests: Sequence[Request], logits: torch.Tensor) -> None:
         """Sample, record, and finish the requests whose answer is complete. `logits` (n, vocabulary)."""
@@ -239,4 +239,3 @@ class Sampler:
     def _release(self, request: Request) -> None:
         del self._running[request.slot]
         self._finished = True
-

@@ -16,7 +16,5 @@ def load_policy(config: AstuneConfig) -> tuple[LoadedModel, Sampler, ChatFormat]
         tool_call_format=config.model.tool_call_format,
         template_kwargs=config.model.chat_template_kwargs,
     )
-    sampler = Sampler(
-        loaded.sampling_model, slots=config.rollout.max_concurrent, context_length=loaded.context_length
-    )
+    sampler = Sampler(loaded.sampling_model, slots=config.rollout.max_concurrent, context_length=loaded.context_length)
     return loaded, sampler, chat_format

@@ -1,0 +1,109 @@
+"""The local backbone: puts the parts of a run together, runs the loop, and leaves a complete run folder behind."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import ExitStack
+from typing import ClassVar
+
+import torch
+
+from astune.algorithm import ADVANTAGES
+from astune.backbone.local.learner import LocalLearner
+from astune.backbone.local.loop import Run, save, train
+from astune.backbone.local.loss import LOSSES
+from astune.backbone.local.schedule import TaskSchedule
+from astune.backbone.local.setup import load_policy
+from astune.backbone.parts import read_tasks, rollout_setup
+from astune.config.load import LoadedConfig
+from astune.errors import ConfigError, nearest
+from astune.monitor.episodes import EpisodeLog
+from astune.monitor.metrics import MetricsLog, read_metrics
+from astune.monitor.progress import Progress
+from astune.monitor.run_dir import RunDir
+from astune.monitor.summary import summarize
+from astune.plugins import load_plugin
+from astune.types import RunReport
+
+
+class LocalBackbone:
+    """Rollouts, learning and evaluation in one process with torch and transformers."""
+
+    name: ClassVar[str] = "local"
+    honours: ClassVar[frozenset[str]] = frozenset({"astune"})
+    ignored_sections: ClassVar[frozenset[str]] = frozenset({"astune.debug"})
+
+    def run(self, loaded: LoadedConfig) -> RunReport:
+        with ExitStack() as stack:
+            run = _assemble(loaded, stack)
+            run.progress.run_started(loaded.config, run.run_dir, run.schedule.total_steps)
+            interrupted = asyncio.run(_until_interrupted(run))
+            summary = summarize(read_metrics(run.run_dir.metrics_path))
+            report = RunReport(run.run_dir.path, run.step, "interrupted" if interrupted else "completed", summary)
+            run.progress.run_finished(report)
+            return report
+
+
+def _assemble(loaded: LoadedConfig, stack: ExitStack) -> Run:
+    """Everything that can be wrong in the input is found before the run folder is made."""
+    config = loaded.config.astune
+    if config.algorithm.loss not in LOSSES:
+        raise ConfigError(
+            f"astune.algorithm.loss: there is no {config.algorithm.loss!r}.{nearest(config.algorithm.loss, LOSSES)} "
+            f"There are: {', '.join(LOSSES)}"
+        )
+    advantage = load_plugin(config.algorithm.advantage, kind="advantage", builtin=ADVANTAGES)
+    schedule = TaskSchedule(read_tasks(config, "training"), config.trainer, config.seed)
+    held_out = read_tasks(config, "validation")
+    torch.manual_seed(config.seed)
+    model, sampler, chat_format = load_policy(config)
+    setup = rollout_setup(config, sampler, chat_format)
+    updates = schedule.total_steps * config.trainer.updates_per_step
+    learner = LocalLearner(model, sampler, config.algorithm, config.trainer, updates)
+
+    run_dir = RunDir.open(loaded.config, resume=config.resume)
+    progress = stack.enter_context(Progress(config.monitor.progress))
+    metrics = MetricsLog(run_dir, config.monitor.tensorboard)
+    stack.callback(metrics.close)
+    episodes = stack.enter_context(EpisodeLog(run_dir))
+    run = Run(config, run_dir, metrics, episodes, progress, setup, learner, advantage, schedule, held_out)
+    if config.resume:
+        _resume(run)
+    if not held_out:
+        progress.note("no validation tasks are configured, so nothing is evaluated")
+    return run
+
+
+def _resume(run: Run) -> None:
+    """Go back to the newest checkpoint; what was logged after it is dropped and done again."""
+    checkpoint = run.run_dir.latest_checkpoint()
+    assert checkpoint is not None, "RunDir.open(resume=True) makes sure there is one"
+    run.learner.load(checkpoint)
+    run.step = int(checkpoint.name.removeprefix("step_"))
+    run.metrics.truncate_after(run.step)
+    run.episodes.truncate_after(run.step)
+    run.progress.note(f"going on from step {run.step} ({checkpoint})")
+
+
+async def _until_interrupted(run: Run) -> bool:
+    """Train; at the first Ctrl-C stop between two model steps and save. True if it was interrupted."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(train(run))
+
+    def stop() -> None:
+        loop.remove_signal_handler(signal.SIGINT)  # a second Ctrl-C ends the process at once
+        task.cancel()
+
+    loop.add_signal_handler(signal.SIGINT, stop)
+    try:
+        await task
+    except asyncio.CancelledError:
+        save(run)
+        return True
+    except Exception:
+        save(run)
+        raise
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+    return False

@@ -1,0 +1,161 @@
+"""The training loop of the local backbone: roll out, judge, learn, publish, again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from astune.algorithm import AdvantageFunction, Receipt, split_samples, to_samples
+from astune.backbone.local.learner import LocalLearner
+from astune.backbone.local.schedule import TaskSchedule
+from astune.backbone.parts import sampling_for
+from astune.config.schema import AstuneConfig
+from astune.monitor.episodes import EpisodeLog
+from astune.monitor.metrics import MetricsLog
+from astune.monitor.progress import Progress
+from astune.monitor.run_dir import RunDir
+from astune.rollout.engine import RolloutSetup, run_groups
+from astune.rollout.metrics import rollout_metrics, verdict_metrics
+from astune.types import Group, Sample, Sampling, Task
+
+
+@dataclass
+class Run:
+    """Everything a run holds. `step` counts the steps done."""
+
+    config: AstuneConfig
+    run_dir: RunDir
+    metrics: MetricsLog
+    episodes: EpisodeLog
+    progress: Progress
+    setup: RolloutSetup
+    learner: LocalLearner
+    advantage: AdvantageFunction
+    schedule: TaskSchedule
+    held_out: Sequence[Task]
+    step: int = 0
+
+
+async def train(run: Run) -> None:
+    """From `run.step` to the last step, with evaluations and checkpoints on the way."""
+    evaluation, trainer = run.config.evaluation, run.config.trainer
+    if evaluation.before and run.step == 0:
+        await evaluate(run)
+    while run.step < run.schedule.total_steps:
+        await train_step(run)
+        last = run.step == run.schedule.total_steps
+        if _due(run.step, evaluation.every) and not last:
+            await evaluate(run)
+        if _due(run.step, trainer.save_every) or last:
+            save(run)
+    if evaluation.after and run.step:
+        await evaluate(run)
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+async def train_step(run: Run) -> None:
+    """One step of the straight line: tasks -> groups -> samples -> update -> new policy version."""
+    started = time.perf_counter()
+    tasks = run.schedule.tasks(run.step)
+    sampling = sampling_for(run.config, "sampled")
+    groups = await roll_out(run, tasks, run.config.rollout.num_repeat, sampling, "rollout", f"train/{run.step + 1}")
+    rolled_out = time.perf_counter()
+
+    run.progress.phase_started("train", 0)
+    samples, receipt = to_samples(groups, run.advantage, run.config.algorithm.loss_aggregation)
+    learned = learn(run, samples)
+    version = run.learner.publish()
+    finished = time.perf_counter()
+
+    run.step += 1
+    metrics = rollout_metrics(groups) | receipt_metrics(receipt) | learned
+    metrics["policy_version"] = version
+    metrics["time/rollout"] = rolled_out - started
+    metrics["time/train"] = finished - rolled_out
+    metrics["time/step"] = finished - started
+    metrics["throughput/tokens_per_second"] = metrics["tokens/sampled"] / (rolled_out - started)
+    record(run, groups, "train")
+    run.metrics.log(run.step, metrics)
+    run.progress.step_done(run.step, metrics)
+
+
+async def roll_out(
+    run: Run, tasks: Sequence[Task], repeat: int, sampling: Sampling, phase: str, label: str
+) -> list[Group]:
+    run.progress.phase_started(phase, len(tasks) * repeat)
+    return await run_groups(
+        tasks,
+        repeat,
+        run.setup,
+        seed=run.config.seed,
+        sampling=sampling,
+        max_concurrent=run.config.rollout.max_concurrent,
+        label=label,
+        on_episode=run.progress.episode_done,
+    )
+
+
+def learn(run: Run, samples: Sequence[Sample]) -> dict[str, float]:
+    """The updates of a step; figures are means over them, skipped updates are counted. A step without signal has
+    nothing to learn from and no figures."""
+    updates = [run.learner.update(part) for part in split_samples(samples, run.config.trainer.updates_per_step)]
+    if not updates:
+        return {}
+    means = {name: sum(update[name] for update in updates) / len(updates) for name in updates[0]}
+    means["updates/skipped"] *= len(updates)
+    return means
+
+
+async def evaluate(run: Run) -> None:
+    """Every held-out task once, for each way of decoding."""
+    if not run.held_out:
+        return
+    for decoding in run.config.evaluation.decoding:
+        started = time.perf_counter()
+        label = f"eval/{decoding}/{run.step}"
+        sampling = sampling_for(run.config, decoding)
+        groups = await roll_out(run, run.held_out, 1, sampling, f"evaluation, {decoding}", label)
+        found = verdict_metrics([episode for group in groups for episode in group.episodes])
+        named = {"success": "success/mean", "reward": "reward/mean"}
+        metrics = {name: found[key] for name, key in named.items() if key in found}
+        metrics["unjudged"] = float(sum(episode.verdict is None for group in groups for episode in group.episodes))
+        metrics["seconds"] = time.perf_counter() - started
+        record(run, groups, f"eval/{decoding}")
+        run.metrics.log(run.step, {f"eval/{decoding}/{name}": value for name, value in metrics.items()})
+        run.progress.evaluation_done(run.step, decoding, metrics)
+
+
+def receipt_metrics(receipt: Receipt) -> dict[str, float]:
+    """The receipt as figures for the log."""
+    figures: dict[str, Any] = {
+        "tokens/trained": receipt.trained,
+        "tokens/flattened": receipt.flattened,
+        "timelines/total": receipt.timelines,
+        "groups/used": receipt.groups_used,
+        "groups/no_signal": receipt.groups_without_signal,
+    }
+    figures |= {f"tokens/dropped_{reason}": count for reason, count in receipt.dropped.items()}
+    figures |= {f"forks/{cause}": count for cause, count in receipt.forks.items()}
+    return {name: float(value) for name, value in figures.items()}
+
+
+def record(run: Run, groups: Sequence[Group], phase: str) -> None:
+    for group in groups:
+        for episode in group.episodes:
+            run.episodes.write(episode, step=run.step, phase=phase)
+
+
+def save(run: Run) -> None:
+    """A checkpoint of the current step, unless there is one."""
+    if run.step == 0 or (
+        (latest := run.run_dir.latest_checkpoint()) and latest == run.run_dir.checkpoint_path(run.step)
+    ):
+        return
+    with run.run_dir.save_checkpoint(run.step) as folder:
+        run.learner.save(folder)
+    run.run_dir.prune_checkpoints(run.config.trainer.keep_checkpoints)

@@ -1,0 +1,46 @@
+"""From a configuration to the parts of a run that every backbone puts together the same way."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from astune.config.schema import AstuneConfig
+from astune.context_tracker.chat_format import ChatFormat
+from astune.errors import ConfigError
+from astune.plugins import load_plugin
+from astune.rollout.setup import RolloutSetup
+from astune.task_judge import make_judge
+from astune.task_reader import make_reader
+from astune.types import Policy, Sampling, Task
+from astune.workflow.workflow_base import as_workflow
+
+
+def rollout_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat) -> RolloutSetup:
+    """Workflow and judge of the configuration around a policy."""
+    if config.rollout.agentscope_learn_protocol is None:
+        raise ConfigError(
+            "astune.rollout.agentscope_learn_protocol is not set: name your workflow, "
+            "for example 'agent.py:MyWorkflow' or 'package.module:MyWorkflow'"
+        )
+    workflow = load_plugin(config.rollout.agentscope_learn_protocol, kind="workflow")
+    return RolloutSetup(
+        policy=policy,
+        chat_format=chat_format,
+        workflow_factory=as_workflow(workflow),
+        judge=make_judge(config.task_judge),
+        max_turns=config.rollout.max_turns,
+        episode_timeout=config.rollout.episode_timeout,
+        judge_timeout=config.task_judge.timeout,
+    )
+
+
+def read_tasks(config: AstuneConfig, split: Literal["training", "validation"]) -> list[Task]:
+    return make_reader(config.task_reader).read(split)
+
+
+def sampling_for(config: AstuneConfig, decoding: Literal["sampled", "greedy"]) -> Sampling:
+    """How answers are drawn unless the agent asks otherwise: as in training, or greedily."""
+    rollout = config.rollout
+    if decoding == "greedy":
+        return Sampling(max_tokens=rollout.max_tokens, temperature=0.0)
+    return Sampling(rollout.max_tokens, rollout.temperature, rollout.top_p, rollout.top_k)
