@@ -1,0 +1,138 @@
+"""Plain functions as judges.
+
+def judge(task, episode):                              # task: Task, episode: Episode
+    return episode.output.answer == task.answer        # bool, number, JudgeOutput or Verdict
+
+async def judge(task, response, auxiliary_models):     # AgentScope 1.x: task is the row as a dict
+    return JudgeOutput(reward=1.0 if task["answer"] in str(response) else 0.0)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from numbers import Real
+from typing import Any, Protocol, runtime_checkable
+
+from astune.errors import JudgeError, PluginError, nearest
+from astune.task_judge.judge_base import check_verdict
+from astune.types import Episode, Task, Verdict
+
+PARAMETERS = ("task", "episode", "response", "auxiliary_models", "logger")
+CONTRACT = "a judge function takes (task, episode) or, as in AgentScope 1.x, (task, response, auxiliary_models, logger)"
+
+
+@runtime_checkable
+class RewardAndMetrics(Protocol):
+    """What makes an object a `JudgeOutput`. AgentScope's own class of that name has both, and it is never
+    imported here."""
+
+    reward: float
+    metrics: Mapping[str, float] | None
+
+
+class FunctionJudge:
+    """Calls `function` with the parameters that it names, each one of `PARAMETERS`, at most `timeout` seconds.
+
+    `task` is a `Task` beside `episode` and the row as a new dict otherwise; `response` is what the workflow
+    returned; `auxiliary_models` is empty. A function that is not async runs in a thread of its own: it cannot
+    hold up other episodes, and one that never ends cannot hold up the end of the run.
+    Raises `PluginError` for other parameters.
+    """
+
+    def __init__(self, function: Callable[..., Any], name: str, timeout: float) -> None:
+        self._function = function
+        self._name = name
+        self._timeout = timeout
+        self._parameters = _check_parameters(function, name)
+
+    async def judge(self, task: Task, episode: Episode) -> Verdict:
+        call = asyncio.ensure_future(self._call(self._arguments(task, episode)))
+        try:
+            await asyncio.wait({call}, timeout=self._timeout)
+            if not call.done():
+                raise JudgeError(
+                    f"judge {self._name} took longer than {self._timeout:g} seconds (astune.task_judge.timeout)"
+                )
+            return check_verdict(_as_verdict(call.result(), self._name), self._name)
+        finally:
+            call.cancel()
+
+    def _arguments(self, task: Task, episode: Episode) -> dict[str, Any]:
+        values = {
+            "task": task if "episode" in self._parameters else dict(task.metadata),
+            "episode": episode,
+            "response": None if episode.output is None else episode.output.response,
+            "auxiliary_models": {},
+            "logger": logging.getLogger("astune.task_judge"),
+        }
+        return {name: values[name] for name in self._parameters}
+
+    async def _call(self, arguments: dict[str, Any]) -> Any:
+        if inspect.iscoroutinefunction(self._function):
+            return await self._function(**arguments)
+        result = await _in_thread(self._function, arguments)
+        return await result if inspect.isawaitable(result) else result
+
+
+def _check_parameters(function: Callable[..., Any], name: str) -> tuple[str, ...]:
+    parameters = inspect.signature(function).parameters
+    for parameter in parameters.values():
+        if parameter.name not in PARAMETERS:
+            raise PluginError(
+                f"judge {name}: unknown parameter {parameter.name!r}.{nearest(parameter.name, PARAMETERS)} "
+                f"Allowed: {', '.join(PARAMETERS)}; {CONTRACT}"
+            )
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise PluginError(f"judge {name}: parameter {parameter.name!r} cannot be passed by name; {CONTRACT}")
+    if ("episode" in parameters) == ("response" in parameters):
+        raise PluginError(f"judge {name}: needs exactly one of 'episode' and 'response'; {CONTRACT}")
+    return tuple(parameters)
+
+
+async def _in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Runs `function` in a daemon thread. Unlike `asyncio.to_thread`, a function that never ends occupies no
+    place in a shared pool, and the interpreter does not wait for it at exit."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def finish(error: Exception | None, result: Any) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    def run() -> None:
+        error, result = None, None
+        try:
+            result = context.run(function, **arguments)
+        except Exception as raised:
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(finish, error, result)
+
+    threading.Thread(target=run, daemon=True, name="judge").start()
+    return await future
+
+
+def _as_verdict(result: Any, name: str) -> Verdict:
+    if isinstance(result, Verdict):
+        return result
+    if isinstance(result, bool):
+        return Verdict(reward=float(result), passed=result, judged_by=name)
+    if isinstance(result, Real):
+        return Verdict(reward=float(result), judged_by=name)
+    if isinstance(result, RewardAndMetrics):
+        return Verdict(reward=result.reward, metrics=dict(result.metrics or {}), judged_by=name)
+    raise JudgeError(
+        f"judge {name} returned {type(result).__name__} {result!r:.80}, expected a number, a truth value, "
+        "a JudgeOutput or a Verdict"
+    )

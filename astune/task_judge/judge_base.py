@@ -1,0 +1,27 @@
+"""The protocol of judges."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Protocol, runtime_checkable
+
+from astune.errors import JudgeError
+from astune.types import Episode, Task, Verdict
+
+
+@runtime_checkable
+class Judge(Protocol):
+    """Says how good an episode was. Many episodes are judged at the same time by one object."""
+
+    async def judge(self, task: Task, episode: Episode) -> Verdict:
+        """A verdict with a finite reward. Raises `JudgeError` where the judge cannot tell; such an episode gets
+        no reward at all, which is not the same as a reward of 0."""
+
+
+def check_verdict(verdict: Verdict, judged_by: str) -> Verdict:
+    """`verdict` itself, if its reward and metrics are finite numbers. Raises `JudgeError` otherwise."""
+    for name, value in {"reward": verdict.reward, **verdict.metrics}.items():
+        if not isinstance(value, Real) or not math.isfinite(value):
+            raise JudgeError(f"{judged_by}: {name} must be a finite number, found {value!r}")
+    return verdict

@@ -1,0 +1,41 @@
+"""Task readers: from a data set to `list[Task]`.
+
+reader = make_reader(config.astune.task_reader)
+tasks = reader.read("training")
+"""
+
+from __future__ import annotations
+
+from astune.config.schema import TaskReaderConfig
+from astune.errors import PluginError
+from astune.plugins import load_plugin
+from astune.task_reader.huggingface import TaskReaderHuggingFace
+from astune.task_reader.jsonl import TaskReaderJsonl
+from astune.task_reader.task_reader_base import Split, TaskReader
+
+__all__ = ["Split", "TaskReader", "TaskReaderHuggingFace", "TaskReaderJsonl", "make_reader"]
+
+BUILTIN_READERS = {
+    "jsonl": "astune.task_reader.jsonl:TaskReaderJsonl",
+    "huggingface": "astune.task_reader.huggingface:TaskReaderHuggingFace",
+}
+
+
+def make_reader(config: TaskReaderConfig) -> TaskReader:
+    """The reader that `astune.task_reader.type` names, constructed with `config`. Nothing is read yet.
+
+    A plug-in is a class whose constructor takes a `TaskReaderConfig` and that has `read(split)`.
+    Raises `PluginError` where it is not.
+    """
+    reader_class = load_plugin(config.type, kind="task reader", builtin=BUILTIN_READERS)
+    if not isinstance(reader_class, type):
+        raise PluginError(
+            f"astune.task_reader.type: {config.type!r} is a {type(reader_class).__name__}, "
+            "expected a class with read(split)"
+        )
+    reader = reader_class(config)
+    if not isinstance(reader, TaskReader):
+        raise PluginError(
+            f"astune.task_reader.type: class {reader_class.__name__!r} has no method read(split) -> list[Task]"
+        )
+    return reader
