@@ -6,6 +6,7 @@ accepted at the value that asks for nothing (`_NEUTRAL`), or is refused with a 4
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -88,8 +89,8 @@ def parse_call(body: object) -> Call:
             messages=_messages(fields),
             tools=_tools(fields),
             max_tokens=_max_tokens(fields),
-            temperature=_number(fields, "temperature", at_least=0.0),
-            top_p=_number(fields, "top_p", at_least=0.0, at_most=1.0),
+            temperature=_number(fields, "temperature", lambda t: 0 <= t < math.inf, "a number of at least 0"),
+            top_p=_number(fields, "top_p", lambda p: 0 < p <= 1, "a number above 0, at most 1"),
             seed=_integer(fields, "seed"),
         ),
         model=_get(fields, "model", str, "a string", ""),
@@ -194,14 +195,11 @@ def _get(fields: Mapping[str, Any], name: str, kind: type, expected: str, defaul
     return value
 
 
-def _number(fields: Mapping[str, Any], name: str, at_least: float, at_most: float | None = None) -> float | None:
+def _number(fields: Mapping[str, Any], name: str, accepts: Callable[[float], bool], expected: str) -> float | None:
     value = fields.get(name)
     if value is None:
         return None
-    expected = f"a number of at least {at_least:g}" + ("" if at_most is None else f" and at most {at_most:g}")
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= at_least:
-        raise _invalid(name, value, expected)
-    if at_most is not None and value > at_most:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not accepts(value):
         raise _invalid(name, value, expected)
     return float(value)
 
@@ -232,6 +230,7 @@ def _messages(fields: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
         if message.get("role") not in _ROLES:
             raise _invalid(f"messages[{i}].role", message.get("role"), f"one of {', '.join(_ROLES)}")
         _check_content(f"messages[{i}].content", message.get("content"))
+        _check_calls(f"messages[{i}].tool_calls", message.get("tool_calls"))
     return tuple(messages)
 
 
@@ -245,12 +244,24 @@ def _check_content(name: str, content: object) -> None:
             raise _invalid(name, part, "text or a list of text parts (images and audio are not supported)")
 
 
+def _check_calls(name: str, calls: object) -> None:
+    if calls is None:
+        return
+    if not isinstance(calls, list):
+        raise _invalid(name, calls, "a list of tool calls")
+    for call in calls:
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise _invalid(name, call, 'a list of {"id": ..., "type": "function", "function": {"name": ..., ...}}')
+
+
 def _tools(fields: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
     """The tools that the model is shown: none when `tool_choice` is "none"."""
     tools = _get(fields, "tools", list, "a list of tools", [])
     for i, tool in enumerate(tools):
-        if not isinstance(tool, dict) or tool.get("type") != "function" or not isinstance(tool.get("function"), dict):
-            raise _invalid(f"tools[{i}]", tool, 'a function: {"type": "function", "function": {...}}')
+        function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise _invalid(f"tools[{i}]", tool, '{"type": "function", "function": {"name": ..., ...}}')
     choice = fields.get("tool_choice", "auto")
     if choice not in ("auto", "none"):
         raise _refused(
