@@ -97,15 +97,18 @@ class ChatFormat:
         }
         model = _read_json(model_dir / "config.json")
         eos = _read_json(model_dir / "generation_config.json").get("eos_token_id") or ()
-        return cls(
-            tokenizer,
-            _read_templates(model_dir, config),
-            special_tokens={name: text for name in _SPECIAL if (text := _token_text(config.get(name))) is not None},
-            eos_token_ids=(eos,) if isinstance(eos, int) else eos,
-            context_length={**model, **model.get("text_config", {})}.get("max_position_embeddings"),
-            tool_call_format=tool_call_format,
-            template_kwargs=template_kwargs,
-        )
+        try:
+            return cls(
+                tokenizer,
+                _read_templates(model_dir, config),
+                special_tokens={name: text for name in _SPECIAL if (text := _token_text(config.get(name))) is not None},
+                eos_token_ids=(eos,) if isinstance(eos, int) else eos,
+                context_length={**model, **model.get("text_config", {})}.get("max_position_embeddings"),
+                tool_call_format=tool_call_format,
+                template_kwargs=template_kwargs,
+            )
+        except (TemplateError, WorkflowError) as error:
+            raise ModelError(f"the chat template of {model_dir} does not work: {error}") from error
 
     def render(
         self,
@@ -147,16 +150,14 @@ class ChatFormat:
         pieces: list[str] = []
         before: list[int] = []
         group: list[int] = []
-        for token in ids:
+        for place, token in enumerate(ids, start=1):
             group.append(token)
             text = self.decode([*before, *group])[len(self.decode(before)) :]
-            if text.endswith("\ufffd") and len(group) < _MAX_UTF8_BYTES:
+            if text.endswith("\ufffd") and len(group) < _MAX_UTF8_BYTES and place < len(ids):
                 pieces.append("")
-                continue
-            pieces.append(text)
-            before, group = group, []
-        if group:
-            pieces[-1] = self.decode(group)
+            else:
+                pieces.append(text)
+                before, group = group, []
         return pieces
 
     def parse(self, output_ids: Sequence[int], tools: Sequence[Mapping[str, Any]] | None = None) -> ParsedMessage:

@@ -100,20 +100,18 @@ class PromptBuilder:
         """
         found = list(self._continued(agent, messages))
         tools_key = _tools_key(tools)
-        known = found[0] if found else None
+        known = found[0].messages if found else ()
         base = next((conversation for conversation in found if conversation.tools == tools_key), None)
-        start = known.messages if known else ()
-        full = (*start, *messages[len(start) :])
+        full = (*known, *messages[len(known) :])
         rendering = self._format.render(full, tools)
         rest = None if base is None else self._rest(base, rendering, tools)
-        if any(message.get("role") == "assistant" for message in messages[len(start) :]):
-            fork = HISTORY_EDITED if agent in self._conversations else None
-        else:
-            fork = None
-        if known is not None and (base is None or len(base.messages) < len(known.messages)):
+        fork = None
+        if len(known) > (0 if base is None else len(base.messages)):
             fork = TOOLS_CHANGED
         elif base is not None and rest is None:
             fork = self._cause(base, rendering, tools)
+        elif agent in self._conversations and any(message.get("role") == "assistant" for message in full[len(known) :]):
+            fork = HISTORY_EDITED
         if base is None or rest is None:
             ids, text = tuple(self._format.encode(rendering)), rendering
         else:

@@ -87,7 +87,7 @@ def read_qwen3_coder(block: str, tools: Tools) -> ToolCall | None:
         return None
     name, body = function.groups()
     schema = _parameters_of(name, tools)
-    arguments = {}
+    arguments: dict[str, Any] = {}
     position = 0
     for parameter in _PARAMETER.finditer(body):
         if parameter.start() != position:
@@ -109,12 +109,22 @@ def _parameters_of(name: str, tools: Tools) -> Mapping[str, Any]:
 
 def _typed(text: str, schema: Mapping[str, Any]) -> Any:
     """`text` as the value its schema asks for; text that is not such a value stays a string."""
-    if schema.get("type", "string") == "string":
+    types = _types(schema)
+    if text == "null" and "null" in types:
+        return None
+    if not types or "string" in types:
         return text
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
+
+
+def _types(schema: Mapping[str, Any]) -> set[str]:
+    """The JSON types a schema allows, as far as `type` and `anyOf` say."""
+    own = schema.get("type", [])
+    types = {own} if isinstance(own, str) else set(own)
+    return types.union(*(_types(choice) for choice in schema.get("anyOf", ())))
 
 
 READERS: dict[str, Callable[[str, Tools], ToolCall | None]] = {
