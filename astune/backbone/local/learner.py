@@ -91,7 +91,7 @@ class LocalLearner:
             outside = (ratio < 1 - self._algorithm.clip_low) | (ratio > 1 + self._algorithm.clip_high)
             entropy = -(logprobs.exp() * logprobs).sum(-1)[batch.source]
             figures = {
-                "loss": loss,
+                "loss": loss.detach(),
                 "entropy": (entropy * batch.weight).sum(),
                 "kl/sampler": ((ratio - 1 - difference) * batch.weight).sum(),
                 "clip_fraction": (outside * batch.weight).sum(),

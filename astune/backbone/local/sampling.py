@@ -23,8 +23,10 @@ def draw(
     logprobs = torch.log_softmax(scaled, dim=-1)
     kept = _nucleus(logprobs.double().exp(), top_p, top_k)
     cumulative = kept.cumsum(dim=-1)
-    threshold = (uniform.double() * cumulative[:, -1])[:, None]
-    drawn = torch.searchsorted(cumulative, threshold, right=True).squeeze(1).clamp(max=logits.shape[1] - 1)
+    total = cumulative[:, -1]
+    threshold = torch.minimum(uniform.double() * total, torch.nextafter(total, total.new_zeros(())))  # below the total
+    drawn = torch.searchsorted(cumulative, threshold[:, None], right=True).squeeze(1)
+    drawn = drawn.clamp(max=logits.shape[1] - 1)  # logits that are not numbers: the caller sees it in the logprob
     ids = torch.where(greedy, scaled.argmax(dim=-1), drawn)
     return ids, logprobs.gather(1, ids[:, None]).squeeze(1)
 

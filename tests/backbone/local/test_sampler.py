@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+import torch
+
+from astune.backbone.local.sampler import Sampler
+from astune.errors import ContextOverflow, PolicyError
+from astune.types import Generation, Sampling
+
+SYSTEM = list(range(40))
+
+
+def sampler_over(model: Any, slots: int = 8) -> Sampler:
+    return Sampler(model, slots=slots, context_length=256)
+
+
+async def conversation(sampler: Sampler, number: int, turns: int = 3) -> list[tuple[list[int], Generation]]:
+    """An agent that answers each generation with three more tokens."""
+    prompt = [*SYSTEM, number % 5, 7]
+    calls = []
+    for turn in range(turns):
+        sampling = Sampling(max_tokens=6, stop_token_ids=(1,), seed=100 * number + turn)
+        generation = await sampler.generate(prompt, sampling)
+        calls.append((list(prompt), generation))
+        prompt = [*prompt, *generation.output_ids, 50, 51, number % 64]
+    return calls
+
+
+async def together(sampler: Sampler, numbers: list[int]) -> list[list[tuple[list[int], Generation]]]:
+    return list(await asyncio.gather(*(conversation(sampler, number) for number in numbers)))
+
+
+async def test_logprobs_are_those_of_the_plain_model(model: Any) -> None:
+    conversations = await together(sampler_over(model), list(range(12)))
+    model.set_attn_implementation("sdpa")
+    for prompt, generation in (call for calls in conversations for call in calls):
+        ids = torch.tensor([[*prompt, *generation.output_ids]])
+        with torch.inference_mode():
+            logprobs = torch.log_softmax(model(ids).logits[0], -1)
+        for place, (token, logprob) in enumerate(zip(generation.output_ids, generation.logprobs, strict=True)):
+            assert logprobs[len(prompt) + place - 1, token].item() == pytest.approx(logprob, abs=1e-4)
+
+
+async def test_an_answer_does_not_depend_on_what_runs_beside_it(model: Any) -> None:
+    beside = await together(sampler_over(model), list(range(12)))
+    for number in (0, 5, 11):
+        alone = await conversation(sampler_over(model), number)
+        assert [g.output_ids for _, g in alone] == [g.output_ids for _, g in beside[number]]
+
+
+async def test_the_same_calls_give_the_same_bits(model: Any) -> None:
+    numbers = list(range(20))
+    assert await together(sampler_over(model), numbers) == await together(sampler_over(model), numbers)
+
+
+async def test_a_shared_prompt_is_computed_once(model: Any) -> None:
+    computed = 0
+
+    def count(module: Any, arguments: Any, options: dict[str, Any]) -> None:
+        nonlocal computed
+        computed += options["input_ids"].numel()
+
+    model.register_forward_pre_hook(count, with_kwargs=True)
+    sampler = sampler_over(model)
+    prompts = [[*SYSTEM, 9, 9, number] for number in range(8)]
+    await asyncio.gather(*(sampler.generate(prompt, Sampling(max_tokens=1, seed=1)) for prompt in prompts))
+    assert computed == 42 + 8  # the common 42 tokens once, then each prompt's last token
+
+
+async def test_more_conversations_than_slots_wait_their_turn(model: Any) -> None:
+    few, many = (
+        await together(sampler_over(model, 2), [1, 2, 3, 4, 5]),
+        await together(sampler_over(model), [1, 2, 3, 4, 5]),
+    )
+    assert [[g.output_ids for _, g in calls] for calls in few] == [[g.output_ids for _, g in calls] for calls in many]
+
+
+async def test_an_edited_history_is_not_confused_with_the_old_one(model: Any) -> None:
+    sampler, sampling = sampler_over(model, 1), Sampling(max_tokens=5, seed=3)
+    await sampler.generate([1, 2, 3, 4, 5, 6], sampling)
+    edited = await sampler.generate([1, 2, 9, 4, 5, 6], sampling)
+    assert edited == await sampler_over(model, 1).generate([1, 2, 9, 4, 5, 6], sampling)
+
+
+async def test_generation_ends_at_a_stop_token_or_at_the_limit(model: Any) -> None:
+    sampler = sampler_over(model)
+    free = await sampler.generate([1, 2, 3], Sampling(max_tokens=10, seed=5))
+    assert free.finish_reason == "length" and len(free.output_ids) == 10
+    stop = free.output_ids[3]
+    stopped = await sampler.generate([1, 2, 3], Sampling(max_tokens=10, seed=5, stop_token_ids=(stop,)))
+    assert stopped.finish_reason == "stop"
+    assert stopped.output_ids == free.output_ids[: free.output_ids.index(stop) + 1]
+
+
+async def test_a_cancelled_call_leaves_the_others_alone(model: Any) -> None:
+    sampler = sampler_over(model)
+    doomed = asyncio.ensure_future(sampler.generate([5, 6, 7], Sampling(max_tokens=100, seed=1)))
+    kept = asyncio.ensure_future(conversation(sampler, 3))
+    await asyncio.sleep(0.01)
+    doomed.cancel()
+    assert [g.output_ids for _, g in await kept] == [
+        g.output_ids for _, g in await conversation(sampler_over(model), 3)
+    ]
+    assert doomed.cancelled()
+    await sampler.generate([5, 6, 7], Sampling(max_tokens=2, seed=1))
+    assert sampler.publish() == 1
+
+
+async def test_logits_that_are_not_numbers_fail_the_call(model: Any) -> None:
+    with torch.no_grad():
+        model.model.norm.weight.fill_(float("nan"))
+    with pytest.raises(PolicyError, match="not finite"):
+        await sampler_over(model).generate([1, 2], Sampling(max_tokens=2, seed=1))
+
+
+async def test_a_prompt_beyond_the_context_is_refused(model: Any) -> None:
+    with pytest.raises(ContextOverflow, match="context length of 256"):
+        await sampler_over(model).generate([1] * 250, Sampling(max_tokens=7))
+
+
+async def test_new_weights_start_from_an_empty_cache(model: Any) -> None:
+    sampler, sampling = sampler_over(model), Sampling(max_tokens=8, seed=2)
+    await sampler.generate(SYSTEM, sampling)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.9)
+    sampler.publish()
+    again = await sampler.generate(SYSTEM, sampling)
+    fresh = await sampler_over(model).generate(SYSTEM, sampling)
+    assert again.policy_version == 1
+    assert again.output_ids == fresh.output_ids
+    assert again.logprobs == pytest.approx(fresh.logprobs, abs=1e-5)
+
+
+async def test_random_sized_conversations_never_corrupt_the_cache(model: Any) -> None:
+    """Prompts that share random prefixes with earlier ones, in few slots, equal a fresh sampler's answers."""
+    chance, sampler = random.Random(0), sampler_over(model, 3)
+    prompts: list[list[int]] = [[1, 2, 3]]
+    for number in range(40):
+        base = chance.choice(prompts)
+        prompt = base[: chance.randint(1, len(base))] + [chance.randrange(64) for _ in range(chance.randint(1, 20))]
+        sampling = Sampling(max_tokens=3, seed=number)
+        got = await sampler.generate(prompt, sampling)
+        assert got.output_ids == (await sampler_over(model, 1).generate(prompt, sampling)).output_ids
+        prompts.append([*prompt, *got.output_ids])
