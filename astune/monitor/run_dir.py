@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import yaml
-
+from astune.config.render import save_config
 from astune.config.schema import Config
 from astune.errors import ConfigError
 
@@ -81,11 +80,12 @@ class RunDir:
 
     def _save_config(self, config: Config) -> None:
         """Writes config.yaml. A resumed run's former config is kept beside it if it was another one."""
-        text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-        if self.config_path.exists() and self.config_path.read_text(encoding="utf-8") != text:
-            latest = self.latest_checkpoint()
-            self.config_path.rename(self.path / f"config_until_{latest.name if latest else 'start'}.yaml")
-        self.config_path.write_text(text, encoding="utf-8")
+        new = self.path / "config.new.yaml"
+        save_config(config, new)
+        latest = self.latest_checkpoint()
+        if latest is not None and self.config_path.exists() and new.read_bytes() != self.config_path.read_bytes():
+            self.config_path.rename(self.path / f"config_until_{latest.name}.yaml")
+        new.replace(self.config_path)
 
     def checkpoint_path(self, step: int) -> Path:
         return self.checkpoints_dir / f"step_{step:06d}"

@@ -1,0 +1,234 @@
+"""`report.html`: one page that tells a run, readable offline and years later."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from astune.config.schema import Config
+from astune.context_tracker.chat_format import ChatFormat
+from astune.monitor import RunDir, read_metrics, summarize
+from astune.monitor.summary import Metrics, decodings, series, show_figure, show_seconds
+from astune.resources import tiny_model_dir
+from astune.viewer.charts import curve_svg, small_svg
+from astune.viewer.episode_view import Card, Pieces, card
+from astune.viewer.run_data import (
+    Head,
+    Share,
+    at_step,
+    by_kind,
+    failures,
+    kind_column,
+    pick_pairs,
+    pick_training,
+    read_heads,
+    read_records,
+)
+
+TEMPLATES = Path(__file__).parent / "page"
+SMALL_CHARTS = (
+    "reward/mean",
+    "loss",
+    "grad_norm",
+    "entropy",
+    "kl/sampler",
+    "clip_fraction",
+    "tokens/sampled",
+    "turns/mean",
+    "groups/no_signal",
+    "episodes/failed",
+    "time/step",
+    "throughput/tokens_per_second",
+)
+
+
+def write_report(run_dir: Path) -> Path:
+    """Writes `report.html` into the folder of a run, finished or not, and returns its path.
+
+    The page needs no network and no other file. Where the model's tokenizer is gone, token ids stand for texts.
+    """
+    run = RunDir(run_dir)
+    metrics = read_metrics(run.metrics_path) if run.metrics_path.exists() else []
+    config = _flat(yaml.safe_load(run.config_path.read_text(encoding="utf-8")))
+    heads = {phase: read_heads(run_dir, phase) for phase in ("train", *(f"eval/{d}" for d in decodings(metrics)))}
+    pieces = _pieces(run, config)
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    page = environment.get_template("report.html.j2").render(
+        title=f"{config['astune.project_name']} / {run_dir.name}",
+        style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
+        script=Markup((TEMPLATES / "report.js").read_text(encoding="utf-8")),
+        verdict=verdict_line(metrics, heads),
+        facts=_facts(metrics, config),
+        curve=Markup(curve_svg(metrics)) if metrics else "",
+        small=_small_charts(metrics),
+        held_out=held_out_table(metrics, heads),
+        failures=failures(heads),
+        pairs=_pair_cards(run_dir, heads, pieces),
+        training=_training_cards(run_dir, heads["train"], pieces),
+        changed=_changed(config),
+        config=config,
+    )
+    run.report_path.write_text(page, encoding="utf-8", errors="backslashreplace")
+    return run.report_path
+
+
+def _pieces(run: RunDir, config: Mapping[str, Any]) -> Pieces | None:
+    """Token texts from the newest checkpoint, or from the model's folder; None if neither is there (any more)."""
+    path = config["astune.model.path"]
+    folders = [run.latest_checkpoint(), tiny_model_dir() if path == "tiny" else Path(path)]
+    for folder in folders:
+        if folder is not None and (folder / "tokenizer.json").is_file():
+            return ChatFormat.load(folder).pieces
+    return None
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested mapping by dotted keys. An empty section stays as it is."""
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        key = f"{prefix}{name}"
+        flat |= _flat(value, f"{key}.") if isinstance(value, Mapping) and value else {key: value}
+    return flat
+
+
+def _changed(config: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Keys that differ from their defaults: key, value, default."""
+    defaults = _flat(Config().model_dump(mode="json"))
+    return [(key, value, defaults.get(key)) for key, value in config.items() if value != defaults.get(key)]
+
+
+def verdict_line(metrics: Metrics, heads: Mapping[str, Sequence[Head]]) -> str:
+    """What training did to held-out tasks, in one sentence."""
+    held_out = summarize(metrics)["held_out"]
+    for decoding, row in held_out.items():
+        first, last = row["first"], row["last"]
+        if first and last and first["step"] == 0 and last["step"] > 0:
+            ends = " → ".join(show_figure(row["figure"], point["value"]) for point in (first, last))
+            word = _change(heads[f"eval/{decoding}"], first, last)
+            return f"{word}: held-out {row['figure']} {ends}, {decoding}, after {last['step']} steps."
+    rewards = series(metrics, "reward/mean")
+    if not rewards:
+        return "No step was finished."
+    return f"Mean reward in training {rewards[0][1]:.3f} → {rewards[-1][1]:.3f}; no held-out tasks before and after."
+
+
+def _change(heads: Sequence[Head], first: Mapping[str, Any], last: Mapping[str, Any]) -> str:
+    """Better or worse only where the difference is larger than its 95 % interval."""
+    shares = [Share.of(at_step(heads, point["step"])) for point in (first, last)]
+    margin = math.hypot(*(share.margin for share in shares if share is not None))
+    change = last["value"] - first["value"]
+    if abs(change) <= margin:
+        return "No clear change"
+    return "Better" if change > 0 else "Worse"
+
+
+def _facts(metrics: Metrics, config: Mapping[str, Any]) -> list[tuple[str, str]]:
+    summary = summarize(metrics)
+    seconds = summary["seconds"]
+    total = sum(seconds.values())
+    shares = ", ".join(f"{name} {100 * value / total:.0f} %" for name, value in seconds.items() if value > 0)
+    failed = f"{summary['failed']:,} failed" if summary["failed"] else "none failed"
+    return [
+        ("model", str(config["astune.model.path"])),
+        ("workflow", str(config["astune.rollout.agentscope_learn_protocol"])),
+        ("steps", str(summary["steps"])),
+        ("episodes", f"{summary['episodes']:,} ({failed})"),
+        ("tokens", f"{summary['tokens']['sampled']:,} sampled, {summary['tokens']['trained']:,} trained"),
+        ("time", f"{show_seconds(total)} ({shares})" if total else "-"),
+    ]
+
+
+def _small_charts(metrics: Metrics) -> list[Markup]:
+    curves = [(key, series(metrics, key)) for key in SMALL_CHARTS]
+    return [Markup(small_svg(key, points)) for key, points in curves if len(points) > 1]
+
+
+@dataclass(frozen=True)
+class HeldOutRow:
+    """One line of the held-out table. `kind` is None for the line of all tasks."""
+
+    decoding: str
+    kind: str | None
+    figure: str
+    before: Share | None
+    after: Share | None
+
+    def shown(self, share: Share | None) -> str:
+        if share is None:
+            return "-"
+        margin = f"{100 * share.margin:.1f}" if self.figure == "success" else f"{share.margin:.3f}"
+        return f"{show_figure(self.figure, share.mean)} ± {margin}"
+
+
+def held_out_table(metrics: Metrics, heads: Mapping[str, Sequence[Head]]) -> list[HeldOutRow]:
+    """Before and after per decoding, then per kind of task where the tasks' rows name kinds."""
+    rows = []
+    for decoding, entry in summarize(metrics)["held_out"].items():
+        episodes = heads[f"eval/{decoding}"]
+        steps = sorted({head.step for head in episodes})
+        if not steps:
+            continue
+        before, after = (at_step(episodes, step) for step in (steps[0], steps[-1]))
+        before, after = (before if steps[0] == 0 else []), (after if steps[-1] > 0 else [])
+        rows.append(HeldOutRow(decoding, None, entry["figure"], Share.of(before), Share.of(after)))
+        column = kind_column(after or before)
+        if column is not None:
+            kinds = by_kind(before, column), by_kind(after, column)
+            names = sorted(kinds[0].keys() | kinds[1].keys())
+            shares = [[Share.of(kind.get(name, [])) for kind in kinds] for name in names]
+            rows += [HeldOutRow(decoding, n, entry["figure"], *pair) for n, pair in zip(names, shares, strict=True)]
+    return rows
+
+
+@dataclass(frozen=True)
+class PairCards:
+    """One held-out task before and after."""
+
+    story: str
+    query: str
+    before: Card
+    after: Card
+
+
+def _pair_cards(run: Path, heads: Mapping[str, Sequence[Head]], pieces: Pieces | None) -> list[PairCards]:
+    """By greedy decoding where there is one: no luck in it."""
+    phases = [phase for phase in ("eval/greedy", "eval/sampled") if heads.get(phase)]
+    if not phases:
+        return []
+    pairs = pick_pairs(heads[phases[0]])
+    records = read_records(run, phases[0], [head for pair in pairs for head in (pair.before, pair.after)])
+    shown = []
+    for number, pair in enumerate(pairs):
+        cards = [
+            card(f"pair{number}{when}", f"{when}: step {head.step}", records[head.line].episode, pieces)
+            for when, head in (("before", pair.before), ("after", pair.after))
+        ]
+        shown.append(PairCards(pair.story, records[pair.after.line].episode.task.query, *cards))
+    return shown
+
+
+def _training_cards(run: Path, heads: Sequence[Head], pieces: Pieces | None) -> dict[int, list[Card]]:
+    chosen = pick_training(heads)
+    records = read_records(run, "train", [example.head for examples in chosen.values() for example in examples])
+    return {
+        step: [
+            card(
+                f"step{step}n{number}",
+                f"one of {example.group_size} attempts at {example.head.task_id}",
+                records[example.head.line].episode,
+                pieces,
+                example.advantage,
+            )
+            for number, example in enumerate(examples)
+        ]
+        for step, examples in chosen.items()
+    }

@@ -1,0 +1,218 @@
+"""What the report tells of a run, read from its folder: heads of all episodes, whole ones only of those it shows."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from astune.monitor.episodes import EpisodeRecord, episode_from_row, episodes_path
+from astune.monitor.jsonl import read_lines
+
+KIND_COLUMNS = ("kind", "type", "category", "level", "difficulty", "subject", "source")
+"""Columns of a task's row that are looked at first when results are split by kind of task."""
+MOST_KINDS = 12
+FEWEST_PER_KIND = 5
+
+
+@dataclass(frozen=True)
+class Head:
+    """What is kept of every episode. `line` is its place in the file of its phase."""
+
+    line: int
+    step: int
+    task_id: str
+    reward: float | None
+    passed: bool | None
+    stop_reason: str
+    error: str | None
+    """Stage and kind, "workflow: KeyError"."""
+    error_message: str
+    metadata: Mapping[str, Any]
+
+    @property
+    def score(self) -> float | None:
+        return self.reward if self.passed is None else float(self.passed)
+
+
+def read_heads(run: Path, phase: str) -> list[Head]:
+    path = episodes_path(run / "episodes", phase)
+    return [_head(line, row) for line, row in enumerate(read_lines(path))] if path.exists() else []
+
+
+def _head(line: int, row: Mapping[str, Any]) -> Head:
+    error = row["error"] or {}
+    return Head(
+        line,
+        row["step"],
+        row["task_id"],
+        row["reward"],
+        row["passed"],
+        row["stop_reason"],
+        f"{error['stage']}: {error['kind']}" if error else None,
+        error.get("message", ""),
+        row["task"]["metadata"],
+    )
+
+
+def read_records(run: Path, phase: str, heads: Iterable[Head]) -> dict[int, EpisodeRecord]:
+    """The whole episodes of `heads` by line."""
+    wanted = {head.line for head in heads}
+    if not wanted:
+        return {}
+    rows = enumerate(read_lines(episodes_path(run / "episodes", phase)))
+    return {line: episode_from_row(row) for line, row in rows if line in wanted}
+
+
+@dataclass(frozen=True)
+class Share:
+    """A mean over episodes, their count, and half the width of its 95 % interval: Wilson's for successes, which is
+    never 0, the normal one for rewards."""
+
+    mean: float
+    count: int
+    margin: float
+
+    @classmethod
+    def of(cls, heads: Sequence[Head]) -> Share | None:
+        """None if no episode was judged. Where the judge knows success, an episode that was not judged has failed."""
+        scores = [head.score for head in heads if head.score is not None]
+        if not scores:
+            return None
+        successes = all(head.passed is not None for head in heads if head.reward is not None)
+        if successes:
+            scores += [0.0] * (len(heads) - len(scores))
+        count = len(scores)
+        mean = math.fsum(scores) / count
+        variance = math.fsum((score - mean) ** 2 for score in scores) / count
+        z = 1.96
+        if successes:
+            return cls(mean, count, z * math.sqrt(variance / count + z**2 / (4 * count**2)) / (1 + z**2 / count))
+        return cls(mean, count, z * math.sqrt(variance / count))
+
+
+def kind_column(heads: Sequence[Head]) -> str | None:
+    """A column of the tasks' rows that sorts them into a few kinds of several tasks each, if there is one."""
+    values: dict[str, Counter[str]] = defaultdict(Counter)
+    for head in heads:
+        for key, value in head.metadata.items():
+            if isinstance(value, str) or (key in KIND_COLUMNS and isinstance(value, int)):
+                values[key][str(value)] += 1
+    fitting = [
+        key
+        for key, counts in values.items()
+        if 2 <= len(counts) <= MOST_KINDS and min(counts.values()) >= FEWEST_PER_KIND and counts.total() == len(heads)
+    ]
+    known = [key for key in KIND_COLUMNS if key in fitting]
+    return next(iter(known + fitting), None)
+
+
+def by_kind(heads: Sequence[Head], column: str) -> dict[str, list[Head]]:
+    kinds: dict[str, list[Head]] = defaultdict(list)
+    for head in heads:
+        kinds[str(head.metadata.get(column, ""))].append(head)
+    return dict(sorted(kinds.items()))
+
+
+def at_step(heads: Sequence[Head], step: int) -> list[Head]:
+    return [head for head in heads if head.step == step]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One held-out task before and after training, and what the pair is an example of."""
+
+    story: str
+    before: Head
+    after: Head
+
+
+STORIES = {
+    (False, True): "learned",
+    (False, False): "still fails",
+    (True, False): "lost",
+    (True, True): "solved before and after",
+}
+
+
+def pick_pairs(heads: Sequence[Head]) -> list[Pair]:
+    """Held-out tasks for show: up to two learned, then one of each other story, the first of its kind in the file."""
+    steps = sorted({head.step for head in heads})
+    if len(steps) < 2:
+        return []
+    before = {head.task_id: head for head in at_step(heads, steps[0])}
+    stories: dict[str, list[Pair]] = defaultdict(list)
+    for after in at_step(heads, steps[-1]):
+        if after.task_id in before:
+            first = before[after.task_id]
+            story = STORIES[_succeeded(first), _succeeded(after)]
+            stories[story].append(Pair(story, first, after))
+    return [pair for story in STORIES.values() for pair in stories[story][: 2 if story == "learned" else 1]]
+
+
+def _succeeded(head: Head) -> bool:
+    return (head.score or 0.0) >= 0.5
+
+
+@dataclass(frozen=True)
+class Example:
+    """A training episode for show. `advantage` is its reward less the mean of its group."""
+
+    head: Head
+    group_size: int
+    group_mean: float | None
+
+    @property
+    def advantage(self) -> float | None:
+        if self.head.reward is None or self.group_mean is None:
+            return None
+        return self.head.reward - self.group_mean
+
+
+def pick_training(heads: Sequence[Head]) -> dict[int, list[Example]]:
+    """From the first, middle and last step: the best and the worst attempt of the group that differs most."""
+    steps = sorted({head.step for head in heads})
+    chosen = sorted({steps[0], steps[len(steps) // 2], steps[-1]}) if steps else []
+    return {step: _examples(at_step(heads, step)) for step in chosen}
+
+
+def _examples(heads: Sequence[Head]) -> list[Example]:
+    groups: dict[str, list[Head]] = defaultdict(list)
+    for head in heads:
+        groups[head.task_id].append(head)
+    group = max(groups.values(), key=_spread)
+    judged = [head.reward for head in group if head.reward is not None]
+    mean = math.fsum(judged) / len(judged) if judged else None
+    ranked = sorted(group, key=lambda head: -math.inf if head.reward is None else head.reward)
+    shown = [ranked[-1], ranked[0]] if _spread(group) > 0 else ranked[:1]
+    return [Example(head, len(group), mean) for head in shown]
+
+
+def _spread(group: Sequence[Head]) -> float:
+    rewards = [head.reward for head in group if head.reward is not None]
+    return max(rewards) - min(rewards) if rewards else -1.0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A way in which episodes ended other than by an answer that was judged."""
+
+    phase: str
+    what: str
+    count: int
+    example: str
+
+
+def failures(heads_by_phase: Mapping[str, Sequence[Head]]) -> list[Failure]:
+    """Most frequent first. `example` is the message of the first error of the kind."""
+    found = []
+    for phase, heads in heads_by_phase.items():
+        groups: dict[str, list[Head]] = defaultdict(list)
+        for head in heads:
+            if head.error is not None or head.stop_reason != "completed":
+                groups[head.error or head.stop_reason].append(head)
+        found += [Failure(phase, what, len(group), group[0].error_message) for what, group in groups.items()]
+    return sorted(found, key=lambda failure: -failure.count)

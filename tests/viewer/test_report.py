@@ -1,0 +1,187 @@
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from astune.config.schema import Config
+from astune.monitor import EpisodeLog, MetricsLog, RunDir, read_episodes
+from astune.types import Episode, EpisodeError, Span, StopReason, Task, Timeline, Turn, Verdict, WorkflowOutput
+from astune.viewer import write_report
+
+HOSTILE = '</script><img src=x onerror="alert(1)"><b>&amp;{{ 1 }}'
+
+
+class Page(HTMLParser):
+    """Tags, visible text and token data of a page, as a browser's parser sees them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.tokens: dict[str, list[dict]] = {}
+        self._inside: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag in ("script", "style"):
+            self._inside.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag in ("script", "style"):
+            self._inside.pop()
+
+    def handle_data(self, data):
+        tag, attributes = self.tags[-1] if self.tags else ("", {})
+        if not self._inside:
+            self.text += data
+        elif tag == "script" and attributes.get("type") == "application/json":
+            self.tokens[str(attributes["id"])] = json.loads(data)
+
+
+def page_of(run_dir: RunDir) -> Page:
+    return Page(write_report(run_dir.path).read_text("utf-8"))
+
+
+def empty_run(tmp_path, **keys: object) -> RunDir:
+    return RunDir.open(Config.model_validate({"astune": {"runs_dir": str(tmp_path), **keys}}), resume=False)
+
+
+def hostile_episode() -> Episode:
+    messages = ({"role": "user", "content": HOSTILE}, {"role": "tool", "content": HOSTILE})
+    call = {"function": {"name": HOSTILE, "arguments": json.dumps({HOSTILE: HOSTILE})}}
+    response = {"content": HOSTILE, "reasoning_content": HOSTILE, "tool_calls": [call]}
+    turn = Turn(HOSTILE, (1,), (2,), (-0.5,), 0, "stop", messages=messages, response=response)
+    line = Timeline(HOSTILE, (1, 2), (False, True), (0.0, -0.5), (Span(0, 1, 2, 0, 1.0, True),), HOSTILE)
+    return Episode(
+        HOSTILE,
+        Task(HOSTILE, HOSTILE, answer=HOSTILE, metadata={"kind": HOSTILE}),
+        (turn,),
+        (line,),
+        StopReason.ERROR,
+        WorkflowOutput(HOSTILE),
+        Verdict(0.0, False, HOSTILE),
+        EpisodeError("workflow", HOSTILE, HOSTILE, HOSTILE),
+    )
+
+
+def test_text_of_an_agent_can_neither_run_nor_break_out_of_the_page(tmp_path):
+    run_dir = empty_run(tmp_path, project_name="<i>x</i>")
+    metrics = MetricsLog(run_dir, tensorboard=False)
+    with EpisodeLog(run_dir) as log:
+        for step in (0, 1):
+            log.write(hostile_episode(), step=step, phase="train")
+            log.write(hostile_episode(), step=step, phase="eval/greedy")
+            metrics.log(step, {"eval/greedy/success": 0.0})
+    metrics.close()
+    page = page_of(run_dir)
+    tags = {tag for tag, _ in page.tags}
+    assert not tags & {"img", "b", "i"}
+    assert not [attributes for _, attributes in page.tags if any(name.startswith("on") for name in attributes)]
+    assert page.text.count(HOSTILE) > 10
+
+
+def test_token_texts_cannot_break_out_of_their_script(make_run, monkeypatch):
+    run_dir = make_run(steps=1, tasks_per_step=1, held_out=1)
+    monkeypatch.setattr("astune.viewer.report._pieces", lambda run, config: lambda ids: [HOSTILE for _ in ids])
+    page = page_of(run_dir)
+    assert "img" not in {tag for tag, _ in page.tags}
+    assert {text for lines in page.tokens.values() for text in lines[0]["texts"]} == {HOSTILE}
+
+
+def test_the_page_needs_no_other_file_and_no_network(make_run):
+    page = page_of(make_run(steps=2, held_out=10))
+    assert not {tag for tag, _ in page.tags} & {"link", "iframe", "img", "object", "base"}
+    assert not [a for tag, a in page.tags if "src" in a or "href" in a]
+    text = (write_report.__globals__["TEMPLATES"] / "report.css").read_text()
+    assert "url(" not in text and "@import" not in text
+
+
+def test_the_page_shows_the_exact_tokens_of_the_episodes(make_run):
+    run_dir = make_run(steps=3, held_out=10)
+    page = page_of(run_dir)
+    episodes = [record.episode for record in read_episodes(run_dir.episodes_dir / "train.jsonl")]
+    known = {line.token_ids: line for episode in episodes for line in episode.timelines}
+    shown = [line for key, lines in page.tokens.items() if key.startswith("tokens-step") for line in lines]
+    assert len(shown) >= 3
+    for line in shown:
+        timeline = known[tuple(line["ids"])]
+        trained = [False] * len(timeline.token_ids)
+        for span in line["spans"]:
+            trained[span["start"] : span["start"] + len(span["logprobs"])] = [True] * len(span["logprobs"])
+        assert tuple(trained) == timeline.loss_mask
+        assert "The answer is" in "".join(line["texts"])
+
+
+def test_before_and_after_are_the_same_tasks_and_by_kind(make_run):
+    page = page_of(make_run(steps=4, held_out=20))
+    assert "before: step 0" in page.text and "after: step 4" in page.text
+    assert "boxes" in page.text and "prices" in page.text
+    assert re.search(r"Better: held-out success [\d.]+ % → [\d.]+ %, sampled, after 4 steps\.", page.text)
+
+
+def test_a_small_difference_is_not_called_better(tmp_path):
+    run_dir = empty_run(tmp_path)
+    metrics = MetricsLog(run_dir, tensorboard=False)
+    with EpisodeLog(run_dir) as log:
+        for step, right in ((0, 10), (5, 12)):
+            metrics.log(step, {"eval/greedy/success": right / 20})
+            for number in range(20):
+                verdict = Verdict(float(number < right), number < right)
+                episode = Episode("e", Task(f"t{number}", "q"), (), (), StopReason.COMPLETED, verdict=verdict)
+                log.write(episode, step=step, phase="eval/greedy")
+    metrics.close()
+    assert "No clear change: held-out success 50.0 % → 60.0 %" in page_of(run_dir).text
+
+
+def test_a_run_that_has_done_nothing_yet_has_a_page(tmp_path):
+    assert "No step was finished." in page_of(empty_run(tmp_path)).text
+
+
+def test_ids_stand_for_texts_where_the_tokenizer_is_gone(make_run):
+    run_dir = make_run(steps=1, tasks_per_step=1, held_out=1)
+    text = run_dir.config_path.read_text("utf-8")
+    run_dir.config_path.write_text(text.replace("path: tiny", "path: /gone"), "utf-8")
+    page = page_of(run_dir)
+    assert page.tokens and all(line["texts"] is None for lines in page.tokens.values() for line in lines)
+
+
+def test_changed_settings_stand_first_with_their_defaults(make_run):
+    text = page_of(make_run(steps=1, tasks_per_step=1, held_out=1)).text
+    changed = text[text.index("Configuration") : text.index("keys", text.index("Configuration"))]
+    assert re.search(r"astune\.trainer\.learning_rate\s*0\.0003\s*1e-06", changed)
+    assert "astune.trainer.weight_decay" not in changed
+
+
+def test_failures_are_counted_by_reason_with_a_message(tmp_path):
+    run_dir = empty_run(tmp_path)
+    error = EpisodeError("workflow", "KeyError", "no key 'price'")
+    failed = Episode("e", Task("t", "q"), (), (), StopReason.ERROR, error=error)
+    with EpisodeLog(run_dir) as log:
+        for _ in range(3):
+            log.write(failed, step=1, phase="train")
+        log.write(replace(failed, error=None, stop_reason=StopReason.MAX_TURNS), step=1, phase="train")
+    text = page_of(run_dir).text
+    assert re.search(r"3\s*train\s*workflow: KeyError\s*no key 'price'", text)
+    assert re.search(r"1\s*train\s*max turns", text)
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs the program chromium")
+def test_a_browser_paints_the_trained_tokens(make_run):
+    path = write_report(make_run(steps=2, held_out=4).path)
+    opened = path.with_name("opened.html")
+    opened.write_text(
+        path.read_text("utf-8").replace('<details class="tokens"', '<details open class="tokens"'), "utf-8"
+    )
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", opened.as_uri()]
+    page = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+    painted = re.findall(r'<span data-id="\d+" data-place="\d+" data-kind="(\w+)"', page)
+    assert {"context", "plus", "minus"} <= set(painted)
+    sampled = sum(
+        len(span["logprobs"]) for lines in Page(page).tokens.values() for line in lines for span in line["spans"]
+    )
+    assert len(painted) - painted.count("context") == sampled
