@@ -1,0 +1,76 @@
+# Everything runs in virtual environments that `make` builds from constraints/, and builds anew only when
+# pyproject.toml or the constraints change.
+#
+#   make demo PYTHON=python3.12
+#   make demo PIP_ARGS="--index-url ..."     where pip should look; CPU builds of torch have an index of their own,
+#                                            without it pip may take the (larger) CUDA build, which works too
+
+PYTHON ?= python3
+PIP_ARGS ?=
+PYTEST_ARGS ?=
+
+VENV := .venv
+VENV1 := .venv-as1
+BIN := $(VENV)/bin
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: demo test test-agentscope1 check format bench lock clean
+
+demo: $(VENV)/.done
+	$(BIN)/astune demo
+
+test: $(VENV)/.done
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# What touches agentscope, with its older line.
+test-agentscope1: $(VENV1)/.done
+	$(VENV1)/bin/python -m pytest tests/workflow tests/tutorial $(PYTEST_ARGS)
+
+check: $(VENV)/.done
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.done
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.done
+	$(BIN)/python benchmarks/local_vs_trl.py
+
+$(VENV)/.done: pyproject.toml constraints/agentscope2.txt
+	$(call build,$(VENV),constraints/agentscope2.txt,agentscope2$(comma)local$(comma)huggingface$(comma)dev)
+
+$(VENV1)/.done: pyproject.toml constraints/agentscope1.txt
+	$(call build,$(VENV1),constraints/agentscope1.txt,agentscope1$(comma)local$(comma)dev)
+
+comma := ,
+
+# $(call build,folder,constraints,extras)
+define build
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' \
+		|| { echo "$(PYTHON) is not Python 3.11, 3.12 or 3.13; name one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(1)
+	$(1)/bin/pip install --quiet $(PIP_ARGS) --constraint $(2) --editable ".[$(3)]"
+	@touch $@
+endef
+
+# Exact versions anew, on Python 3.11.
+lock:
+	$(call freeze,agentscope2,agentscope2$(comma)local$(comma)huggingface$(comma)dev)
+	$(call freeze,agentscope1,agentscope1$(comma)local$(comma)dev)
+
+# $(call freeze,name,extras): the local part of a version (torch's +cpu) is no part of a pin.
+define freeze
+	rm -rf .venv-lock
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/pip install --quiet $(PIP_ARGS) "torch==2.13.0" ".[$(2)]"
+	{ sed -n '/^#/p' constraints/$(1).txt; \
+	  .venv-lock/bin/pip freeze --exclude astune | sed 's/+[a-z0-9]*$$//'; } > constraints/$(1).new
+	mv constraints/$(1).new constraints/$(1).txt
+	rm -rf .venv-lock
+endef
+
+clean:
+	rm -rf $(VENV) $(VENV1) .venv-lock dist build

@@ -1,0 +1,32 @@
+"""A backbone that does what the command line's tests ask for. It leaves a run folder as a real one does."""
+
+from pathlib import Path
+
+from astune.config.load import LoadedConfig
+from astune.errors import TaskError, TrainingError
+from astune.types import RunReport
+
+
+class FakeBackbone:
+    name = "fake"
+    honours = frozenset({"astune.project_name", "astune.rollout", "astune.task_reader", "astune.resume", "astune.seed"})
+    ignored_sections = frozenset({"astune.trainer"})
+
+    def run(self, loaded: LoadedConfig) -> RunReport:
+        wish = loaded.config.astune.project_name
+        if wish == "training_error":
+            raise TrainingError("5 updates in a row were skipped")
+        if wish == "task_error":
+            raise TaskError("train.jsonl:3: not JSON")
+        if wish == "bug":
+            raise ZeroDivisionError("in the agent")
+        if wish == "interrupt":
+            raise KeyboardInterrupt
+        print(f"seed {loaded.config.astune.seed} resume {loaded.config.astune.resume}")
+        status = wish if wish in ("interrupted", "failed") else "completed"
+        return RunReport(run_dir=Path("no run folder"), steps=3, status=status)
+
+
+class NoResume(FakeBackbone):
+    name = "no_resume"
+    honours = FakeBackbone.honours - {"astune.resume"}

@@ -1,0 +1,177 @@
+"""The commands, their exit codes and what they say."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from astune import __version__
+from astune.cli import main
+from astune.cli.parser import parse
+from astune.config.load import load_config
+from astune.config.render import default_yaml
+
+ROOT = Path(__file__).parents[2]
+FAKE = f"{Path(__file__).parent}/fake_backbone.py:FakeBackbone"
+JOB = """\
+astune:
+  task_reader: {jsonl: {training: {file_path: train.jsonl}}}
+  rollout: {agentscope_learn_protocol: 'agent.py:W'}
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text(JOB)
+    return tmp_path / "job.yaml"
+
+
+def run(*arguments: str) -> int:
+    return main([*arguments, f"--backbone={FAKE}"])
+
+
+@pytest.mark.parametrize("first", [["--conf", "job.yaml"], ["run", "--conf", "job.yaml"], ["--conf=job.yaml"]])
+def test_run_is_the_default_command(job: Path, capsys: pytest.CaptureFixture[str], first: list[str]) -> None:
+    assert run(*first, "astune.seed=7", "--resume") == 0
+    assert "seed 7 resume True" in capsys.readouterr().out
+
+
+def test_overrides_may_stand_anywhere_and_the_last_one_counts(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["astune.seed=1", "--conf", "job.yaml", "astune.seed=2", "--backbone", FAKE, "astune.seed=3"]) == 0
+    assert "seed 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("wish", "code", "message"),
+    [
+        ("training_error", 1, "astune: error: 5 updates in a row were skipped"),
+        ("failed", 1, ""),
+        ("task_error", 2, "astune: error: train.jsonl:3: not JSON"),
+        ("interrupt", 130, "interrupted"),
+        ("interrupted", 130, "interrupted after step 3; to go on:\n"),
+    ],
+)
+def test_exit_codes_say_how_it_ended(
+    job: Path, capsys: pytest.CaptureFixture[str], wish: str, code: int, message: str
+) -> None:
+    assert run("--conf", "job.yaml", f"astune.project_name={wish}") == code
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert "Traceback" not in errors
+
+
+def test_an_unexpected_error_shows_its_traceback_and_where_to_look(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--conf", "job.yaml", "astune.project_name=bug") == 1
+    errors = capsys.readouterr().err
+    assert "Traceback" in errors and "fake_backbone.py" in errors
+    assert "astune: failed with ZeroDivisionError" in errors.splitlines()[-1]
+
+
+def test_after_an_interruption_the_printed_command_resumes(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--conf", "job.yaml", f"--backbone={FAKE}", "astune.project_name=interrupted", "astune.seed='1'"]
+    assert main(arguments, program="python launcher.py") == 130
+    printed = capsys.readouterr().err.splitlines()[-1].strip()
+    expected = f"python launcher.py --conf job.yaml --backbone={FAKE} astune.project_name=interrupted "
+    assert printed == expected + "'astune.seed='\"'\"'1'\"'\"'' --resume"
+    assert main([*arguments, "--resume"]) == 130
+    assert capsys.readouterr().err.count("--resume") == 1
+
+
+def test_a_backbone_that_cannot_resume_does_not_offer_it(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    backbone = FAKE.replace("FakeBackbone", "NoResume")
+    assert main(["--conf", "job.yaml", "--backbone", backbone, "astune.project_name=interrupted"]) == 130
+    assert "--resume" not in capsys.readouterr().err
+
+
+def test_settings_the_backbone_ignores_are_named(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--conf", "job.yaml", "astune.trainer.total_steps=3") == 0
+    assert "not used by fake: astune.trainer\n" in capsys.readouterr().out
+
+
+def test_settings_the_backbone_does_not_know_are_errors(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job.write_text(JOB + "  monitor:\n    tensorboard: false\n  debug: {num_tasks: 1}\n")
+    assert run("--conf", "job.yaml") == 2
+    errors = capsys.readouterr().err
+    assert "job.yaml:5: astune.monitor.tensorboard: backbone 'fake' does not support it" in errors
+    assert "num_tasks" not in errors, "a default written out asks for nothing"
+
+
+def test_an_unknown_backbone_lists_those_there_are(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job.write_text(JOB + "  backbone: debgu\n")
+    assert main(["--conf", "job.yaml"]) == 2
+    errors = capsys.readouterr().err
+    assert "job.yaml:4: astune.backbone: unknown backbone 'debgu'. Did you mean 'debug'?" in errors
+    assert "built in: debug, local" in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--conf"], "expected one argument"),
+        (["run"], "the following arguments are required: --conf"),
+        (["shwo"], "invalid choice: 'shwo'"),
+        (["--conf", "x.yaml", "--bakbone=debug"], "unknown option --bakbone=debug"),
+        (["--conf", "x.yaml", "--back=debug"], "unknown option --back=debug"),
+        (["report", "a", "b"], "unexpected argument 'b'"),
+        (["config"], "the following arguments are required: ACTION"),
+    ],
+)
+def test_arguments_that_make_no_sense_exit_with_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse(arguments, "astune")
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_bad_input_is_reported_with_exit_code_2(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--conf", "jb.yaml"]) == 2
+    assert "jb.yaml: no such file. Did you mean 'job.yaml'?" in capsys.readouterr().err
+    assert main(["--conf", "job.yaml", "astune.sed=1"]) == 2
+    assert "command line: astune.sed: unknown key. Did you mean 'astune.seed'?" in capsys.readouterr().err
+    assert main(["report", "no/such/run"]) == 2
+    assert "no/such/run: no such folder" in capsys.readouterr().err
+
+
+def test_config_show_prints_every_value_with_its_origin(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "show", "--conf", "job.yaml", "astune.seed=3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line.split(":")[0].strip(): line.partition("# ")[2] for line in lines if "# " in line}
+    assert rows["seed"] == "command line"
+    assert rows["agentscope_learn_protocol"] == "job.yaml:3"
+    assert rows["max_turns"] == "default"
+    columns = {line.index("  # ") for line in lines if "  # " in line and len(line.split("#")[0].rstrip()) < 50}
+    assert len(columns) == 1, "the origins stand in one column"
+
+
+def test_what_config_show_prints_is_itself_a_configuration(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "show", "--conf", "job.yaml", "astune.seed=3"]) == 0
+    (job.parent / "shown.yaml").write_text(capsys.readouterr().out)
+    assert load_config(job.parent / "shown.yaml").config == load_config(job, ["astune.seed=3"]).config
+
+
+def test_config_defaults_prints_the_default_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "defaults"]) == 0
+    assert capsys.readouterr().out == default_yaml()
+
+
+@pytest.mark.parametrize("command", [["launcher.py"], ["-m", "astune"]])
+def test_help_and_version_work_from_any_directory(tmp_path: Path, command: list[str]) -> None:
+    if command == ["launcher.py"]:
+        command = [str(ROOT / "launcher.py")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+    def output(*arguments: str) -> str:
+        call = [sys.executable, *command, *arguments]
+        return subprocess.run(call, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True).stdout
+
+    assert output("--version") == f"astune {__version__}\n"
+    shown = output("--help")
+    assert "examples:" in shown and "--backbone=debug" in shown
+    assert all(f"\n  {code:<5}" in shown for code in (0, 1, 2, 130))
