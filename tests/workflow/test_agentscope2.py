@@ -1,0 +1,119 @@
+"""Real AgentScope 2.x agents."""
+
+import pytest
+
+from astune.errors import WorkflowError
+from astune.types import WorkflowOutput
+from astune.workflow.workflow_base import Workflow, checked_output
+
+pytest.importorskip("agentscope", minversion="2.0")
+from agentscope.agent import Agent
+from agentscope.formatter import DeepSeekChatFormatter
+from agentscope.message import TextBlock, UserMsg
+from agentscope.model import OpenAIChatModel
+from agentscope.tool import FunctionTool, ToolChunk, Toolkit
+
+from astune.workflow.agentscope import training_defaults
+
+ANSWERS = [
+    '<tool_call>\n{"name": "calculate",  "arguments": {"expression":"2+2"}}\n</tool_call>',
+    'So far 4.\n<tool_call>\n{"name": "calculate",  "arguments": {"expression":"4*3"}}\n</tool_call>',
+    "The answer is 12.",
+]
+
+
+def make_agent(model, ran, **options):
+    def calculate(expression: str) -> ToolChunk:
+        """Work out an expression.
+
+        Args:
+            expression: what to work out
+        """
+        ran.append(expression)
+        return ToolChunk(content=[TextBlock(text=str({"2+2": 4, "4*3": 12}[expression]))])
+
+    toolkit = Toolkit(tools=[FunctionTool(calculate)])
+    return Agent(name="solver", system_prompt="You solve.", model=model, toolkit=toolkit, **options)
+
+
+async def reply_of(agent):
+    return (await agent.reply(UserMsg("user", "What is (2 + 2) * 3?"))).get_text_content()
+
+
+@pytest.mark.parametrize("options", [{}, {"stream": True}])
+async def test_an_agent_runs_its_tool_and_its_calls_are_one_exact_timeline(make_tuner, chat_format, options):
+    tuner, tracker, policy = make_tuner(ANSWERS)
+    ran = []
+    agent = make_agent(tuner.model("solver", **options), ran, **training_defaults())
+    assert await reply_of(agent) == "The answer is 12."
+    assert ran == ["2+2", "4*3"]
+    assert [turn.agent for turn in tracker.turns] == ["solver"] * 3
+    assert [turn.prompt_ids for turn in tracker.turns] == [prompt_ids for prompt_ids, _ in policy.calls]
+    (timeline,) = tracker.timelines()
+    last = tracker.turns[-1]
+    assert timeline.token_ids == last.prompt_ids + last.output_ids
+    sampled = [chat_format.decode(timeline.token_ids[span.start : span.stop]) for span in timeline.spans]
+    assert sampled == [answer + "<|im_end|>" for answer in ANSWERS]
+    assert sum(timeline.loss_mask) == sum(len(turn.output_ids) for turn in tracker.turns)
+    text = chat_format.decode(timeline.token_ids)
+    assert "<tool_response>\n12\n</tool_response>" in text
+    assert "system-reminder" not in text  # no wall clock
+
+
+async def test_two_agents_run_side_by_side_each_with_its_own_timeline(make_tuner):
+    tuner, tracker, _ = make_tuner(lambda prompt: "4" if "2 + 2" in prompt else "9")
+    first = Agent(name="a", system_prompt="", model=tuner.model("first"), **training_defaults())
+    second = Agent(name="b", system_prompt="", model=tuner.model("second", trainable=False), **training_defaults())
+    assert (await first.reply(UserMsg("user", "2 + 2?"))).get_text_content() == "4"
+    assert (await second.reply(UserMsg("user", "3 * 3?"))).get_text_content() == "9"
+    assert [(line.agent, line.trained_tokens > 0) for line in tracker.timelines()] == [
+        ("first", True),
+        ("second", False),
+    ]
+
+
+async def test_the_model_is_agentscopes_own_with_our_context_size_and_no_retries(make_tuner):
+    tuner, _, _ = make_tuner([], context_length=777)
+    model = tuner.model()
+    assert type(model) is OpenAIChatModel
+    assert (model.context_size, model.stream, model.max_retries, model.client.max_retries) == (777, False, 0, 0)
+
+
+async def test_options_of_the_model_class_pass_through(make_tuner):
+    tuner, _, policy = make_tuner(["Hello"])
+    parameters = OpenAIChatModel.Parameters(temperature=0.3, max_tokens=5)
+    agent = Agent(
+        name="a",
+        system_prompt="",
+        model=tuner.model(parameters=parameters, formatter=DeepSeekChatFormatter()),
+        **training_defaults(),
+    )
+    await reply_of(agent)
+    ((_, sampling),) = policy.calls
+    assert (sampling.temperature, sampling.max_tokens) == (0.3, 5)
+
+
+async def test_options_that_the_model_class_does_not_have_are_refused(make_tuner):
+    tuner, _, _ = make_tuner([])
+    with pytest.raises(WorkflowError, match=r"got 'paramters'.*Did you mean 'parameters'\?"):
+        tuner.model(paramters={})
+    with pytest.raises(WorkflowError, match="sets 'client_kwargs' itself"):
+        tuner.model(client_kwargs={})
+
+
+async def test_an_agent_without_training_defaults_is_caught_waiting_for_a_permission(make_tuner):
+    class Solve(Workflow):
+        async def execute(self, task, tuner): ...
+
+    tuner, _, _ = make_tuner(ANSWERS)
+    ran = []
+    agent = make_agent(tuner.model("solver"), ran)
+    message = await agent.reply(UserMsg("user", "What is (2 + 2) * 3?"))
+    assert ran == []
+    for answer in (message, message.get_text_content()):
+        with pytest.raises(WorkflowError, match="asked for permission to run a tool and stopped"):
+            checked_output(WorkflowOutput(answer=answer), Solve())
+
+
+async def test_training_defaults_are_new_objects_at_every_call():
+    assert training_defaults()["state"] is not training_defaults()["state"]
