@@ -93,15 +93,19 @@ class PromptBuilder:
         self._conversations.setdefault(agent, {}).setdefault(prefix_keys(messages)[-1], []).append(conversation)
 
     def build(self, agent: str, messages: Sequence[Message], tools: Sequence[Message] = ()) -> Prompt:
-        """The prompt for `messages`, from the longest earlier conversation that they continue.
+        """The prompt for `messages`, from the longest earlier conversation with equal tools that they continue.
 
         Earlier messages are compared in meaning (see `messages.prefix_keys`); reasoning that the agent
         dropped is put back, so that the template decides whether it stays.
         """
-        found = list(self._continued(agent, messages))
         tools_key = _tools_key(tools)
-        known = found[0].messages if found else ()
-        base = next((conversation for conversation in found if conversation.tools == tools_key), None)
+        known: tuple[Message, ...] = ()
+        base = None
+        for conversation in self._continued(agent, messages):
+            known = known or conversation.messages
+            if conversation.tools == tools_key:
+                base = conversation
+                break
         full = (*known, *messages[len(known) :])
         rendering = self._format.render(full, tools)
         rest = None if base is None else self._rest(base, rendering, tools)
