@@ -13,7 +13,7 @@ from astune.types import RunReport
 class Backbone(Protocol):
     """Runs a whole job. Sections are dotted prefixes such as `astune.rollout`, or single keys such as `astune.seed`.
 
-    `honours` is what the backbone acts on. `ignored_sections` is what it accepts but has no use for, because the
+    `honours` is what the backbone acts on, less `ignored_sections`: what it accepts but has no use for, because the
     same file also serves another backbone (the debugger takes a training file as it is). A key that the user set and
     that stands under neither is an error.
 
@@ -42,13 +42,16 @@ def check_keys(backbone: Backbone, loaded: LoadedConfig) -> list[str]:
 
     Raises `ConfigError` for keys set by the user, away from their defaults, that `backbone` does not know at all.
     """
-    ignored, unknown = set(), []
+    ignored: set[str] = set()
+    unknown = []
     for key in loaded.set_by_user():
-        if key == "astune.backbone" or covers(backbone.honours, key):
-            continue
-        if covers(backbone.ignored_sections, key):
-            ignored.add(".".join(key.split(".")[:2]))
-        elif loaded.differs_from_default(key):
+        sections = {section for section in backbone.ignored_sections if covers([section], key)}
+        ignored |= sections
+        if (
+            not sections
+            and not covers(backbone.honours | {"astune.backbone"}, key)
+            and loaded.differs_from_default(key)
+        ):
             unknown.append(f"{loaded.where(key)}: backbone {backbone.name!r} does not support it")
     if unknown:
         raise ConfigError("\n".join(unknown))

@@ -10,7 +10,7 @@ from astune.types import RunReport
 class FakeBackbone:
     name = "fake"
     honours = frozenset({"astune.project_name", "astune.rollout", "astune.task_reader", "astune.resume", "astune.seed"})
-    ignored_sections = frozenset({"astune.trainer"})
+    ignored_sections = frozenset({"astune.trainer", "astune.rollout.top_k"})
 
     def run(self, loaded: LoadedConfig) -> RunReport:
         wish = loaded.config.astune.project_name

@@ -89,8 +89,8 @@ def test_a_backbone_that_cannot_resume_does_not_offer_it(job: Path, capsys: pyte
 
 
 def test_settings_the_backbone_ignores_are_named(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--conf", "job.yaml", "astune.trainer.total_steps=3") == 0
-    assert "not used by fake: astune.trainer\n" in capsys.readouterr().out
+    assert run("--conf", "job.yaml", "astune.trainer.total_steps=3", "astune.rollout.top_k=3") == 0
+    assert "not used by fake: astune.rollout.top_k, astune.trainer\n" in capsys.readouterr().out
 
 
 def test_settings_the_backbone_does_not_know_are_errors(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
