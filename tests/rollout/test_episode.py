@@ -1,0 +1,328 @@
+import asyncio
+import logging
+import sys
+
+import pytest
+
+from astune.context_tracker.tracker import ChatRequest
+from astune.errors import JudgeError
+from astune.rollout import episode as episode_module
+from astune.rollout.episode import run_episode
+from astune.rollout.setup import RolloutSetup
+from astune.types import Sampling, StopReason, Task, Verdict, WorkflowOutput
+from astune.workflow.openai_app import openai_app
+from astune.workflow.workflow_base import Workflow, as_workflow
+
+HI_TASK = Task("t1", "What is 2 + 2?", answer="4")
+HI = [{"role": "user", "content": "What is 2 + 2?"}]
+
+
+async def ask(tuner, messages=HI):
+    answer = await tuner.openai_client().chat.completions.create(model="m", messages=messages)
+    return answer.choices[0].message.content
+
+
+async def once(task, tuner):
+    return WorkflowOutput(answer=await ask(tuner))
+
+
+class SaysNothing:
+    async def judge(self, task, episode):
+        raise JudgeError("cannot tell")
+
+
+async def test_a_workflow_that_returns_is_judged(run_one):
+    episode = await run_one(once)
+    assert (episode.stop_reason, episode.error) == (StopReason.COMPLETED, None)
+    assert episode.verdict == Verdict(1.0, passed=True, judged_by="AnswerJudge")
+    assert episode.output.answer == "4"
+    assert len(episode.turns) == len(episode.timelines) == 1
+    assert episode.metrics["turns"] == 1
+    assert episode.metrics["prompt_tokens"] == len(episode.turns[0].prompt_ids)
+    assert episode.metrics["output_tokens"] == len(episode.turns[0].output_ids)
+    assert episode.metrics["seconds"] > 0
+    assert openai_app()._endpoints == {}
+
+
+async def test_a_reward_of_the_workflow_is_the_verdict_and_the_judge_is_not_asked(run_one):
+    async def workflow(task, tuner):
+        return WorkflowOutput(answer="4", reward=True, metrics={"steps": 3, "neat": True})
+
+    episode = await run_one(workflow, judge=SaysNothing())
+    assert episode.verdict == Verdict(1.0, metrics={"steps": 3.0, "neat": 1.0}, judged_by="workflow")
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), "1.0"])
+async def test_a_reward_that_is_no_finite_number_is_no_reward(run_one, reward):
+    async def workflow(task, tuner):
+        return WorkflowOutput(answer="4", reward=reward)
+
+    episode = await run_one(workflow)
+    assert (episode.stop_reason, episode.verdict) == (StopReason.ERROR, None)
+    assert (episode.error.stage, episode.error.kind) == ("judge", "JudgeError")
+    assert "the workflow" in episode.error.message
+    assert str(reward) in episode.error.message
+
+
+async def test_no_reward_and_no_judge_is_an_error_that_names_the_key(chat_format, make_setup):
+    setup = make_setup(once)
+    setup = RolloutSetup(setup.policy, chat_format, setup.workflow_factory, None, 20, 30.0, 30.0)
+    episode = await run_episode(HI_TASK, setup, episode_id="x", seed=1, sampling=Sampling(max_tokens=9))
+    assert (episode.stop_reason, episode.verdict, episode.error.stage) == (StopReason.ERROR, None, "judge")
+    assert "astune.task_judge.judge_protocol" in episode.error.message
+
+
+async def test_a_workflow_that_raises_keeps_its_turns_and_its_own_traceback(run_one):
+    async def workflow(task, tuner):
+        await ask(tuner)
+        return [][1]
+
+    episode = await run_one(workflow)
+    assert (episode.stop_reason, episode.verdict, episode.output) == (StopReason.ERROR, None, None)
+    assert (episode.error.stage, episode.error.kind) == ("workflow", "IndexError")
+    assert episode.error.message == "list index out of range"
+    assert "return [][1]" in episode.error.traceback
+    assert len(episode.turns) == 1
+
+
+async def test_a_workflow_whose_constructor_raises_is_an_error(run_one):
+    class Broken(Workflow):
+        def __init__(self):
+            raise OSError("no disk")
+
+        async def execute(self, task, tuner): ...
+
+    episode = await run_one(Broken)
+    assert (episode.error.stage, episode.error.kind, episode.error.message) == ("workflow", "OSError", "no disk")
+
+
+async def test_the_wrong_return_type_is_an_error(run_one):
+    async def workflow(task, tuner):
+        return "4"
+
+    episode = await run_one(workflow)
+    assert (episode.stop_reason, episode.error.kind) == (StopReason.ERROR, "WorkflowError")
+    assert "returned '4' (str); expected astune.WorkflowOutput" in episode.error.message
+
+
+async def test_sys_exit_and_a_stray_cancellation_end_the_episode_only(run_one):
+    async def leaves(task, tuner):
+        sys.exit(3)
+
+    async def cancels(task, tuner):
+        raise asyncio.CancelledError
+
+    assert "sys.exit(3)" in (await run_one(leaves)).error.message
+    assert "cancelled by its own code" in (await run_one(cancels)).error.message
+
+
+async def test_a_workflow_that_never_ends_times_out(run_one):
+    cancelled = []
+
+    async def workflow(task, tuner):
+        await ask(tuner)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+
+    episode = await run_one(workflow, episode_timeout=0.2)
+    assert (episode.stop_reason, episode.verdict) == (StopReason.TIMEOUT, None)
+    assert (episode.error.stage, episode.error.kind) == ("workflow", "TimeoutError")
+    assert "0.2 s (astune.rollout.episode_timeout)" in episode.error.message
+    assert cancelled == [True]
+    assert len(episode.turns) == 1
+
+
+async def test_a_workflow_that_answers_to_being_cancelled_has_still_timed_out(run_one):
+    async def workflow(task, tuner):
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return WorkflowOutput(answer="4")
+
+    episode = await run_one(workflow, episode_timeout=0.05)
+    assert (episode.stop_reason, episode.verdict, episode.output) == (StopReason.TIMEOUT, None, None)
+
+
+async def test_a_workflow_that_ignores_being_cancelled_is_left_behind_without_a_model(make_setup, monkeypatch, caplog):
+    monkeypatch.setattr(episode_module, "CANCEL_GRACE", 0.05)
+    release, refusals = asyncio.Event(), []
+
+    async def workflow(task, tuner):
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+        try:
+            await tuner.chat(ChatRequest(HI))
+        except Exception as error:
+            refusals.append(error)
+        raise ValueError("nobody looks at this")
+
+    setup = make_setup(workflow, episode_timeout=0.05)
+    before = asyncio.all_tasks()
+    episode = await run_episode(HI_TASK, setup, episode_id="x", seed=1, sampling=Sampling(max_tokens=9))
+    assert episode.stop_reason is StopReason.TIMEOUT
+    assert "is left behind" in caplog.text
+    release.set()
+    await asyncio.wait(asyncio.all_tasks() - before)
+    assert "is over" in str(refusals[0])
+    assert setup.policy.calls == []
+
+
+async def test_cancelling_an_episode_cancels_its_workflow_and_is_passed_on(make_setup):
+    begun, ended = asyncio.Event(), []
+
+    async def workflow(task, tuner):
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    work = run_episode(HI_TASK, make_setup(workflow), episode_id="x", seed=1, sampling=Sampling(max_tokens=9))
+    job = asyncio.create_task(work)
+    await begun.wait()
+    job.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    assert ended == [True]
+
+
+async def endless(task, tuner):
+    messages = list(HI)
+    while True:
+        messages.append({"role": "assistant", "content": await ask(tuner, messages)})
+        messages.append({"role": "user", "content": "Are you sure?"})
+
+
+async def test_running_out_of_turns_is_judged_without_an_answer(run_one):
+    episode = await run_one(endless, lambda prompt: "4", max_turns=3)
+    assert (episode.stop_reason, episode.output, episode.reward) == (StopReason.MAX_TURNS, None, 0.0)
+    assert (episode.error.stage, episode.error.kind) == ("workflow", "TooManyTurns")
+    assert "max_turns is 3" in episode.error.message
+    assert "endless" in episode.error.traceback
+    assert len(episode.turns) == 3
+
+
+async def test_running_out_of_context_is_judged_without_an_answer(run_one):
+    episode = await run_one(endless, lambda prompt: "4", context_length=100)
+    assert (episode.stop_reason, episode.output, episode.reward) == (StopReason.CONTEXT_OVERFLOW, None, 0.0)
+    assert (episode.error.stage, episode.error.kind) == ("workflow", "ContextOverflow")
+    assert len(episode.turns) > 1
+
+
+async def test_a_limit_that_the_agent_swallows_is_seen_and_its_answer_is_judged(run_one):
+    async def workflow(task, tuner):
+        try:
+            await endless(task, tuner)
+        except Exception:
+            return WorkflowOutput(answer="4")
+
+    episode = await run_one(workflow, lambda prompt: "4", max_turns=2)
+    assert (episode.stop_reason, episode.output.answer, episode.reward) == (StopReason.MAX_TURNS, "4", 1.0)
+
+
+async def test_a_bug_that_follows_from_a_limit_counts_as_the_limit(run_one):
+    async def workflow(task, tuner):
+        try:
+            await endless(task, tuner)
+        except Exception:
+            answer = None
+        return WorkflowOutput(answer=answer.strip())
+
+    episode = await run_one(workflow, lambda prompt: "4", max_turns=2)
+    assert (episode.stop_reason, episode.error.kind, episode.reward) == (StopReason.MAX_TURNS, "TooManyTurns", 0.0)
+    assert "AttributeError" in episode.error.traceback
+
+
+async def test_without_a_judge_a_limit_leaves_no_verdict(chat_format, make_setup):
+    policy = make_setup(endless, lambda prompt: "4").policy
+    setup = RolloutSetup(policy, chat_format, as_workflow(endless), None, 2, 30.0, 30.0)
+    episode = await run_episode(HI_TASK, setup, episode_id="x", seed=1, sampling=Sampling(max_tokens=9))
+    assert (episode.stop_reason, episode.verdict) == (StopReason.MAX_TURNS, None)
+
+
+@pytest.mark.parametrize("swallow", [False, True])
+async def test_a_policy_that_fails_is_never_the_agents_fault(run_one, swallow):
+    async def workflow(task, tuner):
+        try:
+            await ask(tuner)
+        except Exception:
+            if not swallow:
+                raise
+        return WorkflowOutput(answer="4", reward=1.0)
+
+    episode = await run_one(workflow, answers=())
+    assert (episode.stop_reason, episode.verdict) == (StopReason.ERROR, None)
+    assert (episode.error.stage, episode.error.kind) == ("policy", "PolicyError")
+    assert "has 0 answers" in episode.error.message
+
+
+async def test_a_refused_option_that_the_agent_gets_over_is_no_error(run_one):
+    async def workflow(task, tuner):
+        client = tuner.openai_client()
+        try:
+            await client.chat.completions.create(model="m", messages=HI, stop="\n")
+        except Exception:
+            return WorkflowOutput(answer=await ask(tuner))
+
+    assert (await run_one(workflow)).stop_reason is StopReason.COMPLETED
+
+
+async def test_a_refused_option_that_the_agent_does_not_get_over_names_itself(run_one):
+    async def workflow(task, tuner):
+        await tuner.openai_client().chat.completions.create(model="m", messages=HI, stop="\n")
+
+    episode = await run_one(workflow)
+    assert (episode.error.stage, episode.error.kind) == ("workflow", "BadRequestError")
+    assert "stop" in episode.error.message
+
+
+async def test_a_judge_that_raises_leaves_no_verdict(run_one):
+    episode = await run_one(once, judge=SaysNothing())
+    assert (episode.stop_reason, episode.verdict) == (StopReason.ERROR, None)
+    assert (episode.error.stage, episode.error.kind, episode.error.message) == ("judge", "JudgeError", "cannot tell")
+    assert episode.output.answer == "4"
+
+
+async def test_a_judge_that_never_ends_times_out(run_one):
+    class Slow:
+        async def judge(self, task, episode):
+            await asyncio.Event().wait()
+
+    episode = await run_one(once, judge=Slow(), judge_timeout=0.05)
+    assert (episode.stop_reason, episode.error.stage) == (StopReason.ERROR, "judge")
+    assert "longer than 0.05 s (astune.task_judge.timeout)" in episode.error.message
+
+
+async def test_a_judges_own_timeout_error_is_not_taken_for_ours(run_one):
+    class Offline:
+        async def judge(self, task, episode):
+            raise asyncio.TimeoutError("no answer from the judge's server")
+
+    assert "no answer from" in (await run_one(once, judge=Offline())).error.message
+
+
+@pytest.mark.parametrize("verdict", [1.0, None, Verdict(float("nan")), Verdict(1.0, metrics={"a": float("inf")})])
+async def test_a_verdict_that_is_none_is_an_error(run_one, verdict):
+    class Wrong:
+        async def judge(self, task, episode):
+            return verdict
+
+    episode = await run_one(once, judge=Wrong())
+    assert (episode.stop_reason, episode.verdict, episode.error.stage) == (StopReason.ERROR, None, "judge")
+
+
+async def test_an_agent_that_ends_on_a_tool_call_is_warned_about(run_one, caplog):
+    async def workflow(task, tuner):
+        tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+        await tuner.openai_client().chat.completions.create(model="m", messages=HI, tools=tools)
+        return WorkflowOutput(answer="4")
+
+    with caplog.at_level(logging.WARNING):
+        await run_one(workflow, ['<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'])
+    assert "test/t1/0 ended on a tool call" in caplog.text
