@@ -43,7 +43,7 @@ class Task:
     messages: tuple[Mapping[str, Any], ...] = ()
     """Conversation to start from, in OpenAI's shape, when the task is more than one question."""
     answer: str | None = None
-    """The reference answer for the judge. The workflow never sees it."""
+    """The reference answer, for the judge, or for a workflow that returns the reward itself. Not for the agent."""
     env_type: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """The whole row as it was read."""
