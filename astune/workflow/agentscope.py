@@ -9,8 +9,9 @@ What to know when an agent is trained on AgentScope 2.x (`training_defaults` tak
   episode like any other, and the history after them is a new timeline.
 - The default formatter leaves reasoning out of the next prompt. `formatter=DeepSeekChatFormatter()`, given to
   `tuner.model`, keeps it.
-- Structured output asks for a forced tool call, which a policy cannot promise: the request is refused, and
-  AgentScope tries again without force.
+- A policy cannot be forced to call a tool (`tool_choice` "required" or a name), so such a request is refused.
+  `model.generate_structured_output` then asks again without force; `agent.reply(structured_schema=...)` forces
+  only when `max_iters` is used up, and fails there.
 - An agent keeps its history in `agent.state`: make one per episode.
 
 On 1.x: `structured_model` needs a forced tool call and fails; `OpenAIMultiAgentFormatter` and `PlanNotebook`

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import threading
 
 import httpx
@@ -12,6 +13,7 @@ from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatRequest
 from astune.errors import RolloutError
 from astune.testing import write_test_model_dir
+from astune.workflow.http_server import http_server
 from astune.workflow.openai_app import openai_app
 
 HI = [{"role": "user", "content": "Hi"}]
@@ -292,6 +294,11 @@ async def test_there_is_one_server_for_all_episodes(make_tuner):
     urls = [make_tuner(["Hello"])[0].base_url() for _ in range(3)]
     assert len({url.split("/")[2] for url in urls}) == 1
     assert sum(thread.name == "astune-http" for thread in threading.enumerate()) == 1
+
+
+def test_small_answers_are_not_held_back_for_more():
+    """asyncio turns Nagle's algorithm off only where the listening socket names its protocol."""
+    assert http_server()._socket.proto == socket.IPPROTO_TCP
 
 
 async def test_raw_responses_work(make_tuner):
