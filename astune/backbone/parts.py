@@ -6,7 +6,6 @@ from typing import Literal
 
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.chat_format import ChatFormat
-from astune.errors import ConfigError
 from astune.plugins import load_plugin
 from astune.rollout.setup import RolloutSetup
 from astune.task_judge import make_judge
@@ -17,12 +16,9 @@ from astune.workflow.workflow_base import as_workflow
 
 def rollout_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat) -> RolloutSetup:
     """Workflow and judge of the configuration around a policy."""
-    if config.rollout.agentscope_learn_protocol is None:
-        raise ConfigError(
-            "astune.rollout.agentscope_learn_protocol is not set: name your workflow, "
-            "for example 'agent.py:MyWorkflow' or 'package.module:MyWorkflow'"
-        )
-    workflow = load_plugin(config.rollout.agentscope_learn_protocol, kind="workflow")
+    protocol = config.rollout.agentscope_learn_protocol
+    assert protocol is not None, "astune.config.rules refuses a configuration without a workflow"
+    workflow = load_plugin(protocol, kind="workflow")
     return RolloutSetup(
         policy=policy,
         chat_format=chat_format,

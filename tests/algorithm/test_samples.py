@@ -79,5 +79,5 @@ def test_an_estimator_that_gives_the_wrong_number_of_values_is_named() -> None:
         return [1.0]
 
     group = Group(TASK, (episode("a", 1.0, 3), episode("b", 0.0, 3)))
-    with pytest.raises(TrainingError, match="broken.*2 rewards of task 't'"):
+    with pytest.raises(TrainingError, match=r"broken.*2 rewards of task 't'"):
         to_samples([group], broken)

@@ -73,7 +73,7 @@ class LocalLearner:
 
     def _backward(self, batch: MicroBatch) -> dict[str, float]:
         """Add the gradient of one micro-batch; its share of each figure of the whole update."""
-        with self._loaded.autocast():
+        with self._loaded.training():
             output = self._loaded.model(
                 input_ids=batch.tokens,
                 position_ids=batch.positions,
@@ -81,10 +81,10 @@ class LocalLearner:
                 logits_to_keep=batch.predictors,
                 layout=batch.layout,
             )
-        logprobs = torch.log_softmax(output.logits[0].float() / batch.temperatures[:, None], dim=-1)
-        logprob = logprobs[batch.source, batch.target]
-        loss = (self._loss(logprob, batch.sampled, batch.advantage, self._algorithm) * batch.weight).sum()
-        loss.backward()  # type: ignore[no-untyped-call]
+            logprobs = torch.log_softmax(output.logits[0].float() / batch.temperatures[:, None], dim=-1)
+            logprob = logprobs[batch.source, batch.target]
+            loss = (self._loss(logprob, batch.sampled, batch.advantage, self._algorithm) * batch.weight).sum()
+            loss.backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
             difference = logprob - batch.sampled
             ratio = difference.exp()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import shutil
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,12 +43,17 @@ class LoadedModel:
     device: torch.device
     dtype: torch.dtype
     context_length: int
+    checkpointing: bool
 
-    def autocast(self) -> AbstractContextManager[Any]:
-        """Training computes in the precision of sampling."""
-        if self.dtype == torch.float32:
-            return nullcontext()
-        return torch.autocast(self.device.type, self.dtype)
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Compute as in sampling, so that probabilities agree: the same precision, no dropout. Recomputing
+        activations is the one thing for which transformers wants the model in training mode."""
+        precision = nullcontext() if self.dtype == torch.float32 else torch.autocast(self.device.type, self.dtype)
+        self.model.train(self.checkpointing)
+        with precision:
+            yield
+        self.model.eval()
 
     def copy_to_sampler(self) -> None:
         if self.sampling_model is self.model:
@@ -84,20 +90,21 @@ def load_model(config: ModelConfig) -> LoadedModel:
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ModelError(f"astune.model.device is {name!r}, but torch sees no CUDA device; use 'auto' or 'cpu'")
     device = torch.device(name)
-    dtype = (
-        DTYPES[config.dtype] if config.dtype != "auto" else DTYPES["bfloat16" if device.type == "cuda" else "float32"]
-    )
+    auto = "bfloat16" if device.type == "cuda" else "float32"
+    dtype = DTYPES[auto if config.dtype == "auto" else config.dtype]
     model = _from_pretrained(directory).to(device)
-    model.eval()  # no dropout: the sampler's and the learner's probabilities must agree
+    model.eval()
     if config.gradient_checkpointing:
-        model.gradient_checkpointing_enable()
+        model.activation_checkpointing_enable()
     sampling_model = model if dtype == torch.float32 else copy.deepcopy(model).to(dtype).requires_grad_(False)
     made_for = int(model.config.get_text_config().max_position_embeddings)
     if config.max_model_len is not None and config.max_model_len > made_for:
         raise ModelError(
-            f"astune.model.max_model_len is {config.max_model_len}, but {directory.name} was made for {made_for}"
+            f"astune.model.max_model_len is {config.max_model_len}, but the model in {directory} was made for "
+            f"{made_for} tokens"
         )
-    return LoadedModel(model, sampling_model, directory, device, dtype, config.max_model_len or made_for)
+    context_length = config.max_model_len or made_for
+    return LoadedModel(model, sampling_model, directory, device, dtype, context_length, config.gradient_checkpointing)
 
 
 def _from_pretrained(directory: Path) -> Any:

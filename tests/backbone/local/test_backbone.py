@@ -1,0 +1,153 @@
+"""Whole runs of the local backbone with the shipped model, on CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from astune.backbone.local import LocalBackbone
+from astune.config.load import load_config
+from astune.errors import AstuneError, ConfigError
+from astune.monitor.episodes import read_episodes
+from astune.monitor.metrics import read_metrics
+from astune.types import RunReport
+
+AGENT = Path(__file__).with_name("agent.py")
+TIMES = ("time", "throughput", "seconds")
+
+
+def write_job(folder: Path, tasks: int = 6, broken: int = 0) -> Path:
+    rows = [{"query": f"What is {n} plus {n}?", "answer": str(2 * n), "broken": n < broken} for n in range(tasks)]
+    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "held.jsonl").write_text(json.dumps({"query": "What is 8 minus 2?", "answer": "6"}))
+    config = {
+        "project_name": "test",
+        "experiment_name": "job",
+        "runs_dir": str(folder / "runs"),
+        "task_reader": {"jsonl": {"training": {"file_path": "train.jsonl"}, "validation": {"file_path": "held.jsonl"}}},
+        "rollout": {"agentscope_learn_protocol": f"{AGENT}:Asker", "num_repeat": 3, "max_tokens": 8},
+        "trainer": {"total_steps": 4, "tasks_per_step": 2, "learning_rate": 1e-3},
+        "evaluation": {"every": 2},
+        "monitor": {"progress": "off", "tensorboard": False},
+    }
+    (folder / "job.yaml").write_text(json.dumps({"astune": config}))
+    return folder / "job.yaml"
+
+
+def run_job(conf: Path, *overrides: str, resume: bool = False) -> RunReport:
+    return LocalBackbone().run(load_config(conf, overrides, resume=resume))
+
+
+def timeless(report: RunReport) -> list[dict[str, Any]]:
+    rows = read_metrics(report.run_dir / "metrics.jsonl")
+    return [{k: v for k, v in row.items() if not any(part in k.split("/") for part in TIMES)} for row in rows]
+
+
+def weights(report: RunReport, step: int) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    return load_file(report.run_dir / "checkpoints" / f"step_{step:06d}" / "model.safetensors")
+
+
+def test_a_run_leaves_metrics_episodes_and_a_checkpoint(tmp_path: Path) -> None:
+    report = run_job(write_job(tmp_path))
+    assert (report.status, report.steps) == ("completed", 4)
+    rows = read_metrics(report.run_dir / "metrics.jsonl")
+    trained = [row for row in rows if "reward/mean" in row]
+    assert [row["step"] for row in trained] == [1, 2, 3, 4]
+    assert [row["step"] for row in rows if "eval/greedy/reward" in row] == [0, 2, 4]
+    for row in trained:
+        assert row["episodes/total"] == 6 and row["turns/mean"] == 2
+        if "loss" in row:
+            assert row["tokens/packed"] <= row["tokens/flattened"]
+            assert row["kl/sampler"] < 1e-6
+    episodes = list(read_episodes(report.run_dir / "episodes" / "train.jsonl"))
+    assert len(episodes) == 24 and all(record.episode.reward is not None for record in episodes)
+    assert weights(report, 4)
+
+
+def test_a_seed_gives_the_same_run_bit_for_bit(tmp_path: Path) -> None:
+    conf = write_job(tmp_path)
+    first, second, other = run_job(conf), run_job(conf), run_job(conf, "astune.seed=7")
+    assert second.run_dir.name == "job-2"
+    assert timeless(first) == timeless(second) != timeless(other)
+    a, b = weights(first, 4), weights(second, 4)
+    assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_resumed_run_equals_one_that_was_never_stopped(tmp_path: Path) -> None:
+    conf = write_job(tmp_path)
+    straight = run_job(conf)
+    half = run_job(conf, "astune.trainer.total_steps=2", "astune.experiment_name=half", "astune.evaluation.after=false")
+    resumed = run_job(conf, "astune.experiment_name=half", resume=True)
+    assert resumed.run_dir == half.run_dir
+    assert [row for row in timeless(resumed) if row["step"] > 2] == [
+        row for row in timeless(straight) if row["step"] > 2
+    ]
+    a, b = weights(straight, 4), weights(resumed, 4)
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_failed_episodes_are_counted_and_never_scored_as_zero(tmp_path: Path) -> None:
+    report = run_job(write_job(tmp_path, tasks=2, broken=1), "astune.trainer.total_steps=1")
+    (row,) = [row for row in read_metrics(report.run_dir / "metrics.jsonl") if "episodes/total" in row]
+    assert (row["episodes/failed"], row["episodes/unjudged"], row["stop/error"]) == (3, 3, 3)
+    records = list(read_episodes(report.run_dir / "episodes" / "train.jsonl"))
+    failed = [record.episode for record in records if record.episode.error]
+    assert len(failed) == 3
+    assert all(episode.reward is None and len(episode.turns) == 2 for episode in failed)
+    assert "this task always fails" in str(failed[0].error)
+
+
+def test_several_updates_per_step(tmp_path: Path) -> None:
+    report = run_job(write_job(tmp_path), "astune.trainer.updates_per_step=3", "astune.trainer.total_steps=1")
+    assert report.status == "completed"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("astune.trainer.tasks_per_step=9", "tasks_per_step is 9, but there are only 6 training tasks"),
+        ("astune.algorithm.loss=ppo", r"there is no 'ppo'.*There are: ppo_clip, reinforce"),
+        ("astune.rollout.agentscope_learn_protocol=null", "agentscope_learn_protocol: not set"),
+        ("astune.algorithm.advantage=grbo", "Did you mean 'grpo'"),
+    ],
+)
+def test_bad_settings_stop_before_a_run_folder_is_made(tmp_path: Path, override: str, message: str) -> None:
+    with pytest.raises(AstuneError, match=message):
+        run_job(write_job(tmp_path), override)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_resume_without_a_run_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no run"):
+        run_job(write_job(tmp_path), resume=True)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_ctrl_c_saves_and_the_run_can_go_on(tmp_path: Path) -> None:
+    conf = write_job(tmp_path)
+    launcher = Path(__file__).parents[3] / "launcher.py"
+    command = [sys.executable, str(launcher), "--conf", str(conf), "astune.trainer.total_steps=100000"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ)
+    metrics = tmp_path / "runs" / "test" / "job" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (metrics.exists() and "reward/mean" in metrics.read_text()):
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "--resume" in output
+    done = max(row["step"] for row in read_metrics(metrics))
+    resumed = run_job(conf, f"astune.trainer.total_steps={done + 1}", resume=True)
+    assert resumed.steps == done + 1

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from astune.backbone.local.learner import LocalLearner
+from astune.backbone.local.model import load_model
+from astune.backbone.local.sampler import Sampler
+from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
+from astune.errors import ModelError, TrainingError
+from astune.types import Sample, Sampling, Span, Timeline
+
+
+def learner_over(model_dir: Path, **trainer: Any) -> tuple[LocalLearner, Sampler]:
+    loaded = load_model(ModelConfig(path=str(model_dir), device="cpu"))
+    sampler = Sampler(loaded.sampling_model, slots=4, context_length=128)
+    settings = TrainerConfig(**({"learning_rate": 0.01} | trainer))
+    return LocalLearner(loaded, sampler, AlgorithmConfig(), settings, total_updates=10), sampler
+
+
+async def sampled(sampler: Sampler, prompt: list[int], advantage: float) -> Sample:
+    generation = await sampler.generate(prompt, Sampling(max_tokens=6, seed=len(prompt)))
+    tokens = (*prompt, *generation.output_ids)
+    mask = (False,) * len(prompt) + (True,) * 6
+    spans = (Span(0, len(prompt), len(tokens), 0, 1.0, True),)
+    line = Timeline("a", tokens, mask, (0.0,) * len(prompt) + generation.logprobs, spans)
+    return Sample(line, (advantage,), 1 / 12, "t", f"e{advantage}")
+
+
+async def good_and_bad(sampler: Sampler) -> list[Sample]:
+    return [await sampled(sampler, [1, 2, 3], 1.0), await sampled(sampler, [1, 2, 3, 4], -1.0)]
+
+
+async def test_an_update_makes_the_better_answer_likelier_and_the_worse_less_likely(model_dir: Path) -> None:
+    learner, sampler = learner_over(model_dir)
+    samples = await good_and_bad(sampler)
+    first = learner.update(samples)
+    second = learner.update(samples)
+    assert first["kl/sampler"] < 1e-8  # before the first update, the weights are those that sampled
+    assert first["updates/skipped"] == 0 and first["grad_norm"] > 0
+    assert second["loss"] < first["loss"]
+    assert second["kl/sampler"] > 1e-6
+
+
+async def test_a_gradient_that_is_not_finite_is_skipped_and_the_run_goes_on(model_dir: Path) -> None:
+    learner, sampler = learner_over(model_dir, max_skipped_updates=2)
+    samples = await good_and_bad(sampler)
+    before = {name: value.clone() for name, value in learner._loaded.model.state_dict().items()}
+    broken = [Sample(s.timeline, (float("nan"),), s.weight, s.task_id, s.episode_id) for s in samples]
+    assert learner.update(broken)["updates/skipped"] == 1
+    assert all(torch.equal(value, before[name]) for name, value in learner._loaded.model.state_dict().items())
+    assert learner.update(samples)["updates/skipped"] == 0
+    assert learner.update(broken)["updates/skipped"] == learner.update(broken)["updates/skipped"] == 1
+    with pytest.raises(TrainingError, match="max_skipped_updates"):
+        learner.update(broken)
+
+
+async def test_a_saved_learner_goes_on_exactly_where_it_stopped(model_dir: Path, tmp_path: Path) -> None:
+    learner, sampler = learner_over(model_dir, warmup_steps=3, lr_schedule="linear")
+    samples = await good_and_bad(sampler)
+    learner.update(samples)
+    learner.publish()
+    learner.save(tmp_path / "saved")
+    restored, restored_sampler = learner_over(model_dir, warmup_steps=3, lr_schedule="linear")
+    restored.load(tmp_path / "saved")
+    assert restored_sampler.policy_version == sampler.policy_version == 1
+    assert restored.update(samples) == learner.update(samples)
+    pairs = zip(restored._loaded.model.parameters(), learner._loaded.model.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+async def test_what_was_saved_is_a_model_that_transformers_loads(model_dir: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    learner, _ = learner_over(model_dir)
+    learner.save(tmp_path / "saved")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+    pairs = zip(loaded.parameters(), learner._loaded.model.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [("constant", [0.5, 1.0, 1.0, 1.0]), ("linear", [0.5, 1.0, 1.0, 0.875]), ("cosine", [0.5, 1.0, 1.0, 0.9619])],
+)
+def test_learning_rate_schedules(model_dir: Path, schedule: str, expected: list[float]) -> None:
+    learner, _ = learner_over(model_dir, learning_rate=1.0, warmup_steps=2, lr_schedule=schedule)
+    rates = []
+    for update in range(4):
+        learner.updates = update
+        rates.append(learner._learning_rate())
+    assert rates == pytest.approx(expected, abs=1e-3)
+
+
+async def test_sampling_in_bfloat16_follows_the_float32_weights(model_dir: Path) -> None:
+    loaded = load_model(ModelConfig(path=str(model_dir), device="cpu", dtype="bfloat16"))
+    sampler = Sampler(loaded.sampling_model, slots=4, context_length=128)
+    learner = LocalLearner(loaded, sampler, AlgorithmConfig(), TrainerConfig(learning_rate=0.01), 10)
+    samples = await good_and_bad(sampler)
+    figures = learner.update(samples)
+    assert 0 < figures["kl/sampler"] < 0.05
+    learner.publish()
+    for trained, sampling in zip(loaded.model.parameters(), loaded.sampling_model.parameters(), strict=True):
+        assert trained.dtype == torch.float32 and torch.equal(trained.to(torch.bfloat16), sampling)
+
+
+async def test_gradient_checkpointing_computes_layers_twice_and_changes_nothing(model_dir: Path) -> None:
+    figures, passes = [], []
+    for checkpointing in (False, True):
+        config = ModelConfig(path=str(model_dir), device="cpu", gradient_checkpointing=checkpointing)
+        loaded = load_model(config)
+        sampler = Sampler(loaded.sampling_model, slots=4, context_length=128)
+        learner = LocalLearner(loaded, sampler, AlgorithmConfig(), TrainerConfig(), 10)
+        samples = await good_and_bad(sampler)
+        calls: list[int] = []
+        loaded.model.model.layers[0].mlp.register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
+        figures.append(learner.update(samples))
+        passes.append(len(calls))
+    assert passes == [1, 2]
+    assert figures[0] == pytest.approx(figures[1])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"path": "/no/such/folder"}, "there is no folder '/no/such/folder'"),
+        ({"max_model_len": 1000}, "max_model_len is 1000, but the model in .* was made for 512"),
+    ],
+)
+def test_a_model_that_cannot_be_used_is_explained(model_dir: Path, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        load_model(ModelConfig(**({"path": str(model_dir), "device": "cpu"} | change)))
+
+
+def test_a_folder_without_a_model_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"has no config\.json"):
+        load_model(ModelConfig(path=str(tmp_path), device="cpu"))
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
+    with pytest.raises(ModelError, match="does not load"):
+        load_model(ModelConfig(path=str(tmp_path), device="cpu"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_cuda_without_a_device_is_explained(model_dir: Path) -> None:
+    with pytest.raises(ModelError, match="no CUDA device"):
+        load_model(ModelConfig(path=str(model_dir), device="cuda"))
