@@ -37,7 +37,7 @@ class Phase:
 
     def add(self, episode: Episode) -> None:
         self.done += 1
-        self.failed += episode.error is not None or episode.stop_reason is StopReason.TIMEOUT
+        self.failed += episode.stop_reason in (StopReason.ERROR, StopReason.TIMEOUT)
         self.tokens += sum(len(turn.output_ids) for turn in episode.turns)
         if episode.reward is not None:
             self.rewards.append(episode.reward)

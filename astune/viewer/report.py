@@ -33,6 +33,7 @@ from astune.viewer.run_data import (
 )
 
 TEMPLATES = Path(__file__).parent / "page"
+MOST_DEBUG_EPISODES = 20
 SMALL_CHARTS = (
     "reward/mean",
     "loss",
@@ -57,7 +58,8 @@ def write_report(run_dir: Path) -> Path:
     run = RunDir(run_dir)
     metrics = read_metrics(run.metrics_path) if run.metrics_path.exists() else []
     config = _flat(yaml.safe_load(run.config_path.read_text(encoding="utf-8")))
-    heads = {phase: read_heads(run_dir, phase) for phase in ("train", *(f"eval/{d}" for d in decodings(metrics)))}
+    phases = ("debug", "train", *(f"eval/{decoding}" for decoding in decodings(metrics)))
+    heads = {phase: read_heads(run_dir, phase) for phase in phases}
     pieces = _pieces(run, config)
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
@@ -74,6 +76,7 @@ def write_report(run_dir: Path) -> Path:
         failures=failures(heads),
         pairs=_pair_cards(run_dir, heads, pieces),
         training=_training_cards(run_dir, heads["train"], pieces),
+        debug=_debug_cards(run_dir, heads["debug"], pieces),
         changed=_changed(config),
         config=config,
     )
@@ -116,6 +119,10 @@ def verdict_line(metrics: Metrics, heads: Mapping[str, Sequence[Head]]) -> str:
             word = _change(heads[f"eval/{decoding}"], first, last)
             return f"{word}: held-out {row['figure']} {ends}, {decoding}, after {last['step']} steps."
     rewards = series(metrics, "reward/mean")
+    if heads["debug"]:
+        share = Share.of(heads["debug"])
+        mean = "none was judged" if share is None else f"mean score {share.mean:.3g}"
+        return f"Debug run: {len(heads['debug'])} episodes, {mean}; nothing was trained."
     if not rewards:
         return "No step was finished."
     return f"Mean reward in training {rewards[0][1]:.3f} → {rewards[-1][1]:.3f}; no held-out tasks before and after."
@@ -232,3 +239,9 @@ def _training_cards(run: Path, heads: Sequence[Head], pieces: Pieces | None) -> 
         ]
         for step, examples in chosen.items()
     }
+
+
+def _debug_cards(run: Path, heads: Sequence[Head], pieces: Pieces | None) -> list[Card]:
+    shown = heads[:MOST_DEBUG_EPISODES]
+    records = read_records(run, "debug", shown)
+    return [card(f"debug{h.line}", records[h.line].episode.episode_id, records[h.line].episode, pieces) for h in shown]

@@ -78,13 +78,11 @@ class Share:
 
     @classmethod
     def of(cls, heads: Sequence[Head]) -> Share | None:
-        """None if no episode was judged. Where the judge knows success, an episode that was not judged has failed."""
+        """Of the episodes that were judged, as in the metrics; None if none was."""
         scores = [head.score for head in heads if head.score is not None]
         if not scores:
             return None
         successes = all(head.passed is not None for head in heads if head.reward is not None)
-        if successes:
-            scores += [0.0] * (len(heads) - len(scores))
         count = len(scores)
         mean = math.fsum(scores) / count
         variance = math.fsum((score - mean) ** 2 for score in scores) / count

@@ -1,0 +1,132 @@
+"""The debug backbone: the same tasks, workflow, judge and model as in training, in one thread, without time limits."""
+
+from __future__ import annotations
+
+import asyncio
+import bdb
+import contextlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from rich.console import Console
+
+from astune.backbone.debug.screen import Screen
+from astune.backbone.debug.showing_policy import ShowingPolicy
+from astune.backbone.parts import read_tasks, rollout_setup, sampling_for
+from astune.config.load import LoadedConfig
+from astune.config.schema import AstuneConfig, Config
+from astune.context_tracker.chat_format import ChatFormat
+from astune.errors import TaskError
+from astune.monitor import EpisodeLog, RunDir
+from astune.rollout.episode import run_episode
+from astune.rollout.group import episode_seed
+from astune.rollout.setup import RolloutSetup
+from astune.types import Episode, Policy, RunReport, Task
+
+MakePolicy = Callable[[AstuneConfig], tuple[Policy, ChatFormat]]
+
+
+def local_policy(config: AstuneConfig) -> tuple[Policy, ChatFormat]:
+    """The model of `astune.model`, in this process."""
+    from astune.backbone.local.setup import load_policy
+
+    _, sampler, chat_format = load_policy(config)
+    return sampler, chat_format
+
+
+class DebugBackbone:
+    """Runs `astune.debug.num_tasks` tasks, `num_repeat` attempts at each, and shows every model call as it happens.
+
+    `breakpoint()` in the workflow or the judge stops in the terminal: nothing else runs, no bar is drawn, and no
+    time limit is counted. Quitting the debugger ends the run. The episodes are kept in `runs/<project>/<name>-debug`.
+    """
+
+    name: ClassVar[str] = "debug"
+    honours: ClassVar[frozenset[str]] = frozenset(
+        {
+            "astune.project_name",
+            "astune.experiment_name",
+            "astune.runs_dir",
+            "astune.seed",
+            "astune.model",
+            "astune.task_reader",
+            "astune.rollout",
+            "astune.task_judge",
+            "astune.debug",
+        }
+    )
+    ignored_sections: ClassVar[frozenset[str]] = frozenset(
+        {"astune.algorithm", "astune.trainer", "astune.evaluation", "astune.monitor", "astune.resume"}
+    )
+
+    def __init__(self, console: Console | None = None, make_policy: MakePolicy = local_policy) -> None:
+        self._screen = Screen(console or Console(highlight=False))
+        self._make_policy = make_policy
+
+    def run(self, loaded: LoadedConfig) -> RunReport:
+        config = loaded.config.astune
+        tasks = _tasks(config)
+        policy, chat_format = self._make_policy(config)
+        showing = ShowingPolicy(policy, chat_format, self._screen)
+        setup = rollout_setup(config, showing, chat_format)
+        setup = replace(setup, episode_timeout=math.inf, judge_timeout=math.inf)
+        run_dir = RunDir.open(_named_debug(loaded.config), resume=False)
+        self._screen.run_started(config, run_dir.path, len(tasks))
+        finished = False
+        with EpisodeLog(run_dir) as log, contextlib.suppress(KeyboardInterrupt, bdb.BdbQuit):
+            session = _Session(config, setup, showing, self._screen, log)
+            asyncio.run(session.play(tasks))
+            finished = True
+        self._screen.run_finished(session.episodes)
+        summary = {"episodes": len(session.episodes)}
+        return RunReport(run_dir.path, 0, "completed" if finished else "interrupted", summary)
+
+
+@dataclass
+class _Session:
+    """The episodes of one debug run. Each is kept as soon as it ends."""
+
+    config: AstuneConfig
+    setup: RolloutSetup
+    showing: ShowingPolicy
+    screen: Screen
+    log: EpisodeLog
+    episodes: list[Episode] = field(default_factory=list)
+
+    async def play(self, tasks: Sequence[Task]) -> None:
+        """One after another. Raises `BdbQuit` if the user quit the debugger."""
+        for task in tasks:
+            for number in range(self.config.debug.num_repeat):
+                await self._attempt(task, f"debug/{task.task_id}/{number}")
+
+    async def _attempt(self, task: Task, episode_id: str) -> None:
+        self.screen.episode_started(episode_id, task)
+        self.showing.episode_started()
+        episode = await run_episode(
+            task,
+            self.setup,
+            episode_id=episode_id,
+            seed=episode_seed(self.config.seed, episode_id),
+            sampling=sampling_for(self.config, "sampled"),
+        )
+        if episode.error is not None and episode.error.kind == bdb.BdbQuit.__name__:
+            raise bdb.BdbQuit
+        self.episodes.append(episode)
+        self.log.write(episode, step=0, phase="debug")
+        self.screen.episode_done(episode)
+
+
+def _tasks(config: AstuneConfig) -> list[Task]:
+    tasks = read_tasks(config, config.debug.split)[: config.debug.num_tasks]
+    if not tasks:
+        raise TaskError(f"astune.debug.split: there are no {config.debug.split} tasks; see astune.task_reader")
+    return tasks
+
+
+def _named_debug(config: Config) -> Config:
+    """The config whose run folder is `<name>-debug`, so that debug runs never mix with training runs."""
+    settings = config.astune
+    name = f"{settings.experiment_name or 'run'}-debug"
+    return config.model_copy(update={"astune": settings.model_copy(update={"experiment_name": name})})

@@ -1,0 +1,154 @@
+"""What a debug run looks like: sections on a terminal, plain text when piped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from astune.config.schema import AstuneConfig
+from astune.context_tracker.chat_format import ParsedMessage
+from astune.resources import PACKAGE, tutorial_dir
+from astune.types import Episode, Generation, Task, Timeline
+
+MARKUP = r"<\|[^|<>]*\|>|</?(?:think|tools|tool_call|tool_response)>"
+"""Text by which chat templates mark roles, reasoning and tools."""
+
+
+class Screen:
+    """Prints; knows nothing of how a run goes on. Text of tasks and agents is never read as rich's markup."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def run_started(self, config: AstuneConfig, run_dir: Path, tasks: int) -> None:
+        attempts = tasks * config.debug.num_repeat
+        self._line(
+            f"debug: {attempts} episode{'s' if attempts > 1 else ''} ({tasks} of the {config.debug.split} tasks, "
+            f"astune.debug.num_repeat={config.debug.num_repeat}), one after another, no time limit, nothing is trained",
+            "bold",
+        )
+        self._line(f"model {config.model.path} · workflow {config.rollout.agentscope_learn_protocol}", "dim")
+        self._line(str(run_dir), "dim")
+
+    def episode_started(self, episode_id: str, task: Task) -> None:
+        self._console.print()
+        self._console.rule(Text(episode_id, style="bold"), style="bold", align="left")
+        self._field("query", task.query)
+        if task.answer is not None:
+            self._field("reference", task.answer)
+
+    def call_started(self, number: int, known: int, total: int, new_text: str) -> None:
+        """`new_text` is what the model reads after the `known` tokens that some earlier call has shown."""
+        before = f"{known:,} tokens shown above, then {total - known:,} new" if known else f"{total:,} tokens"
+        self._heading(f"call {number}", f"reads {before}")
+        self._text(new_text, "dim")
+
+    def call_done(self, number: int, generation: Generation, text: str, parsed: ParsedMessage, seconds: float) -> None:
+        count = len(generation.output_ids)
+        mean = math.fsum(generation.logprobs) / max(1, count)
+        facts = f"writes {count:,} tokens in {seconds:.2f} s, mean logprob {mean:.2f}"
+        self._heading(f"call {number}", facts)
+        self._text(text, "green")
+        if generation.finish_reason == "length":
+            self._line("  cut off: the answer reached its token limit (astune.rollout.max_tokens)", "yellow")
+        parts = [] if parsed.reasoning is None else [f"{len(parsed.reasoning):,} characters of reasoning"]
+        parts += [f"the call {call.name}({call.arguments})" for call in parsed.tool_calls]
+        parts += [] if parsed.content is None else [f"{len(parsed.content):,} characters of text"]
+        self._line(f"  the agent gets {', '.join(parts) or 'an empty message'}", "dim")
+
+    def episode_done(self, episode: Episode) -> None:
+        self._heading("end", f"{episode.stop_reason.value}, {episode.metrics['seconds']:.2f} s")
+        if episode.output is not None:
+            self._field("answer", str(episode.output.answer))
+        self._verdict(episode)
+        if episode.error is not None:
+            error = episode.error
+            self._field("error", f"{error.stage}: {error.kind}: {error.message}", "red")
+            self._text(user_traceback(error.traceback), "red")
+        if episode.timelines:
+            self._console.print(Padding(_timelines(episode.timelines), (1, 0, 0, 2), expand=False))
+
+    def run_finished(self, episodes: Sequence[Episode]) -> None:
+        self._console.print()
+        self._console.rule(style="bold")
+        if episodes:
+            self._console.print(_summary(episodes))
+
+    def _verdict(self, episode: Episode) -> None:
+        verdict = episode.verdict
+        if verdict is None:
+            self._field("verdict", "none: the episode was not judged and would not be trained on", "yellow")
+            return
+        passed = {True: ", passed", False: ", not passed", None: ""}[verdict.passed]
+        reason = f": {verdict.reason}" if verdict.reason else ""
+        by = f" (by {verdict.judged_by})" if verdict.judged_by else ""
+        self._field("verdict", f"reward {verdict.reward:g}{passed}{reason}{by}", "bold")
+
+    def _heading(self, name: str, facts: str) -> None:
+        self._console.print()
+        self._console.print(Text.assemble((name, "bold cyan"), "  ", (facts, "dim")))
+
+    def _field(self, name: str, value: str, style: str = "") -> None:
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(min_width=9)
+        grid.add_column(overflow="fold")
+        grid.add_row(Text(name, style="dim"), Text(value, style=style))
+        self._console.print(Padding(grid, (0, 0, 0, 2), expand=False))
+
+    def _text(self, text: str, style: str) -> None:
+        shown = Text(text.rstrip("\n"), style=style, overflow="fold")
+        shown.highlight_regex(MARKUP, "not dim magenta")
+        self._console.print(Padding(shown, (0, 0, 0, 2), expand=False))
+
+    def _line(self, text: str, style: str) -> None:
+        self._console.print(Text(text, style=style))
+
+
+def _timelines(timelines: Sequence[Timeline]) -> Table:
+    """What training would see, one line each; `fork` says why a row does not continue an earlier one."""
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
+    table.add_column("training row")
+    for name in ("turns", "tokens", "trained"):
+        table.add_column(name, justify="right")
+    table.add_column("fork")
+    for line in timelines:
+        cells = (f"{len(line.spans)}", f"{len(line.token_ids):,}", f"{line.trained_tokens:,}")
+        table.add_row(Text(line.agent), *cells, line.fork or "-")
+    return table
+
+
+def _summary(episodes: Sequence[Episode]) -> Table:
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
+    table.add_column("episode", overflow="fold")
+    for name in ("reward", "turns", "sampled", "trained", "seconds"):
+        table.add_column(name, justify="right")
+    table.add_column("end")
+    for episode in episodes:
+        reward = "-" if episode.reward is None else f"{episode.reward:g}"
+        end = episode.stop_reason.value if episode.error is None else f"{episode.error.stage}: {episode.error.kind}"
+        sampled = sum(len(turn.output_ids) for turn in episode.turns)
+        trained = sum(line.trained_tokens for line in episode.timelines)
+        counts = (f"{len(episode.turns)}", f"{sampled:,}", f"{trained:,}", f"{episode.metrics['seconds']:.2f}")
+        style = "" if episode.error is None else "red"
+        table.add_row(Text(episode.episode_id), reward, *counts, Text(end, style=style))
+    return table
+
+
+def user_traceback(trace: str) -> str:
+    """`trace` without ASTune's own frames, so that the user's lines stand out. Tutorials count as the user's."""
+    kept, skipping = [], False
+    for line in trace.splitlines():
+        if line.startswith('  File "'):
+            file = Path(line.split('"')[1])
+            skipping = file.is_relative_to(PACKAGE) and not file.is_relative_to(tutorial_dir())
+        elif not line.startswith("    "):
+            skipping = False
+        if not skipping:
+            kept.append(line)
+    return "\n".join(kept)

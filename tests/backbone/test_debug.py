@@ -1,0 +1,239 @@
+"""The debug backbone with a scripted model: everything else is what training uses."""
+
+import io
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from astune.backbone.debug import DebugBackbone
+from astune.backbone.debug.screen import user_traceback
+from astune.backbone.debug.showing_policy import ShowingPolicy
+from astune.config.load import load_config
+from astune.context_tracker.chat_format import ChatFormat
+from astune.errors import TaskError
+from astune.monitor import read_episodes
+from astune.resources import tiny_model_dir
+from astune.testing.policies import ScriptedPolicy
+from astune.types import RunReport, StopReason
+from astune.viewer import write_report
+
+AGENT = """
+import json
+from astune import WorkflowOutput
+
+TOOL = {"type": "function", "function": {"name": "double", "parameters": {"type": "object", "properties": {}}}}
+
+
+async def ask(task, tuner):
+    client = tuner.openai_client("solver")
+    messages = [{"role": "user", "content": task.query}]
+    while True:
+        reply = await client.chat.completions.create(model="m", messages=messages, tools=[TOOL])
+        message = reply.choices[0].message
+        if not message.tool_calls:
+            return WorkflowOutput(answer=message.content)
+        messages.append(message.model_dump(exclude_none=True))
+        for call in message.tool_calls:
+            x = json.loads(call.function.arguments)["x"]
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": f"[bold]{2 * x}[/bold]"})
+
+
+async def breaks(task, tuner):
+    await ask(task, tuner)
+    return helper()
+
+
+def helper():
+    return {}["price"]
+
+
+async def stops(task, tuner):
+    secret = 41
+    breakpoint()
+    return await ask(task, tuner)
+
+
+async def interrupted(task, tuner):
+    if task.task_id == "b":
+        raise KeyboardInterrupt
+    return await ask(task, tuner)
+
+
+"""
+TASKS = (
+    '{"task_id": "a", "query": "Double 21.", "answer": "42"}\n{"task_id": "b", "query": "Double 4.", "answer": "8"}\n'
+)
+CALL = '<tool_call>\n{"name": "double", "arguments": {"x": 21}}\n</tool_call>'
+
+
+def scripted(*answers: str):
+    """What makes the policy of a debug run, from answers given in turn."""
+    chat_format = ChatFormat.load(tiny_model_dir())
+    return lambda config: (ScriptedPolicy(list(answers), chat_format), chat_format)
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    (tmp_path / "agent.py").write_text(AGENT)
+    (tmp_path / "tasks.jsonl").write_text(TASKS)
+    (tmp_path / "demo.yaml").write_text(
+        "astune:\n"
+        f"  runs_dir: {tmp_path / 'runs'}\n"
+        "  rollout: {agentscope_learn_protocol: agent.py:ask, max_tokens: 100}\n"
+        "  task_reader: {jsonl: {training: {file_path: tasks.jsonl}}}\n"
+        "  task_judge: {judge_protocol: MathAnswerAsJudge}\n"
+    )
+    return tmp_path / "demo.yaml"
+
+
+def debug(conf: Path, answers: list[str], *overrides: str) -> tuple[RunReport, str]:
+    screen = Console(file=io.StringIO(), width=110, highlight=False)
+    report = DebugBackbone(screen, scripted(*answers)).run(load_config(conf, overrides, backbone="debug"))
+    assert isinstance(screen.file, io.StringIO)
+    return report, screen.file.getvalue()
+
+
+def test_every_call_tool_result_answer_and_verdict_is_shown_in_order(conf):
+    report, text = debug(conf, [CALL, "The answer is 42."])
+    expected = [
+        "debug/a/0",
+        "Double 21.",
+        "call 1  reads",
+        "<|im_start|>user",
+        "call 1  writes",
+        '"arguments": {"x": 21}',
+        'the agent gets the call double({"x": 21})',
+        "call 2  reads",
+        "tokens shown above, then",
+        "[bold]42[/bold]",
+        "call 2  writes",
+        "The answer is 42.",
+        "end  completed",
+        "reward 1, passed",
+        "solver",
+    ]
+    places = [text.index(part) for part in expected]
+    assert places == sorted(places)
+    assert report.status == "completed"
+
+
+def test_tools_and_prompt_are_shown_once(conf):
+    _, text = debug(conf, [CALL, "The answer is 42.", "42"], "astune.debug.num_repeat=2")
+    assert text.count('"name": "double", "parameters"') == 1
+    assert "then 0 new" in text
+
+
+def test_tasks_run_one_after_another_and_the_summary_has_them_all(conf):
+    _, text = debug(conf, ["42", "43", "8", "8"], "astune.debug.num_tasks=2", "astune.debug.num_repeat=2")
+    summary = text.rpartition("──")[2]
+    assert [line.split()[:2] for line in summary.strip().splitlines()[1:]] == [
+        ["debug/a/0", "1"],
+        ["debug/a/1", "0"],
+        ["debug/b/0", "1"],
+        ["debug/b/1", "1"],
+    ]
+
+
+def test_an_error_shows_the_users_lines_and_not_those_of_astune(conf):
+    report, text = debug(conf, ["42"], f"astune.rollout.agentscope_learn_protocol={conf.parent}/agent.py:breaks")
+    assert "workflow: KeyError: 'price'" in text
+    assert "in helper" in text and "in breaks" in text and 'return {}["price"]' in text
+    assert "rollout/episode.py" not in text
+    assert "none: the episode was not judged" in text
+    assert report.status == "completed"
+
+
+def test_the_episodes_are_kept_in_a_folder_of_their_own_and_make_a_report(conf):
+    report, _ = debug(conf, [CALL, "The answer is 42."])
+    assert report.run_dir.name == "demo-debug"
+    (record,) = read_episodes(report.run_dir / "episodes" / "debug.jsonl")
+    assert (record.phase, record.episode.stop_reason, record.episode.reward) == ("debug", StopReason.COMPLETED, 1.0)
+    page = write_report(report.run_dir).read_text("utf-8")
+    assert "Debug run: 1 episodes, mean score 1; nothing was trained." in page and "The answer is 42." in page
+
+
+def test_ctrl_c_keeps_the_episodes_that_are_done(conf):
+    overrides = [f"astune.rollout.agentscope_learn_protocol={conf.parent}/agent.py:interrupted"]
+    report, text = debug(conf, ["42"], "astune.debug.num_tasks=2", *overrides)
+    assert report.status == "interrupted"
+    assert [record.episode.task.task_id for record in read_episodes(report.run_dir / "episodes" / "debug.jsonl")] == [
+        "a"
+    ]
+    assert "debug/a/0" in text.rpartition("──")[2]
+
+
+def test_a_data_set_without_tasks_leaves_no_run_folder(conf):
+    (conf.parent / "tasks.jsonl").write_text("")
+    with pytest.raises(TaskError, match="task"):
+        debug(conf, [])
+    assert not (conf.parent / "runs").exists()
+
+
+def test_an_answer_that_was_cut_off_is_marked(conf):
+    _, text = debug(conf, ["one two three four five six"], "astune.rollout.max_tokens=3")
+    assert "cut off" in text
+
+
+async def test_the_policy_is_passed_through_unchanged():
+    chat_format = ChatFormat.load(tiny_model_dir())
+    from astune.backbone.debug.screen import Screen
+    from astune.types import Sampling
+
+    prompt, sampling = chat_format.encode("Hello"), Sampling(max_tokens=9, seed=3)
+    inner = ScriptedPolicy(["a"], chat_format)
+    showing = ShowingPolicy(inner, chat_format, Screen(Console(file=io.StringIO())))
+    generation = await showing.generate(prompt, sampling)
+    assert generation == await ScriptedPolicy(["a"], chat_format).generate(prompt, sampling)
+    assert inner.calls == [(tuple(prompt), sampling)]
+    assert showing.context_length == inner.context_length
+
+
+def test_frames_of_astune_are_cut_out_of_a_traceback():
+    import astune.rollout.episode as module
+
+    trace = (
+        "Traceback (most recent call last):\n"
+        f'  File "{module.__file__}", line 1, in run\n    return await execute()\n           ^^^^^^^\n'
+        '  File "/home/me/agent.py", line 2, in mine\n    1 / 0\n    ~~^~~\n'
+        "ZeroDivisionError: division by zero"
+    )
+    assert user_traceback(trace).splitlines() == [
+        "Traceback (most recent call last):",
+        '  File "/home/me/agent.py", line 2, in mine',
+        "    1 / 0",
+        "    ~~^~~",
+        "ZeroDivisionError: division by zero",
+    ]
+
+
+def test_a_breakpoint_in_the_workflow_stops_in_the_terminal(conf, tmp_path):
+    """On a real pseudo-terminal: print a local variable, go on, and the episode ends as if nothing had happened."""
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[2]); from pathlib import Path\n"
+        "from astune.backbone.debug import DebugBackbone; from astune.config.load import load_config\n"
+        "from tests.backbone.test_debug import scripted\n"
+        "protocol = f'astune.rollout.agentscope_learn_protocol={Path(sys.argv[1]).parent}/agent.py:stops'\n"
+        "loaded = load_config(Path(sys.argv[1]), [protocol], backbone='debug')\n"
+        "print(DebugBackbone(make_policy=scripted('42')).run(loaded).status)"
+    )
+    ours, theirs = pty.openpty()
+    root = str(Path(__file__).parents[2])
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(conf), root], stdin=theirs, stdout=theirs, stderr=theirs, cwd=root
+    )
+    os.close(theirs)
+    os.write(ours, b"p 'secret is', secret\nc\n")
+    shown = b""
+    try:
+        while part := os.read(ours, 4096):
+            shown += part
+    except OSError:  # the other end was closed: the program has ended
+        pass
+    assert process.wait(timeout=60) == 0
+    assert b"('secret is', 41)" in shown
+    assert b"reward 1, passed" in shown and b"completed" in shown
