@@ -19,6 +19,8 @@ OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
 }
+LARGEST = 10**15
+"""Below it, whole numbers are exact in floating point."""
 ALLOWED = re.compile(r"[0-9.+\-*/() ]{1,200}")
 
 
@@ -32,6 +34,8 @@ def calculator(expression: str) -> str:
         if not ALLOWED.fullmatch(expression):
             raise ValueError("a character that arithmetic does not have")
         value = _value(ast.parse(expression.strip(), mode="eval").body)
+        if abs(value) >= LARGEST:
+            raise OverflowError
         return str(int(value)) if value == int(value) else f"{value:.2f}"
     except ZeroDivisionError:
         return "Error: division by zero."

@@ -1,0 +1,57 @@
+import re
+from itertools import islice
+
+import make_tasks
+import pytest
+from calculator import calculator
+
+from astune.resources import tutorial_dir
+
+DATA = tutorial_dir() / "math_agent" / "data"
+
+
+def told(split, count, seed):
+    return list(islice(make_tasks.problems(split, seed), count))
+
+
+@pytest.mark.parametrize(("split", "count"), [("train", 2000), ("heldout", 400)])
+def test_the_files_are_what_the_script_writes(tmp_path, split, count):
+    make_tasks.write(tmp_path / "new.jsonl", split, count, seed=0)
+    assert (tmp_path / "new.jsonl").read_bytes() == (DATA / f"{split}.jsonl").read_bytes()
+
+
+def test_warm_up_training_and_heldout_share_no_text_and_no_numbers():
+    # Far more of the warm-up than the shipped model was shown.
+    splits = {
+        "warmup": told("warmup", 100_000, seed=0),
+        "train": told("train", 2000, seed=0),
+        "heldout": told("heldout", 400, seed=0),
+    }
+    texts = {split: {problem.query for problem in problems} for split, problems in splits.items()}
+    numbers = {split: {(problem.kind, problem.numbers) for problem in problems} for split, problems in splits.items()}
+    for one, other in [("warmup", "train"), ("warmup", "heldout"), ("train", "heldout")]:
+        assert not texts[one] & texts[other]
+        assert not numbers[one] & numbers[other]
+
+
+def test_every_kind_is_in_both_files_and_no_text_comes_twice():
+    for split, count in [("train", 2000), ("heldout", 400)]:
+        problems = told(split, count, seed=0)
+        assert {problem.kind for problem in problems} == {kind.name for kind in make_tasks.KINDS}
+        assert len({problem.query for problem in problems}) == count
+        assert {len(problem.plan) for problem in problems} == {1, 2, 3}
+
+
+def test_the_plan_worked_out_on_the_calculator_gives_the_answer_and_uses_every_number_of_the_text():
+    for problem in told("train", 1000, seed=7):
+        values = dict(zip("abcd", map(str, problem.numbers), strict=False))
+        for left, sign, right in problem.plan:
+            values["r"] = calculator(f"{values[left]} {sign} {values[right]}")
+        assert values["r"] == str(problem.answer)
+        assert problem.answer > 0
+        assert sorted(map(int, re.findall(r"\d+", problem.query))) == sorted(problem.numbers)
+
+
+def test_equal_seeds_tell_equal_problems_and_other_seeds_others():
+    assert told("train", 50, seed=3) == told("train", 50, seed=3)
+    assert told("train", 50, seed=3) != told("train", 50, seed=4)
