@@ -49,8 +49,7 @@ def children(key: str) -> list[str]:
 def unknown_key(key: str) -> str:
     """What to say of a key that is not in the schema: the one that was probably meant, or those there are.
 
-    Looked for in this order: a misspelt name among the siblings, the same name in another section, any key that is
-    much alike.
+    A misspelt name among the siblings goes before the same name in another section.
     """
     if key in FIELDS:
         return "a key with dots; write it as sections inside each other"
@@ -59,7 +58,6 @@ def unknown_key(key: str) -> str:
     prefix = f"{parent}." if parent else ""
     meant = [prefix + found for found in get_close_matches(name, siblings, n=1)]
     meant += [other for other in FIELDS if other.rpartition(".")[2] == name]
-    meant += get_close_matches(key, FIELDS, n=1, cutoff=0.85)
     if meant:
         return f"unknown key. Did you mean {meant[0]!r}?"
     return f"unknown key. {parent or 'The top level'} has: {', '.join(siblings)}"

@@ -89,7 +89,7 @@ def load_config(
     stack.locate_files()
     config = stack.check()
     loaded = LoadedConfig(config, {key: stack.place(key) or "default" for key in LEAVES}, conf)
-    for key, what in contradictions(config, frozenset(loaded.set_by_user())):
+    for key, what in contradictions(config):
         stack.problem(key, what)
     if stack.problems:
         raise stack.error()

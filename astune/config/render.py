@@ -11,6 +11,7 @@ import yaml
 
 from astune.config.keys import FIELDS, section_of
 from astune.config.schema import Config
+from astune.config.yaml12 import Dumper
 
 WIDEST = 56
 """Column of the comments; longer values push theirs to the right."""
@@ -43,7 +44,7 @@ def _rows(tree: Mapping[str, Any], prefix: str, note: Callable[[str], str]) -> l
 
 def _inline(value: Any) -> str:
     """One value on one line."""
-    text = yaml.safe_dump(_escaped(value), default_flow_style=True, width=10**9, allow_unicode=True, sort_keys=False)
+    text: str = yaml.dump(_escaped(value), Dumper=Dumper, default_flow_style=True, width=10**9, sort_keys=False)
     return text.removesuffix("\n").removesuffix("\n...")
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 
 from astune.config.schema import AstuneConfig, Config
 
 GROUP_ADVANTAGES = ("grpo", "dr_grpo")
 
 
-def contradictions(config: Config, set_by_user: Set[str]) -> Iterator[tuple[str, str]]:
-    """The key to change and what is wrong with it. `set_by_user` keeps defaults from being called contradictions
-    that nobody wrote."""
+def contradictions(config: Config) -> Iterator[tuple[str, str]]:
+    """The key to change and what is wrong with it."""
     astune = config.astune
     yield from _workflow(astune)
-    yield from _tasks(astune, set_by_user)
+    yield from _tasks(astune)
     if astune.backbone != "debug":
         yield from _sampling(astune)
         yield from _training(astune)
@@ -34,7 +33,7 @@ def _workflow(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
         )
 
 
-def _tasks(astune: AstuneConfig, set_by_user: Set[str]) -> Iterator[tuple[str, str]]:
+def _tasks(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
     reader = astune.task_reader
     if reader.type == "jsonl":
         training, validation = "jsonl.training.file_path", "jsonl.validation.file_path"
@@ -54,10 +53,8 @@ def _tasks(astune: AstuneConfig, set_by_user: Set[str]) -> Iterator[tuple[str, s
     missing = f"needs held-out tasks, but astune.task_reader.{validation} is not set"
     if debugs_validation:
         yield "astune.debug.split", f"'validation' {missing}"
-    for name in ("before", "after", "every"):
-        key = f"astune.evaluation.{name}"
-        if key in set_by_user and getattr(astune.evaluation, name):
-            yield key, missing
+    if astune.evaluation.every:
+        yield "astune.evaluation.every", missing
 
 
 def _sampling(astune: AstuneConfig) -> Iterator[tuple[str, str]]:

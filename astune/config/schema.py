@@ -31,7 +31,7 @@ class Section(BaseModel):
     @classmethod
     def _true_is_not_1(cls, value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
-            raise ValueError("true and false do not fit here")
+            raise ValueError("a value other than true or false")
         return value
 
 

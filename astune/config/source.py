@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Literal
 
 import yaml
 
+from astune.config.yaml12 import Loader
 from astune.errors import ConfigError, nearest
 
 
@@ -57,33 +57,13 @@ def _keys(value: Any, key: str) -> Iterator[str]:
             yield from _keys(inner, f"{key}.{name}")
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML with the scalars of version 1.2: `1e-6` is a number; `off`, `no` and `2024-01-01` are text."""
-
-
-_Loader.yaml_implicit_resolvers = {}
-
-for _tag, _pattern, _first in (
-    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    ("int", r"[-+]?(0|[1-9][0-9_]*)|0x[0-9a-fA-F]+", list("-+0123456789")),
-    (
-        "float",
-        r"[-+]?([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
-        list("-+0123456789."),
-    ),
-    ("merge", r"<<", ["<"]),
-):
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
-
-
 def read_yaml(path: Path) -> Layer:
     """Raises `ConfigError` for a file that is not there, is not YAML, or holds no sections."""
     text = _text(path)
     try:
-        loader = _Loader(text)
+        loader = Loader(text)
         root = loader.get_single_node()
-        problems = [f"{Origin(path, line)}: {what}" for line, what in _bad_keys(root, "")]
+        problems = list(_repeated_keys(root, "", path))
         values = loader.construct_document(root) if root else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -109,7 +89,7 @@ def read_overrides(overrides: Sequence[str]) -> Layer:
             layer.problems.append(f"command line: {override!r}: expected key=value, as astune.trainer.total_steps=10")
             continue
         try:
-            value = yaml.load(text, _Loader)
+            value = yaml.load(text, Loader)
         except yaml.YAMLError as error:
             problem = error.problem if isinstance(error, yaml.MarkedYAMLError) else error
             layer.problems.append(f"command line: {key}: cannot read the value {text!r}: {problem}")
@@ -133,22 +113,22 @@ def _text(path: Path) -> str:
         raise ConfigError(f"{path}: not a text file in UTF-8: {error}") from error
 
 
-def _bad_keys(node: yaml.Node | None, prefix: str) -> Iterator[tuple[int, str]]:
-    """Keys that stand twice in one section, and keys that are not text, with their lines."""
+def _repeated_keys(node: yaml.Node | None, prefix: str, path: Path) -> Iterator[str]:
+    """What to say of keys that stand twice in one section. Raises `ConfigError` for a key that is not text."""
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
-            yield from _bad_keys(item, prefix)
+            yield from _repeated_keys(item, prefix, path)
     if not isinstance(node, yaml.MappingNode):
         return
     seen: dict[str, int] = {}
     for name, value in node.value:
-        line, key = name.start_mark.line + 1, f"{prefix}{name.value}"
+        place, key = Origin(path, name.start_mark.line + 1), f"{prefix}{name.value}"
         if name.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
-            yield line, f"{key}: a key must be text; put it in quotes"
-        elif key in seen:
-            yield line, f"{key}: stands twice, first in line {seen[key]}"
-        seen.setdefault(key, line)
-        yield from _bad_keys(value, f"{key}.")
+            raise ConfigError(f"{place}: {key}: a key must be text; put it in quotes")
+        if key in seen:
+            yield f"{place}: {key}: stands twice, first in line {seen[key]}"
+        seen.setdefault(key, place.line)
+        yield from _repeated_keys(value, f"{key}.", path)
 
 
 def _lines(node: yaml.Node, prefix: str) -> Iterator[tuple[str, int]]:

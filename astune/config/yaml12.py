@@ -1,0 +1,34 @@
+"""YAML with the scalars of version 1.2: `1e-6` is a number; `off`, `no` and `2024-01-01` are text."""
+
+from __future__ import annotations
+
+import re
+
+import yaml
+
+SCALARS = (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?(0|[1-9][0-9_]*)|0x[0-9a-fA-F]+", list("-+0123456789")),
+    (
+        "float",
+        r"[-+]?([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        list("-+0123456789."),
+    ),
+    ("merge", r"<<", ["<"]),
+)
+"""Tag, pattern and possible first characters of what is not plain text; the first that fits counts."""
+
+
+class Loader(yaml.SafeLoader):
+    """Reads by these rules alone."""
+
+
+class Dumper(yaml.SafeDumper):
+    """Quotes text that would be something else by these rules or by those of YAML 1.1, so that anyone can read it."""
+
+
+Loader.yaml_implicit_resolvers = {}
+for _tag, _pattern, _first in SCALARS:
+    for _class in (Loader, Dumper):
+        _class.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)

@@ -1,0 +1,188 @@
+"""Every mistake names its file, line and key, says what was expected, and loses no other mistake."""
+
+from pathlib import Path
+
+import pytest
+
+from astune.config.load import load_config
+from astune.errors import ConfigError
+
+GOOD = """\
+astune:
+  task_reader: {jsonl: {training: {file_path: train.jsonl}}}
+  rollout: {agentscope_learn_protocol: 'agent.py:W'}
+"""
+
+
+def complaint(path: Path, text: str, *overrides: str) -> str:
+    """The error of a file with `text`; its path is written `F` to keep the tests short."""
+    path = path / "job.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, overrides)
+    return str(caught.value).replace(str(path), "F")
+
+
+def test_a_missing_file_names_the_nearest_one(tmp_path: Path) -> None:
+    (tmp_path / "demo.yaml").write_text(GOOD)
+    with pytest.raises(ConfigError, match=r"dmo\.yaml: no such file\. Did you mean 'demo\.yaml'\?"):
+        load_config(tmp_path / "dmo.yaml")
+    with pytest.raises(ConfigError, match="there is no folder"):
+        load_config(tmp_path / "nowhere" / "demo.yaml")
+    with pytest.raises(ConfigError, match="is a folder"):
+        load_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "F: the file is empty; expected a section 'astune:'"),
+        ("# nothing\n", "F: the file is empty; expected a section 'astune:'"),
+        ("\n- a\n", "F:2: expected a section 'astune:', got a list"),
+        ("hello\n", "F:1: expected a section 'astune:', got a single value"),
+        ("astune:\n  seed: [1\n  x: 2\n", "F:3:4: not valid YAML: expected ',' or ']', but got ':'"),
+        ("astune:\n\tseed: 1\n", "F:2:1: not valid YAML: found character '\\t' that cannot start any token"),
+        ("astune: \x07\n", "F: not valid YAML: unacceptable character #x0007"),
+        ("astune: !!python/object:os.system x\n", "F:1:9: not valid YAML: could not determine a constructor"),
+        (GOOD + "  seed: 1\n  seed: 2\n", "F:5: astune.seed: stands twice, first in line 4"),
+        (GOOD + "  1: 2\n", "F:4: astune.1: a key must be text; put it in quotes"),
+        (GOOD + "  sed: 1\n", "F:4: astune.sed: unknown key. Did you mean 'astune.seed'?"),
+        (
+            GOOD + "  debug:\n    learning_rate: 1\n",
+            "F:5: astune.debug.learning_rate: unknown key. Did you mean 'astune.trainer.learning_rate'?",
+        ),
+        (
+            GOOD + "  debug:\n    xyz: 1\n",
+            "F:5: astune.debug.xyz: unknown key. astune.debug has: num_tasks, num_repeat, split",
+        ),
+        (GOOD + "trinity:\n  x: 1\n", "F:4: trinity: unknown key. The top level has: astune"),
+        (GOOD + "trainer:\n  total_steps: 1\n", "F:4: trainer: unknown key. Did you mean 'astune.trainer'?"),
+        (
+            GOOD + "astune.seed: 1\n",
+            "F:4: astune.seed: a key with dots; write it as sections inside each other",
+        ),
+        (GOOD + "  seed: ten\n", "F:4: astune.seed: expected a whole number, got 'ten'"),
+        (GOOD + "  seed: true\n", "F:4: astune.seed: expected a value other than true or false, got True"),
+        (GOOD + "  seed: 1.5\n", "F:4: astune.seed: expected a whole number, got 1.5"),
+        (GOOD + "  seed: -1\n", "F:4: astune.seed: expected greater than or equal to 0, got -1"),
+        (GOOD + "  project_name: 3\n", "F:4: astune.project_name: expected text (put it in quotes), got 3"),
+        (GOOD + "  resume: maybe\n", "F:4: astune.resume: expected true or false, got 'maybe'"),
+        (
+            GOOD + "  monitor:\n",
+            "F:4: astune.monitor: expected a section with tensorboard, progress, got None",
+        ),
+        (
+            GOOD + "  model:\n    dtype: float23\n",
+            "F:5: astune.model.dtype: expected 'auto', 'float32' or 'bfloat16', got 'float23'. Did you mean 'float32'?",
+        ),
+        (
+            GOOD + "  model: {device: gpu}\n",
+            "F:4: astune.model.device: expected 'auto' (CUDA if there is one), 'cpu', 'cuda' or 'cuda:N', got 'gpu'",
+        ),
+        (GOOD + "  trainer:\n    learning_rate: .inf\n", "F:5: astune.trainer.learning_rate: expected a finite number"),
+        (GOOD + "  trainer:\n    betas: 1\n", "F:5: astune.trainer.betas: expected a list, got 1"),
+        (GOOD + "  trainer:\n    betas: [0.9]\n", "F:5: astune.trainer.betas: too few values, got [0.9]"),
+        (GOOD + "  trainer:\n    betas: [0.9, x]\n", "F:5: astune.trainer.betas.1: expected a number, got 'x'"),
+        (
+            GOOD + "  seed: ${oc.env:ASTUNE_NO_SUCH_NAME}\n",
+            "F:4: astune.seed: in ${...}: Environment variable 'ASTUNE_NO_SUCH_NAME' not found",
+        ),
+        (GOOD + "  seed: ${astune.sed}\n", "F:4: astune.seed: in ${...}: Interpolation key 'astune.sed' not found"),
+        (GOOD + "  seed: ${\n", "F:4: astune.seed: in ${...}: no viable alternative"),
+        ("astune: 3\n", "F:1: astune: expected a section with project_name"),
+    ],
+)
+def test_a_mistake_in_the_file_is_explained_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+    assert complaint(tmp_path, text).startswith(message)
+
+
+def test_a_file_that_is_not_text_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_bytes(b"astune: \xff\xfe\n")
+    with pytest.raises(ConfigError, match=r"job\.yaml: not a text file in UTF-8"):
+        load_config(tmp_path / "job.yaml")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("astune.seed", "command line: 'astune.seed': expected key=value, as astune.trainer.total_steps=10"),
+        ("=1", "command line: '=1': expected key=value"),
+        ("astune..seed=1", "command line: 'astune..seed=1': expected key=value"),
+        ("astune.trainer.betas=[1", "command line: astune.trainer.betas: cannot read the value '[1': expected"),
+        ("astune.seed=x", "command line: astune.seed: expected a whole number, got 'x'"),
+        ("astune.seed.x=1", "command line: astune.seed: expected a whole number, got {'x': 1}"),
+        ("trainer.total_steps=1", "command line: trainer: unknown key. Did you mean 'astune.trainer'?"),
+        (
+            "astune.trainer.total_stps=1",
+            "command line: astune.trainer.total_stps: unknown key. Did you mean 'astune.trainer.total_steps'?",
+        ),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_explained(tmp_path: Path, override: str, message: str) -> None:
+    assert complaint(tmp_path, GOOD, override).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("astune:\n  task_reader: {jsonl: {training: {file_path: t}}}\n", "agentscope_learn_protocol: not set"),
+        ("astune:\n  rollout: {agentscope_learn_protocol: 'a.py:W'}\n", "training.file_path: not set"),
+        (
+            "astune:\n  task_reader: {type: huggingface}\n  rollout: {agentscope_learn_protocol: 'a.py:W'}\n",
+            "huggingface.dataset_path: not set",
+        ),
+        (
+            GOOD + "  trainer:\n    total_steps: null\n",
+            "F:5: astune.trainer.total_steps: neither total_steps nor total_epochs",
+        ),
+        (GOOD + "  trainer: {warmup_steps: 9, total_steps: 9}\n", "F:4: astune.trainer.warmup_steps: 9 steps of"),
+        (GOOD + "  trainer: {updates_per_step: 65}\n", "F:4: astune.trainer.updates_per_step: 65 updates"),
+        (GOOD + "  trainer: {betas: [0.9, 1.0]}\n", "F:4: astune.trainer.betas: expected two numbers"),
+        (GOOD + "  evaluation: {every: 5}\n", "F:4: astune.evaluation.every: needs held-out tasks"),
+        (
+            GOOD + "  backbone: debug\n  debug: {split: validation}\n",
+            "F:5: astune.debug.split: 'validation' needs held-out tasks",
+        ),
+        (
+            GOOD.replace("'agent.py:W'", "'agent.py:W', temperature: 0"),
+            "F:3: astune.rollout.temperature: 0 makes all attempts at a task equal",
+        ),
+        (
+            GOOD.replace("'agent.py:W'", "'agent.py:W', num_repeat: 1"),
+            "F:3: astune.rollout.num_repeat: 1 attempt at each task has nothing to be compared with",
+        ),
+        (
+            GOOD.replace("'agent.py:W'", "'agent.py:W', max_tokens: 512") + "  model: {max_model_len: 512}\n",
+            "F:3: astune.rollout.max_tokens: 512 tokens of answer leave no room for a prompt",
+        ),
+    ],
+)
+def test_values_that_cannot_work_together_are_explained(tmp_path: Path, text: str, message: str) -> None:
+    assert message in complaint(tmp_path, text)
+
+
+def test_the_debugger_takes_what_only_training_forbids(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(GOOD.replace("'agent.py:W'", "'agent.py:W', num_repeat: 1, temperature: 0"))
+    assert load_config(path, backbone="debug").config.astune.rollout.temperature == 0
+
+
+def test_no_evaluation_tasks_is_fine_as_long_as_nobody_asks_for_evaluation(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(GOOD)
+    assert load_config(path).config.astune.evaluation.before is True
+
+
+def test_all_mistakes_are_reported_together(tmp_path: Path) -> None:
+    text = GOOD + "  seed: x\n  seed: y\n  sed: 1\n  runs_dir: ${nope}\n"
+    message = complaint(tmp_path, text, "astune.resume=7", "nonsense")
+    assert message.splitlines()[0] == "6 errors in the configuration:"
+    for expected in (
+        "F:5: astune.seed: stands twice",
+        "astune.seed: expected",
+        "astune.sed:",
+        "astune.runs_dir:",
+        "command line: astune.resume:",
+        "command line: 'nonsense'",
+    ):
+        assert expected in message

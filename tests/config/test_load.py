@@ -1,0 +1,185 @@
+"""Where values come from and how they are read."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astune.config.keys import LEAVES, value_at
+from astune.config.load import LoadedConfig, Origin, load_config
+from astune.config.render import save_config
+from astune.config.schema import Config
+from astune.errors import ConfigError
+
+BASE = """\
+astune:
+  task_reader:
+    jsonl:
+      training: {file_path: data/train.jsonl}
+  rollout:
+    agentscope_learn_protocol: agent.py:MyWorkflow
+"""
+
+
+def load(folder: Path, text: str, *overrides: str, **options: object) -> LoadedConfig:
+    path = folder / "job.yaml"
+    path.write_text(BASE + text)
+    return load_config(path, overrides, **options)  # type: ignore[arg-type]
+
+
+def test_values_come_from_defaults_then_file_then_command_line(tmp_path: Path) -> None:
+    loaded = load(tmp_path, "  seed: 7\n  trainer:\n    total_steps: 3\n", "astune.trainer.total_steps=9")
+    astune = loaded.config.astune
+    assert (astune.seed, astune.trainer.total_steps, astune.trainer.tasks_per_step) == (7, 9, 8)
+    assert loaded.origins["astune.seed"] == Origin(tmp_path / "job.yaml", 7)
+    assert loaded.origins["astune.trainer.total_steps"] == "command line"
+    assert loaded.origins["astune.trainer.tasks_per_step"] == "default"
+
+
+def test_every_value_has_an_origin(tmp_path: Path) -> None:
+    assert set(load(tmp_path, "").origins) == set(LEAVES)
+
+
+def test_set_by_user_names_file_and_command_line_only(tmp_path: Path) -> None:
+    loaded = load(tmp_path, "  seed: 7\n", "astune.debug.num_tasks=2")
+    assert set(loaded.set_by_user()) == {
+        "astune.task_reader.jsonl.training.file_path",
+        "astune.rollout.agentscope_learn_protocol",
+        "astune.seed",
+        "astune.debug.num_tasks",
+    }
+
+
+def test_defaults_are_not_set_by_the_user_without_a_file() -> None:
+    overrides = [
+        "astune.rollout.agentscope_learn_protocol=package.module:Workflow",
+        "astune.task_reader.jsonl.training.file_path=x.jsonl",
+    ]
+    assert set(load_config(None, overrides).set_by_user()) == {override.split("=")[0] for override in overrides}
+
+
+@pytest.mark.parametrize("written", ["1e-6", "1E-6", "1.0e-6", "'1e-6'", "0.000001"])
+def test_scientific_notation_is_a_number(tmp_path: Path, written: str) -> None:
+    assert load(tmp_path, f"  trainer:\n    learning_rate: {written}\n").config.astune.trainer.learning_rate == 1e-6
+    loaded = load(tmp_path, "", f"astune.trainer.learning_rate={written}")
+    assert loaded.config.astune.trainer.learning_rate == 1e-6
+
+
+def test_off_and_dates_stay_text(tmp_path: Path) -> None:
+    astune = load(tmp_path, "  monitor: {progress: off}\n  experiment_name: 2024-01-01\n").config.astune
+    assert (astune.monitor.progress, astune.experiment_name) == ("off", "2024-01-01")
+
+
+def test_interpolation_reads_the_environment_and_other_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASTUNE_TEST_STEPS", "12")
+    loaded = load(
+        tmp_path,
+        "  trainer: {total_steps: '${oc.env:ASTUNE_TEST_STEPS}'}\n  project_name: ${astune.backbone}-${astune.seed}\n",
+    )
+    assert loaded.config.astune.trainer.total_steps == 12
+    assert loaded.config.astune.project_name == "local-42"
+
+
+def test_backbone_and_resume_options_win_over_the_file(tmp_path: Path) -> None:
+    loaded = load(tmp_path, "  backbone: local\n", "astune.backbone=local", backbone="debug", resume=True)
+    assert loaded.config.astune.backbone == "debug"
+    assert loaded.config.astune.resume is True
+    assert loaded.origins["astune.backbone"] == loaded.origins["astune.resume"] == "command line"
+
+
+def test_paths_in_a_file_are_relative_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "conf" / "my_model").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    text = "  model: {path: my_model}\n  task_judge: {judge_protocol: ../judges/mine.py->Judge}\n"
+    astune = load(tmp_path / "conf", text).config.astune
+    assert astune.task_reader.jsonl.training.file_path == str(tmp_path / "conf/data/train.jsonl")
+    assert astune.rollout.agentscope_learn_protocol == f"{tmp_path}/conf/agent.py:MyWorkflow"
+    assert astune.task_judge.judge_protocol == f"{tmp_path}/judges/mine.py->Judge"
+    assert astune.model.path == str(tmp_path / "conf/my_model")
+
+
+def test_paths_on_the_command_line_are_relative_to_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    loaded = load(tmp_path / "conf", "", "astune.task_reader.jsonl.training.file_path=t.jsonl")
+    assert loaded.config.astune.task_reader.jsonl.training.file_path == str(tmp_path / "here/t.jsonl")
+
+
+@pytest.mark.parametrize("name", ["tiny", "Qwen/Qwen3-0.6B"])
+def test_model_names_that_are_no_folder_stay(tmp_path: Path, name: str) -> None:
+    assert load(tmp_path, f"  model: {{path: {name}}}\n").config.astune.model.path == name
+
+
+def test_an_experiment_is_named_after_its_file(tmp_path: Path) -> None:
+    assert load(tmp_path, "").config.astune.experiment_name == "job"
+    assert load(tmp_path, "  experiment_name: mine\n").config.astune.experiment_name == "mine"
+
+
+def test_an_overlay_lies_between_defaults_and_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "debug.yaml").write_text("astune:\n  seed: 1\n  rollout: {max_turns: 3}\n")
+    monkeypatch.setattr("astune.config.load.default_config_dir", lambda: tmp_path)
+    loaded = load(tmp_path, "  seed: 2\n", backbone="debug")
+    assert (loaded.config.astune.seed, loaded.config.astune.rollout.max_turns) == (2, 3)
+    assert loaded.origins["astune.rollout.max_turns"] == Origin(tmp_path / "debug.yaml", 3)
+    assert "astune.rollout.max_turns" not in loaded.set_by_user()
+    assert load(tmp_path, "").config.astune.rollout.max_turns == 20
+
+
+def test_yaml_merge_keys_and_anchors_work(tmp_path: Path) -> None:
+    text = "  trainer: &t {warmup_steps: 1, total_steps: 5}\n  debug: {num_tasks: 2}\n"
+    (tmp_path / "job.yaml").write_text(
+        BASE.replace("astune:", "astune:\n  model: {chat_template_kwargs: {a: &x {b: 1}, c: {<<: *x, b: 2}}}") + text
+    )
+    loaded = load_config(tmp_path / "job.yaml")
+    assert loaded.config.astune.model.chat_template_kwargs == {"a": {"b": 1}, "c": {"b": 2}}
+
+
+text_values = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=20)
+interpolation_like = st.sampled_from(
+    ["${", "\\", "\\${x}", "${astune.seed}", "\\\\${", "off", "null", "1e-6", "a: b", "#"]
+)
+
+
+@given(
+    name=st.lists(text_values | interpolation_like, max_size=4).map("".join),
+    seed=st.integers(0, 2**40),
+    rate=st.floats(1e-12, 1.0),
+    kwargs=st.dictionaries(st.text("abc", min_size=1), text_values | interpolation_like | st.booleans(), max_size=3),
+)
+def test_a_saved_config_loads_back_equal(
+    tmp_path_factory: pytest.TempPathFactory, name: str, seed: int, rate: float, kwargs: dict[str, object]
+) -> None:
+    config = Config.model_validate(
+        {
+            "astune": {
+                "experiment_name": name,
+                "seed": seed,
+                "model": {"chat_template_kwargs": kwargs},
+                "trainer": {"learning_rate": rate},
+                "rollout": {"agentscope_learn_protocol": "package.module:Name"},
+                "task_reader": {"jsonl": {"training": {"file_path": "/data/train.jsonl"}}},
+            }
+        }
+    )
+    path = tmp_path_factory.mktemp("saved") / "config.yaml"
+    save_config(config, path)
+    assert load_config(path).config == config
+
+
+def test_values_can_be_asked_for_by_dotted_key() -> None:
+    with pytest.raises(AttributeError):
+        value_at(Config(), "astune.no_such_key")
+    assert value_at(Config(), "astune.trainer.total_steps") == 100
+
+
+def test_a_config_cannot_be_changed_after_loading(tmp_path: Path) -> None:
+    config = load(tmp_path, "").config
+    with pytest.raises(ValueError, match="frozen"):
+        config.astune.seed = 1
+    with pytest.raises(ConfigError):
+        load(tmp_path, "  seed: -1\n")
