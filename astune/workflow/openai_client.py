@@ -36,6 +36,7 @@ def in_process_client(app: OpenAIApp, token: str) -> openai.AsyncOpenAI:
         http_client=in_process_http_client(app),
     )
     client.chat.__dict__["completions"] = _Completions(client)  # a cached property, filled in
+    client._platform = _platform()  # else every client asks for it in a thread, and calls arrive in no fixed order
     return client
 
 
@@ -83,6 +84,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", exclude_unset=True)
     return value
+
+
+@functools.cache
+def _platform() -> Any:
+    return openai._base_client.get_platform()
 
 
 @functools.cache
