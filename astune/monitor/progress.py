@@ -70,7 +70,6 @@ class Progress:
         values = {key.rpartition("/")[2]: value for key, value in metrics.items()}
         figure = "success" if "success" in values else "reward"
         shown = show_figure(figure, values[figure])
-        self._state.held_out[decoding] = shown
         seconds = f"  [dim]{show_seconds(values['seconds'])}[/]" if "seconds" in values else ""
         self._print(f"[cyan]held-out[/] at step {step:<4} {decoding:<8} {figure} [bold]{shown}[/]{seconds}")
 

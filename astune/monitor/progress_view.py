@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -19,6 +18,7 @@ from astune.monitor.summary import show_figure, show_seconds
 from astune.types import Episode, RunReport, StopReason
 
 SPARKS = "▁▂▃▄▅▆▇█"
+BAR_WIDTH = 20
 MOVING = 10
 """Steps over which the time of a step is averaged to tell the time left."""
 
@@ -66,7 +66,6 @@ class RunState:
     rewards: list[float] = field(default_factory=list)
     """Mean reward of each step so far."""
     failed: int = 0
-    held_out: dict[str, str] = field(default_factory=dict)
     step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=MOVING))
     tokens_per_second: float | None = None
 
@@ -87,8 +86,8 @@ class RunState:
 
     @property
     def seconds_left(self) -> float | None:
-        """Of training, by the last steps' mean; None before the first step is done."""
-        if not self.step_seconds:
+        """Of training, by the last steps' mean; None before the first step is done and after the last."""
+        if not self.step_seconds or self.step >= self.total_steps:
             return None
         return (self.total_steps - self.step) * sum(self.step_seconds) / len(self.step_seconds)
 
@@ -109,19 +108,19 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
 def status_panel(state: RunState) -> RenderableType:
     """Two bars, the run's and the phase's, and under them how the reward goes."""
     grid = Table.grid(padding=(0, 2))
-    grid.add_column(min_width=20)
-    grid.add_column(width=32)
-    grid.add_column()
+    grid.add_column(min_width=26, no_wrap=True)
+    grid.add_column(width=BAR_WIDTH)
+    grid.add_column(no_wrap=True, overflow="ellipsis")
     grid.add_row(
         Text(f"step {state.step}/{state.total_steps}", style="bold"),
-        ProgressBar(total=max(1, state.total_steps), completed=state.step, width=32),
+        ProgressBar(total=max(1, state.total_steps), completed=state.step, width=BAR_WIDTH),
         Text("  ".join(_pace(state))),
     )
     phase = state.phase
     count = f" {phase.done}/{phase.total}" if phase.total else ""
     grid.add_row(
         Text(phase.name + count, style="dim"),
-        ProgressBar(total=max(1, phase.total), completed=phase.done, width=32) if phase.total else "",
+        ProgressBar(total=max(1, phase.total), completed=phase.done, width=BAR_WIDTH) if phase.total else "",
         Text("  ".join(phase.figures()), style="dim"),
     )
     return Group(grid, _reward_line(state))
@@ -137,10 +136,9 @@ def _reward_line(state: RunState) -> Text:
     line = Text()
     if state.rewards:
         line.append(f"reward {state.rewards[-1]:.3f}  ", style="bold")
-        line.append(sparkline(state.rewards) + "   ", style="green")
-    line.append("   ".join(f"held-out {decoding} {shown}" for decoding, shown in state.held_out.items()), style="cyan")
+        line.append(sparkline(state.rewards), style="green")
     if state.failed:
-        line.append(f"   {state.failed} episodes failed", style="yellow")
+        line.append(f"   {state.failed:,} episodes failed", style="yellow")
     return line
 
 
@@ -188,7 +186,8 @@ def final_table(report: RunReport) -> RenderableType:
     facts.add_row("time", ", ".join(shares))
     if summary["updates_skipped"]:
         facts.add_row("skipped", f"[yellow]{summary['updates_skipped']} updates: the loss was NaN or infinite[/]")
-    facts.add_row("report", escape(str(report.run_dir / "report.html")))
+    if any(summary["groups"].values()):
+        facts.add_row("signal", _signal(summary["groups"]))
     parts: list[RenderableType] = ["", *lines, ""]
     if summary["held_out"]:
         parts += [_held_out_table(summary["held_out"]), ""]
@@ -203,6 +202,13 @@ def _episode_facts(summary: Mapping[str, Any]) -> str:
     if summary["unjudged"]:
         text += f", {summary['unjudged']:,} without a verdict"
     return f"{text} ({reasons})" if reasons else text
+
+
+def _signal(groups: Mapping[str, int]) -> str:
+    """Advantages compare attempts at one task: where all get the same reward there is nothing to learn from."""
+    total = groups["used"] + groups["no_signal"]
+    text = f"{groups['used']:,} of {total:,} groups have attempts that differ in reward"
+    return text if groups["used"] else f"[yellow]{text}: nothing was learned[/]"
 
 
 def _held_out_table(held_out: Mapping[str, Any]) -> Table:

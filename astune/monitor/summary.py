@@ -36,6 +36,7 @@ def summarize(metrics: Metrics) -> dict[str, Any]:
         "unjudged": int(_total(metrics, "episodes/unjudged")),
         "stop": {key.removeprefix("stop/"): int(_total(metrics, key)) for key in stops if _total(metrics, key)},
         "tokens": {name: int(_total(metrics, f"tokens/{name}")) for name in ("prompt", "sampled", "trained")},
+        "groups": {name: int(_total(metrics, f"groups/{name}")) for name in ("used", "no_signal")},
         "updates_skipped": int(_total(metrics, "updates/skipped")),
         "seconds": {
             "rollout": seconds["rollout"],

@@ -139,17 +139,24 @@ def _change(heads: Sequence[Head], first: Mapping[str, Any], last: Mapping[str, 
 
 
 def _facts(metrics: Metrics, config: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The figures under the title. A debug run has no metrics, so only what it ran with."""
+    ran_with = [
+        ("model", str(config["astune.model.path"])),
+        ("workflow", str(config["astune.rollout.agentscope_learn_protocol"])),
+    ]
+    if not metrics:
+        return ran_with
     summary = summarize(metrics)
-    seconds = summary["seconds"]
+    seconds, groups, tokens = summary["seconds"], summary["groups"], summary["tokens"]
     total = sum(seconds.values())
     shares = ", ".join(f"{name} {100 * value / total:.0f} %" for name, value in seconds.items() if value > 0)
     failed = f"{summary['failed']:,} failed" if summary["failed"] else "none failed"
     return [
-        ("model", str(config["astune.model.path"])),
-        ("workflow", str(config["astune.rollout.agentscope_learn_protocol"])),
+        *ran_with,
         ("steps", str(summary["steps"])),
         ("episodes", f"{summary['episodes']:,} ({failed})"),
-        ("tokens", f"{summary['tokens']['sampled']:,} sampled, {summary['tokens']['trained']:,} trained"),
+        ("tokens", f"{tokens['sampled']:,} sampled, {tokens['trained']:,} trained"),
+        ("groups whose rewards differ", f"{groups['used']:,} of {sum(groups.values()):,}"),
         ("time", f"{show_seconds(total)} ({shares})" if total else "-"),
     ]
 

@@ -13,6 +13,8 @@ STEP = {
     "reward/mean": 0.25,
     "success/mean": 0.25,
     "loss": -0.01,
+    "groups/used": 3,
+    "groups/no_signal": 1,
     "episodes/total": 8,
     "episodes/failed": 1,
     "stop/completed": 7,
@@ -108,7 +110,13 @@ def test_the_final_table_tells_before_after_best_failures_and_time(screen):
     assert "16, 2 failed (timeout 2)" in text
     assert "2,000 sampled, 1,800 trained" in text
     assert "rollout 2:00 (52 %)" in text and "evaluation 30 s (13 %)" in text
-    assert "runs/x/report.html" in text
+    assert "6 of 8 groups have attempts that differ in reward" in text
+
+
+def test_a_run_whose_groups_never_differ_in_reward_says_that_nothing_was_learned(screen):
+    metrics = [{"step": 1, **STEP, "groups/used": 0, "groups/no_signal": 4}]
+    Progress("plain", screen).run_finished(RunReport(Path("runs/x"), 1, "completed", summarize(metrics)))
+    assert "0 of 4 groups have attempts that differ in reward: nothing was learned" in text_of(screen)
 
 
 def test_a_stopped_run_says_how_to_go_on(screen):

@@ -138,6 +138,8 @@ def step_metrics(step: int, played: list[Episode], noise: random.Random) -> dict
     return {
         "reward/mean": mean,
         "success/mean": mean,
+        "groups/used": 3,
+        "groups/no_signal": 1,
         "episodes/total": len(played),
         "episodes/failed": sum(episode.stop_reason is not StopReason.COMPLETED for episode in played),
         "tokens/sampled": sampled,
