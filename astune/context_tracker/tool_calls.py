@@ -44,10 +44,7 @@ def read_hermes(block: str, tools: Tools) -> ToolCall | None:
     if fields is None or not {"name", "arguments"} <= fields.keys():
         return None
     name = json.loads(fields["name"])
-    # isprintable also refuses halves of surrogate pairs, which no tokenizer can encode
-    if not isinstance(name, str) or not name or not name.isprintable():
-        return None
-    if parse_arguments(fields["arguments"]) is None:
+    if not isinstance(name, str) or not name or parse_arguments(fields["arguments"]) is None:
         return None
     return ToolCall(name, fields["arguments"])
 

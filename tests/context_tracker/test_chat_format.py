@@ -76,6 +76,21 @@ def test_templates_get_the_helpers_and_special_tokens_of_transformers(write_dir)
     assert loaded.render([{"role": "user", "content": "a"}] * 2) == f"<|im_end|><|endoftext|>{year}a!"
 
 
+def test_block_tags_leave_no_white_space_behind(write_dir):
+    template = "{% for m in messages %}\n  {% if m.content %}\n{{ m.content }}\n  {% endif %}\n{% endfor %}"
+    assert ChatFormat.load(write_dir(template)).render([{"role": "user", "content": "a"}] * 2) == "a\na\n"
+
+
+def test_templates_tell_a_call_without_text_and_find_reasoning_under_both_names(write_dir):
+    template = "{% for m in messages %}{{ m.content is none }} {{ m.thinking }} {{ m.reasoning_content }};{% endfor %}"
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [
+        {"role": "assistant", "content": None, "reasoning": "why", "tool_calls": [call]},
+        {"role": "assistant", "content": None, "reasoning_content": "so", "tool_calls": []},
+    ]
+    assert ChatFormat.load(write_dir(template)).render(messages) == "True why why;False so so;"
+
+
 def test_a_conversation_the_template_refuses_is_an_error_that_says_so(write_dir):
     template = (
         "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}{% endfor %}"
@@ -151,6 +166,10 @@ def test_pieces_are_one_per_token_and_read_as_the_text(chat_format, text):
     pieces = chat_format.pieces(ids)
     assert len(pieces) == len(ids)
     assert "".join(pieces) == text == chat_format.decode(ids)
+
+
+def test_a_character_cut_in_half_is_shown_as_such(chat_format):
+    assert chat_format.pieces(chat_format.encode("aé")[:2]) == ["a", "\ufffd"]
 
 
 @given(data=st.binary())

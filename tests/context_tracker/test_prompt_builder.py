@@ -206,6 +206,29 @@ def test_a_template_that_trims_answers_keeps_the_sampled_tokens(write_dir):
     assert again.ids[: len(prompt.ids) + len(ids)] == (*prompt.ids, *ids)
 
 
+def test_a_trimmed_answer_that_was_cut_is_closed_by_the_template(write_dir):
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    trimming = ChatFormat.load(write_dir(template))
+    builder, prompt, ids, message = answered(trimming, "42. ")
+    again = builder.build("a", [USER, message, USER])
+    assert again.ids[: len(prompt.ids) + len(ids)] == (*prompt.ids, *ids)
+    assert trimming.decode(again.ids[len(prompt.ids) + len(ids) :]).startswith("<|im_end|>\n<|im_start|>user")
+
+
+def test_a_template_that_writes_other_arguments_than_were_sampled_is_not_gone_on_with(write_dir):
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% if m.tool_calls %}<tool_call>"
+        '{"name": "calc", "arguments": {}}</tool_call>{% endif %}<|im_end|>\n{% endfor %}'
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    lossy = ChatFormat.load(write_dir(template))
+    builder, _, _, message = answered(lossy, f"Look. {CALL}<|im_end|>", tools=TOOLS)
+    assert builder.build("a", [USER, message, tool_result()], TOOLS).fork == "template_not_append_only"
+
+
 def test_the_longest_of_all_earlier_conversations_is_gone_on_with(chat_format):
     builder, _, _, first = answered(chat_format, "One<|im_end|>")
     history = [USER, first, {"role": "user", "content": "More"}]
@@ -222,6 +245,8 @@ def test_of_two_answers_with_equal_text_the_one_with_the_reasoning_sent_is_gone_
     answered(qwen3, f"<think>\nB\n</think>\n\n{CALL}<|im_end|>", tools=TOOLS, builder=builder)
     again = builder.build("a", [USER, first, tool_result()], TOOLS)
     assert qwen3.decode(first_ids) in qwen3.decode(again.ids)
+    newest = builder.build("a", [USER, without_reasoning(first), tool_result()], TOOLS)
+    assert "<think>\nB\n</think>" in qwen3.decode(newest.ids)
 
 
 def test_agents_do_not_share_conversations(chat_format):
@@ -255,3 +280,4 @@ def test_prefix_keys_tell_conversations_apart_by_every_counted_part():
     keys = [prefix_keys([each])[-1] for each in (base, *others)]
     assert len(set(keys)) == len(keys)
     assert prefix_keys([base, USER])[0] == keys[0]
+    assert prefix_keys([base, USER])[1] != prefix_keys([USER, USER])[1]

@@ -119,8 +119,8 @@ def test_shared_sampled_tokens_are_context_in_the_fork():
 
 
 def test_the_longest_timeline_goes_on():
-    turns = [turn([1], []), turn([1, 2], [3]), turn([1], [9]), turn([1, 2, 3, 4], [5])]
-    assert [timeline.token_ids for timeline in merge_turns(turns)] == [(1, 2, 3, 4, 5), (1, 9)]
+    turns = [turn([1, 2], [3]), turn([1], []), turn([1, 2, 3, 4], [5]), turn([1, 7], [8])]
+    assert [timeline.token_ids for timeline in merge_turns(turns)] == [(1, 2, 3, 4, 5), (1, 7, 8)]
 
 
 def test_versions_and_temperatures_stay_with_their_span():

@@ -98,7 +98,14 @@ def test_qwen3_coder_parameters_take_the_type_of_the_schema():
 
 
 @pytest.mark.parametrize(
-    "inside", ["<function=f>", "<function=f>text</function>", "<function=f><parameter=x>1</function>", "f()"]
+    "inside",
+    [
+        "<function=f>",
+        "<function=f>text</function>",
+        "<function=f><parameter=x>1</function>",
+        "<function=f><parameter=x>1</parameter>text<parameter=y>1</parameter></function>",
+        "f()",
+    ],
 )
 def test_malformed_qwen3_coder_calls_stay_in_the_text(inside):
     text = f"<tool_call>{inside}</tool_call>"
