@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from astune.backbone.base import check_keys
 from astune.backbone.debug import DebugBackbone
 from astune.backbone.debug.screen import user_traceback
 from astune.backbone.debug.showing_policy import ShowingPolicy
@@ -50,6 +51,12 @@ async def breaks(task, tuner):
 
 def helper():
     return {}["price"]
+
+
+async def slow(task, tuner):
+    import asyncio
+    await asyncio.sleep(0.3)
+    return await ask(task, tuner)
 
 
 async def stops(task, tuner):
@@ -165,6 +172,17 @@ def test_ctrl_c_keeps_the_episodes_that_are_done(conf):
         "a"
     ]
     assert "debug/a/0" in text.rpartition("──")[2]
+
+
+def test_the_time_limits_of_training_do_not_count(conf):
+    protocol = f"astune.rollout.agentscope_learn_protocol={conf.parent}/agent.py:slow"
+    _, text = debug(conf, ["42"], protocol, "astune.rollout.episode_timeout=0.1")
+    assert "reward 1, passed" in text
+
+
+def test_what_only_training_uses_is_accepted_and_named(conf):
+    loaded = load_config(conf, ["astune.trainer.total_steps=7", "astune.rollout.num_repeat=3"], backbone="debug")
+    assert check_keys(DebugBackbone(), loaded) == ["astune.rollout.num_repeat", "astune.trainer"]
 
 
 def test_a_data_set_without_tasks_leaves_no_run_folder(conf):

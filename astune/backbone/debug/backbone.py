@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import bdb
 import contextlib
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from rich.console import Console
@@ -24,6 +23,9 @@ from astune.rollout.episode import run_episode
 from astune.rollout.group import episode_seed
 from astune.rollout.setup import RolloutSetup
 from astune.types import Episode, Policy, RunReport, Task
+
+NO_LIMIT = 7 * 24 * 3600.0
+"""Seconds that no debugging session takes."""
 
 MakePolicy = Callable[[AstuneConfig], tuple[Policy, ChatFormat]]
 
@@ -44,21 +46,19 @@ class DebugBackbone:
     """
 
     name: ClassVar[str] = "debug"
-    honours: ClassVar[frozenset[str]] = frozenset(
-        {
-            "astune.project_name",
-            "astune.experiment_name",
-            "astune.runs_dir",
-            "astune.seed",
-            "astune.model",
-            "astune.task_reader",
-            "astune.rollout",
-            "astune.task_judge",
-            "astune.debug",
-        }
-    )
+    honours: ClassVar[frozenset[str]] = frozenset({"astune"})
     ignored_sections: ClassVar[frozenset[str]] = frozenset(
-        {"astune.algorithm", "astune.trainer", "astune.evaluation", "astune.monitor", "astune.resume"}
+        {
+            "astune.algorithm",
+            "astune.evaluation",
+            "astune.monitor",
+            "astune.resume",
+            "astune.rollout.episode_timeout",
+            "astune.rollout.max_concurrent",
+            "astune.rollout.num_repeat",
+            "astune.task_judge.timeout",
+            "astune.trainer",
+        }
     )
 
     def __init__(self, console: Console | None = None, make_policy: MakePolicy = local_policy) -> None:
@@ -66,12 +66,11 @@ class DebugBackbone:
         self._make_policy = make_policy
 
     def run(self, loaded: LoadedConfig) -> RunReport:
-        config = loaded.config.astune
+        config = _without_time_limits(loaded.config.astune)
         tasks = _tasks(config)
         policy, chat_format = self._make_policy(config)
         showing = ShowingPolicy(policy, chat_format, self._screen)
         setup = rollout_setup(config, showing, chat_format)
-        setup = replace(setup, episode_timeout=math.inf, judge_timeout=math.inf)
         run_dir = RunDir.open(_named_debug(loaded.config), resume=False)
         self._screen.run_started(config, run_dir.path, len(tasks))
         finished = False
@@ -123,6 +122,13 @@ def _tasks(config: AstuneConfig) -> list[Task]:
     if not tasks:
         raise TaskError(f"astune.debug.split: there are no {config.debug.split} tasks; see astune.task_reader")
     return tasks
+
+
+def _without_time_limits(config: AstuneConfig) -> AstuneConfig:
+    """Someone who looks around in a debugger must not run into a timeout, of the judge's own neither."""
+    rollout = config.rollout.model_copy(update={"episode_timeout": NO_LIMIT})
+    judge = config.task_judge.model_copy(update={"timeout": NO_LIMIT})
+    return config.model_copy(update={"rollout": rollout, "task_judge": judge})
 
 
 def _named_debug(config: Config) -> Config:
