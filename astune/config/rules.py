@@ -76,11 +76,6 @@ def _training(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
     trainer = astune.trainer
     if trainer.total_steps is None and trainer.total_epochs is None:
         yield "astune.trainer.total_steps", "neither total_steps nor total_epochs is set: the run would have no end"
-    if trainer.total_steps is not None and trainer.warmup_steps >= trainer.total_steps:
-        yield (
-            "astune.trainer.warmup_steps",
-            f"{trainer.warmup_steps} steps of warm-up do not end within total_steps = {trainer.total_steps}",
-        )
     episodes = trainer.tasks_per_step * astune.rollout.num_repeat
     if trainer.updates_per_step > episodes:
         yield (

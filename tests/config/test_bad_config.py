@@ -135,7 +135,6 @@ def test_a_mistake_on_the_command_line_is_explained(tmp_path: Path, override: st
             GOOD + "  trainer:\n    total_steps: null\n",
             "F:5: astune.trainer.total_steps: neither total_steps nor total_epochs",
         ),
-        (GOOD + "  trainer: {warmup_steps: 9, total_steps: 9}\n", "F:4: astune.trainer.warmup_steps: 9 steps of"),
         (GOOD + "  trainer: {updates_per_step: 65}\n", "F:4: astune.trainer.updates_per_step: 65 updates"),
         (GOOD + "  trainer: {betas: [0.9, 1.0]}\n", "F:4: astune.trainer.betas: expected two numbers"),
         (GOOD + "  evaluation: {every: 5}\n", "F:4: astune.evaluation.every: needs held-out tasks"),
