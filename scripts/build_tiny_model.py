@@ -14,12 +14,13 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 
 import torch
 from torch.nn import functional
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
+from transformers.cache_utils import DynamicCache
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
@@ -36,8 +37,9 @@ OTHER_TOKENS = 0.1
 
 @dataclass(frozen=True)
 class Row:
-    """One conversation as tokens; `weights[i]` is what predicting `ids[i]` counts."""
+    """One conversation as tokens: the system message, then the rest; `weights[i]` is what predicting `ids[i]` counts."""
 
+    system: tuple[int, ...]
     ids: list[int]
     weights: list[float]
 
@@ -50,11 +52,12 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
     torch.manual_seed(args.seed)
-    torch.set_num_threads(2)
+    torch.set_num_threads(args.threads)
     texts = [problem.query for problem in islice(problems("warmup", args.seed), 20_000)]
     save_tokenizer(train_tokenizer(texts), args.out, CONTEXT_LENGTH)
     tokenizer = AutoTokenizer.from_pretrained(args.out)
@@ -63,7 +66,9 @@ def main() -> None:
 
     talks = islice(demonstrations(args.seed, Habits()), args.conversations)
     rows = [encode(talk.messages, talk.tools, tokenizer) for talk in talks]
-    print(f"{len(rows):,} conversations, {sum(len(row.ids) for row in rows) / len(rows):.0f} tokens on average")
+    print(
+        f"{len(rows):,} conversations, {sum(len(row.system) + len(row.ids) for row in rows) / len(rows):.0f} tokens on average"
+    )
     warm_up(model, rows, args.batch, args.learning_rate, random.Random(args.seed))
     model.save_pretrained(args.out)
 
@@ -97,33 +102,36 @@ def encode(messages: tuple[dict, ...], tools: tuple[dict, ...], tokenizer: PreTr
     """Render a conversation and find the tokens that the assistant wrote, `<|im_end|>` included."""
     text = tokenizer.apply_chat_template(list(messages), tools=list(tools), tokenize=False)
     ids = tokenizer(text)["input_ids"]
-    header = tokenizer("<|im_start|>assistant\n")["input_ids"]
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    start = ids.index(end) + 2  # the line break after it included
+    system, ids = tuple(ids[:start]), ids[start:]
+    header = tokenizer("<|im_start|>assistant\n")["input_ids"]
     weights, writing = [], False
     for i, token in enumerate(ids):
         writing = writing or ids[i - len(header) : i] == header
         weights.append(1.0 if writing else OTHER_TOKENS)
         writing = writing and token != end
-    return Row(ids, weights)
+    return Row(system, ids, weights)
 
 
 def batches(rows: list[Row], size: int, rng: random.Random) -> Iterator[list[Row]]:
-    """Every row once, rows of like length together, batches in random order."""
+    """Every row once; rows of one batch have the same system message and like lengths."""
     shuffled = rng.sample(rows, len(rows))
     span = 32 * size
-    chunks = [sorted(shuffled[i : i + span], key=lambda row: len(row.ids)) for i in range(0, len(rows), span)]
-    for chunk in chunks:
-        starts = list(range(0, len(chunk), size))
-        rng.shuffle(starts)
-        yield from (chunk[i : i + size] for i in starts)
+    for chunk in (shuffled[i : i + span] for i in range(0, len(rows), span)):
+        chunk.sort(key=lambda row: (row.system, len(row.ids)))
+        alike = [list(group) for _, group in groupby(chunk, key=lambda row: row.system)]
+        slices = [group[i : i + size] for group in alike for i in range(0, len(group), size)]
+        yield from rng.sample(slices, len(slices))
 
 
 def warm_up(model: Qwen3ForCausalLM, rows: list[Row], size: int, learning_rate: float, rng: random.Random) -> None:
     """Supervised training, one pass over the rows: AdamW, linear rise, cosine fall."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
-    total = math.ceil(len(rows) / size)
+    plan = list(batches(rows, size, rng))
+    total = len(plan)
     began = time.monotonic()
-    for step, batch in enumerate(batches(rows, size, rng)):
+    for step, batch in enumerate(plan):
         rate = min(1.0, (step + 1) / 100) * (0.02 + 0.98 * (1 + math.cos(math.pi * step / total)) / 2)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate * rate
@@ -132,17 +140,22 @@ def warm_up(model: Qwen3ForCausalLM, rows: list[Row], size: int, learning_rate: 
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        if step % 50 == 0 or step + 1 == total:
-            print(f"step {step + 1}/{total}  loss per written token {written:.4f}  {time.monotonic() - began:.0f} s", flush=True)
+        if step % 20 == 0 or step + 1 == total:
+            took = time.monotonic() - began
+            print(f"step {step + 1}/{total}  loss per written token {written:.4f}  {took:.0f} s", flush=True)
 
 
 def batch_loss(model: Qwen3ForCausalLM, batch: list[Row]) -> tuple[torch.Tensor, float]:
-    """Weighted cross-entropy, and the plain one of the assistant's tokens alone."""
+    """Weighted cross-entropy, and the plain one of the assistant's tokens alone. The system message that the rows
+    share is computed once."""
     width = max(len(row.ids) for row in batch)
     pad = model.config.pad_token_id
     ids = torch.tensor([row.ids + [pad] * (width - len(row.ids)) for row in batch])
     weights = torch.tensor([row.weights + [0.0] * (width - len(row.ids)) for row in batch])[:, 1:]
-    logits = model(input_ids=ids[:, :-1]).logits
+    cache = DynamicCache(config=model.config)
+    model(input_ids=torch.tensor([batch[0].system]), past_key_values=cache, logits_to_keep=1)
+    cache.batch_repeat_interleave(len(batch))
+    logits = model(input_ids=ids[:, :-1], past_key_values=cache).logits
     losses = functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
     written = weights == 1.0
     return (losses * weights).sum() / weights.sum(), losses[written].mean().item()

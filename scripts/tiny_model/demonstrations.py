@@ -57,7 +57,9 @@ def demonstrations(seed: int, habits: Habits) -> Iterator[Demonstration]:
     while True:
         system = DEMO_PROMPT if rng.random() < 0.8 else rng.choice(OTHER_PROMPTS)
         opening = [{"role": "system", "content": system}] if system else []
-        turns = [turn for _ in range(rng.choice((1, 1, 1, 1, 1, 1, 1, 2))) for turn in attempt(next(source), rng, habits)]
+        turns = [
+            turn for _ in range(rng.choice((1, 1, 1, 1, 1, 1, 1, 2))) for turn in attempt(next(source), rng, habits)
+        ]
         yield Demonstration((*opening, *turns), (calculator_schema(rng.random() < 0.5),))
 
 

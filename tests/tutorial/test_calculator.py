@@ -25,7 +25,22 @@ def test_arithmetic_is_worked_out(expression, result):
 
 @pytest.mark.parametrize(
     "expression",
-    ["", "2 +", "two", "2 ** 9", "7 // 2", "1_000", "abs(3)", "5(3)", "'a' * 3", "2, 3", "012", "().__class__", "\n1", "(" * 199],
+    [
+        "",
+        "2 +",
+        "two",
+        "2 ** 9",
+        "7 // 2",
+        "1_000",
+        "abs(3)",
+        "5(3)",
+        "'a' * 3",
+        "2, 3",
+        "012",
+        "().__class__",
+        "\n1",
+        "(" * 199,
+    ],
 )
 def test_what_is_not_arithmetic_gets_an_error_for_the_model_to_read(expression):
     assert calculator(expression).startswith("Error: ")

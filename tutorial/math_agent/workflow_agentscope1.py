@@ -1,6 +1,6 @@
 """The demo's agent for AgentScope 1.x: the same prompt, the same tool, its `ReActAgent`.
 
-    astune demo astune.rollout.agentscope_learn_protocol=workflow_agentscope1.py:MathAgent
+astune demo astune.rollout.agentscope_learn_protocol=workflow_agentscope1.py:MathAgent
 """
 
 from agentscope.agent import ReActAgent
