@@ -37,7 +37,7 @@ OTHER_TOKENS = 0.1
 
 @dataclass(frozen=True)
 class Row:
-    """One conversation as tokens: the system message, then the rest; `weights[i]` is what predicting `ids[i]` counts."""
+    """One conversation as tokens: the system message and the rest; `weights[i]` is what predicting `ids[i]` counts."""
 
     system: tuple[int, ...]
     ids: list[int]
@@ -66,9 +66,7 @@ def main() -> None:
 
     talks = islice(demonstrations(args.seed, Habits()), args.conversations)
     rows = [encode(talk.messages, talk.tools, tokenizer) for talk in talks]
-    print(
-        f"{len(rows):,} conversations, {sum(len(row.system) + len(row.ids) for row in rows) / len(rows):.0f} tokens on average"
-    )
+    print(f"{len(rows):,} conversations")
     warm_up(model, rows, args.batch, args.learning_rate, random.Random(args.seed))
     model.save_pretrained(args.out)
 

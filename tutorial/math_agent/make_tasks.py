@@ -27,14 +27,16 @@ Step = tuple[str, str, str]
 SHARES: dict[Split, range] = {"warmup": range(0, 9), "train": range(9, 17), "heldout": range(17, 20)}
 """Which twentieths of the hash belong to which split."""
 
+# fmt: off
 NAMES = (
-    "Maria Omar Lena Tom Aisha Ben Chen Dora Emil Fatima Greta Hugo Ines Jack Kofi Lucy Mona Nils Olga Priya"
-    " Ravi Sara Theo Uma"
-).split()
+    "Maria", "Omar", "Lena", "Tom", "Aisha", "Ben", "Chen", "Dora", "Emil", "Fatima", "Greta", "Hugo", "Ines",
+    "Jack", "Kofi", "Lucy", "Mona", "Nils", "Olga", "Priya", "Ravi", "Sara", "Theo", "Uma",
+)
 ITEMS = (
-    "apples pears books pens stickers marbles coins shells stamps cards cookies eggs roses cups candles beads"
-    " balloons lemons buttons tickets"
-).split()
+    "apples", "pears", "books", "pens", "stickers", "marbles", "coins", "shells", "stamps", "cards",
+    "cookies", "eggs", "roses", "cups", "candles", "beads", "balloons", "lemons", "buttons", "tickets",
+)
+# fmt: on
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,8 @@ KINDS: tuple[Kind, ...] = (
         (
             "{name} has {a} dollars and buys {b} {item} for {c} dollars each. How many dollars are left?",
             "{name} has {a} {item} and gives {b} {item} to each of {c} friends. How many {item} does {name} keep?",
-            "From {a} {item}, {name} fills {c} baskets with {b} {item} per basket. How many {item} are not in a basket?",
+            "From {a} {item}, {name} fills {c} baskets with {b} {item} per basket. How many {item} are not in a"
+            " basket?",
             "A road is {a} miles long. {name} walks {b} miles a day for {c} days. How many miles are still to go?",
         ),
     ),
@@ -224,10 +227,11 @@ def problems(split: Split, seed: int) -> Iterator[Problem]:
     rng = random.Random(f"{split}:{seed}")
     told: set[str] = set()
     for kind in cycle(KINDS):
-        problem = next(p for p in iter(lambda: _tell(kind, rng), None) if split_of(p.kind, p.numbers) == split)
-        if problem.query not in told:
-            told.add(problem.query)
-            yield problem
+        problem = _tell(kind, rng)
+        while split_of(kind.name, problem.numbers) != split or problem.query in told:
+            problem = _tell(kind, rng)
+        told.add(problem.query)
+        yield problem
 
 
 def _tell(kind: Kind, rng: random.Random) -> Problem:
