@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from astune.task_judge.math_quantity import read_quantity
+from astune.task_judge.math_quantity import read_quantity, without_label
 
 AnswerFormat: TypeAlias = Literal["auto", "boxed", "answer_tag", "hashes", "the_answer_is", "plain"]
 
@@ -37,6 +37,7 @@ SYMBOLS = str.maketrans(
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _WHOLE_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{(.*)\}", re.DOTALL)
+_MARKER = re.compile(r"\\(?:boxed|fbox)|</?answer>|####", re.IGNORECASE)
 _THE_ANSWER_IS = re.compile(r"\bthe\s+(?:final\s+|correct\s+)?answer\s+is\b", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"\n|[.!?](?=\s|$)|,?\s(?:because|since)\b")
 _TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
@@ -74,10 +75,12 @@ def reference_answer(answer: str) -> str:
 
 def normalise(text: str) -> str:
     """`text` without marks that change how an answer looks but not what it is: delimiters of LaTeX and Markdown,
-    text commands, thin spaces, a full stop at the end. Idempotent."""
-    text = _strip_marks(text.translate(SYMBOLS))
-    while box := _WHOLE_BOX.fullmatch(text):
-        text = _strip_marks(box[1])
+    text commands, thin spaces, a full stop at the end. Idempotent. A text longer than an answer is left as it is."""
+    before = ""
+    while text != before and len(text) <= MAX_LENGTH:
+        before = text
+        box = _WHOLE_BOX.fullmatch(text)
+        text = _strip_marks((box[1] if box else text).translate(SYMBOLS))
     return text
 
 
@@ -93,6 +96,7 @@ def compare(reference: str, answer: str) -> bool | None:
         return expected.equals(given)
     if max(len(reference), len(answer)) > MAX_LENGTH or not answer:
         return False
+    reference, answer = without_label(reference), without_label(answer)
     if (not expected and _is_words(reference)) or (not given and (_is_words(answer) or _lists_numbers(answer))):
         return False
     if (left := _BASE.fullmatch(reference)) and (right := _BASE.fullmatch(answer)) and left[2] != right[2]:
@@ -103,7 +107,7 @@ def compare(reference: str, answer: str) -> bool | None:
 def for_algebra(text: str) -> str:
     """A normalised answer as the LaTeX that `math_worker` gets: a number loses its unit."""
     quantity = read_quantity(text)
-    return quantity.latex if quantity else text
+    return quantity.latex if quantity else without_label(text)
 
 
 def _boxed(text: str) -> str:
@@ -153,6 +157,8 @@ _AUTO: tuple[AnswerFormat, ...] = ("boxed", "answer_tag", "hashes", "the_answer_
 
 def _is_bare(text: str) -> bool:
     """Nothing but an answer: a number with or without a unit, one word, or a formula."""
+    if _MARKER.search(text):  # it marks an answer and then gives none
+        return False
     normal = normalise(text)
     if not normal or len(normal) > 100 or "\n" in normal:
         return False

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -19,6 +19,8 @@ from astune.errors import JudgeError
 WORKER_FILE = Path(__file__).with_name("math_worker.py")
 START_SECONDS = 60.0
 """Most time for a process to load math-verify; it counts against no episode."""
+MAX_KNOWN = 100_000
+"""Results that are kept, some 100 bytes each."""
 
 
 class MathPool:
@@ -30,13 +32,29 @@ class MathPool:
 
     def __init__(self, workers: int, timeout: float) -> None:
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="math-judge")
+        self._workers = [_Worker(timeout) for _ in range(workers)]
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
-        for _ in range(workers):
-            self._idle.put(_Worker(timeout))
+        for worker in self._workers:
+            self._idle.put(worker)
+        self._known: dict[tuple[str, str], Future[bool]] = {}
+
+    @property
+    def pids(self) -> list[int]:
+        """Ids of the processes that are running."""
+        return [worker.pid for worker in self._workers if worker.pid is not None]
 
     async def equal(self, reference: str, answer: str) -> bool:
-        """Raises `JudgeError` if the comparison took too long, failed, or `reference` is no mathematics."""
-        return await asyncio.wrap_future(self._threads.submit(self._equal, reference, answer))
+        """Raises `JudgeError` if the comparison took too long, failed, or `reference` is no mathematics.
+
+        The attempts at one task often end with the same answer: it is compared once. Failures are not kept.
+        """
+        pair = (reference, answer)
+        future = self._known.get(pair)
+        if future is None or (future.done() and future.exception() is not None):
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            future = self._known[pair] = self._threads.submit(self._equal, reference, answer)
+        return await asyncio.shield(asyncio.wrap_future(future))
 
     def _equal(self, reference: str, answer: str) -> bool:
         worker = self._idle.get()  # never waits: there are as many workers as threads
@@ -52,6 +70,10 @@ class _Worker:
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
         self._process: _Process | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
 
     def equal(self, reference: str, answer: str) -> bool:
         if self._process is None:
@@ -83,6 +105,10 @@ class _Process:
         self._overtime: float | None = None
         if self._read(START_SECONDS) is None:
             raise JudgeError(f"the comparing process: {self.end()}; `{sys.executable} {WORKER_FILE}` shows why")
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
 
     def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any] | None:
         """The reply; None if the process died, of the time limit or by itself."""

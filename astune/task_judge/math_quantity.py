@@ -59,6 +59,8 @@ _NUMBER = re.compile(
 )
 _UNIT = re.compile(r"[A-Za-z°€£¥][A-Za-z°.'/-]*(?:\^\{?\d\}?)?(?: ?/ ?[A-Za-z.]+(?:\^\{?\d\}?)?|[ ,-]+[A-Za-z.']+)*")
 
+_LABELLED = re.compile(r"(.*?[\d\\].*?) ([A-Za-z].*)", re.DOTALL)
+
 
 @dataclass(frozen=True)
 class Quantity:
@@ -102,6 +104,12 @@ def read_quantity(text: str) -> Quantity | None:
     first = re.split(r"[^A-Za-z°]", rest, maxsplit=1)[0] if rest else ""
     latex = _latex(number, None if match["decimal"] is None else _digits(match)) + (r"\%" if percent else "")
     return Quantity(number, bool(percent), _unit(first), match["decimal"] is None, latex)
+
+
+def without_label(formula: str) -> str:
+    r"""`formula` without the words behind it that only say what was counted: `9\pi square inches` is `9\pi`."""
+    match = _LABELLED.fullmatch(formula) if len(formula) <= 200 else None
+    return match[1] if match and _is_label(match[2], attached=False, percent=False) else formula
 
 
 def _digits(match: re.Match[str]) -> str:

@@ -17,9 +17,16 @@ import logging
 import os
 import signal
 import sys
+from functools import lru_cache
 from typing import Any
 
+from latex2sympy2_extended import NormalizationConfig
 from math_verify import LatexExtractionConfig, parse, verify
+
+NORMALIZATION = NormalizationConfig(
+    basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none", equations=False
+)
+"""math-verify's default but for units, which `math_answer` takes off more carefully: 5t and 5ab are no 5."""
 
 MEMORY_LIMIT = 4 << 30
 """Bytes of address space, where the system can limit it."""
@@ -37,10 +44,11 @@ def equal(reference: str, answer: str) -> bool:
     return bool(verify(expected, given, timeout_seconds=None, raise_on_error=True))
 
 
+@lru_cache(maxsize=10_000)
 def _parse(text: str, *, strict: bool) -> list[Any]:
     found: list[Any] = parse(
         f"${text}$",
-        extraction_config=[LatexExtractionConfig(boxed_match_priority=-1)],
+        extraction_config=[LatexExtractionConfig(boxed_match_priority=-1, normalization_config=NORMALIZATION)],
         fallback_mode="no_fallback",
         parsing_timeout=None,
         raise_on_error=strict,

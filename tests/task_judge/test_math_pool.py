@@ -1,0 +1,148 @@
+import asyncio
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from astune.errors import JudgeError
+from astune.task_judge.math_pool import MathPool
+
+ENDLESS = "9^{9^{9^9}}"
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{pid}/stat")
+    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def gone(pid: int, seconds: float = 20) -> bool:
+    deadline = time.monotonic() + seconds
+    while is_alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not is_alive(pid)
+
+
+@contextmanager
+def run_parent(body: str) -> Iterator["subprocess.Popen[str]"]:
+    """A Python process with a pool whose one process is running; it prints that one's id."""
+    code = textwrap.dedent(
+        """
+        import asyncio, os, signal, sys, time
+        from astune.task_judge.math_pool import MathPool
+        pool = MathPool(workers=1, timeout=2)
+        assert asyncio.run(pool.equal("2x", "x+x"))
+        print(pool.pids[0], flush=True)
+        """
+    ) + textwrap.dedent(body)
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        try:
+            yield parent
+        finally:
+            parent.kill()
+
+
+async def test_one_comparison_that_never_ends_harms_no_other() -> None:
+    pool = MathPool(workers=2, timeout=2)
+    pairs = [(f"{n}x", f"x*{n + n % 2}") for n in range(40)]
+    pairs[3] = pairs[20] = ("2", ENDLESS)
+    results = await asyncio.gather(*(pool.equal(*pair) for pair in pairs), return_exceptions=True)
+    for index, result in enumerate(results):
+        if index in (3, 20):
+            assert isinstance(result, JudgeError)
+            assert "took longer than 2 seconds and was stopped" in str(result)
+        else:
+            assert result is (index % 2 == 0)
+
+
+async def test_a_process_that_dies_is_replaced_and_its_comparison_gets_an_error() -> None:
+    pool = MathPool(workers=1, timeout=600)
+    assert await pool.equal("x+1", "1+x")
+    [pid] = pool.pids
+    asyncio.get_running_loop().call_later(0.3, os.kill, pid, signal.SIGKILL)
+    with pytest.raises(JudgeError, match="died with exit code -9"):
+        await pool.equal("2", ENDLESS)
+    assert not await pool.equal("x+1", "2+x")
+    assert pool.pids != [pid]
+
+
+async def test_a_result_is_kept_and_a_failure_is_tried_again() -> None:
+    pool = MathPool(workers=1, timeout=1)
+    assert await pool.equal("x+1", "1+x")
+    [pid] = pool.pids
+    os.kill(pid, signal.SIGKILL)
+    assert await pool.equal("x+1", "1+x")
+    for _ in range(2):
+        with pytest.raises(JudgeError):
+            await pool.equal("2", ENDLESS)
+    assert await pool.equal("x+2", "2+x")
+
+
+async def test_giving_up_on_a_comparison_does_not_take_it_from_others() -> None:
+    pool = MathPool(workers=1, timeout=600)
+    first = asyncio.create_task(pool.equal("x+1", "1+x"))
+    second = asyncio.create_task(pool.equal("x+1", "1+x"))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await second
+
+
+async def test_processes_end_with_the_pool() -> None:
+    pool = MathPool(workers=1, timeout=600)
+    assert await pool.equal("x+1", "1+x")
+    [pid] = pool.pids
+    del pool
+    gc.collect()
+    assert await asyncio.to_thread(gone, pid)
+
+
+def test_a_pool_serves_one_event_loop_after_another() -> None:
+    pool = MathPool(workers=1, timeout=60)
+    assert asyncio.run(pool.equal("x+1", "1+x"))
+    assert not asyncio.run(pool.equal("x+1", "1-x"))
+
+
+def test_the_process_ends_with_the_interpreter() -> None:
+    with run_parent("") as parent:
+        out, _ = parent.communicate(timeout=120)
+        assert parent.returncode == 0
+        assert gone(int(out))
+
+
+def test_the_process_does_not_outlive_a_parent_that_was_killed() -> None:
+    with run_parent("time.sleep(600)") as parent:
+        assert parent.stdout
+        pid = int(parent.stdout.readline())
+        assert is_alive(pid)
+        parent.kill()
+        assert gone(pid)
+
+
+def test_a_process_in_an_endless_comparison_does_not_outlive_a_parent_that_was_killed() -> None:
+    endless = f"""
+        async def hang():
+            asyncio.get_running_loop().call_later(0.5, os.kill, os.getpid(), signal.SIGKILL)
+            await pool.equal("2", "{ENDLESS}")
+        asyncio.run(hang())
+        """
+    with run_parent(endless) as parent:
+        out, _ = parent.communicate(timeout=120)
+        assert parent.returncode == -signal.SIGKILL
+        assert gone(int(out))
+
+
+async def test_ctrl_c_in_the_terminal_does_not_reach_the_processes() -> None:
+    pool = MathPool(workers=1, timeout=600)
+    assert await pool.equal("x+1", "1+x")
+    assert os.getpgid(pool.pids[0]) != os.getpgid(0)
