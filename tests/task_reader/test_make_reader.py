@@ -1,0 +1,66 @@
+from pathlib import Path
+
+import pytest
+
+from astune.config.schema import TaskReaderConfig
+from astune.errors import PluginError
+from astune.task_reader import TaskReader, TaskReaderHuggingFace, TaskReaderJsonl, make_reader
+
+PLUGIN = """
+from astune import Task
+
+class MyReader:
+    def __init__(self, config):
+        self.limit = config.max_training_tasks
+
+    def read(self, split):
+        return [Task(f"{split}-{n}", "?") for n in range(self.limit)]
+
+class NoReader:
+    def __init__(self, config): ...
+
+def function(config): ...
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> str:
+    path = tmp_path / "readers.py"
+    path.write_text(PLUGIN)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("jsonl", TaskReaderJsonl),
+        ("huggingface", TaskReaderHuggingFace),
+        ("astune.task_reader.jsonl->TaskReaderJsonl", TaskReaderJsonl),
+    ],
+)
+def test_the_built_in_readers_have_names(name: str, kind: type) -> None:
+    reader = make_reader(TaskReaderConfig(type=name))
+    assert isinstance(reader, kind) and isinstance(reader, TaskReader)
+
+
+def test_a_class_of_the_user_is_constructed_with_the_config(plugin: str) -> None:
+    reader = make_reader(TaskReaderConfig(type=f"{plugin}:MyReader", max_training_tasks=2))
+    assert [task.task_id for task in reader.read("training")] == ["training-0", "training-1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("NoReader", "class 'NoReader' has no method read"),
+        ("function", "is a function, expected a class with read"),
+    ],
+)
+def test_what_is_no_reader_is_an_error_that_names_the_key(plugin: str, name: str, message: str) -> None:
+    with pytest.raises(PluginError, match=message) as error:
+        make_reader(TaskReaderConfig(type=f"{plugin}:{name}"))
+    assert "astune.task_reader.type" in str(error.value)
+
+
+def test_a_mistyped_type_gets_the_nearest_one() -> None:
+    with pytest.raises(PluginError, match="Did you mean 'jsonl'"):
+        make_reader(TaskReaderConfig(type="jsonlines"))

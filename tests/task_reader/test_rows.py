@@ -1,0 +1,169 @@
+import datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astune.config.schema import FieldsConfig
+from astune.errors import TaskError
+from astune.task_reader.rows import tasks_from_rows
+from astune.types import Task
+
+Row = dict[str, Any]
+
+
+def read(*rows: Row, limit: int | None = None, **fields: str) -> list[Task]:
+    return tasks_from_rows(
+        ((f"data.jsonl:{number}", row) for number, row in enumerate(rows, start=1)), FieldsConfig(**fields), limit
+    )
+
+
+def message_of(*rows: Row, **fields: str) -> str:
+    with pytest.raises(TaskError) as error:
+        read(*rows, **fields)
+    return str(error.value)
+
+
+def test_the_documented_columns_are_found_without_configuration() -> None:
+    row = {"id": 7, "question": "6 * 12?", "answer": 72, "difficulty": "easy"}
+    assert read(row) == [Task("7", "6 * 12?", answer="72", metadata=row)]
+    row = {"task_id": "seven", "query": "6 * 12?", "question": "not this one", "id": 7}
+    assert read(row) == [Task("seven", "6 * 12?", metadata=row)]
+
+
+def test_configured_columns_win_over_the_documented_ones() -> None:
+    row = {"query": "wrong", "q": "6 * 12?", "key": 3, "answer": "wrong", "gold": 72, "chat": []}
+    [task] = read(row, query="q", task_id="key", answer="gold", messages="chat")
+    assert (task.query, task.task_id, task.answer, task.messages) == ("6 * 12?", "3", "72", ())
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"), [(72, "72"), (0.5, "0.5"), (True, "True"), ("#### 72", "#### 72"), (None, None), (0, "0")]
+)
+def test_an_answer_becomes_text(answer: object, text: str | None) -> None:
+    assert read({"query": "?", "answer": answer})[0].answer == text
+
+
+def test_messages_keep_everything_but_null_entries() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    messages = [
+        {"role": "system", "content": "Be brief.", "name": None},
+        {"role": "user", "content": [{"type": "text", "text": "hi"}], "tool_calls": None},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+    ]
+    [task] = read({"query": "?", "messages": messages})
+    assert task.messages == (
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+    )
+
+
+def test_of_a_row_with_nothing_but_a_conversation_the_query_is_what_the_user_said_last() -> None:
+    messages = [
+        {"role": "user", "content": "first"},
+        {"role": "assistant", "content": "well"},
+        {"role": "user", "content": "last"},
+    ]
+    assert read({"messages": messages})[0].query == "last"
+
+
+ROWS = st.lists(st.fixed_dictionaries({"query": st.sampled_from("abc"), "n": st.integers(0, 2)}), max_size=8)
+
+
+@given(ROWS, st.randoms(use_true_random=False))
+def test_made_ids_are_unique_and_depend_on_the_content_not_on_the_order(rows: list[Row], random: Any) -> None:
+    ids = [task.task_id for task in read(*rows)]
+    assert len(set(ids)) == len(ids)
+    shuffled = [dict(reversed(row.items())) for row in rows]
+    random.shuffle(shuffled)
+    assert {task.task_id for task in read(*shuffled)} == set(ids)
+    for row in rows:
+        assert read(row)[0].task_id in ids
+
+
+def test_equal_rows_without_an_id_are_numbered() -> None:
+    first, second, other, third = (
+        task.task_id for task in read({"query": "a"}, {"query": "a"}, {"query": "b"}, {"query": "a"})
+    )
+    assert (second, third) == (f"{first}-2", f"{first}-3")
+    assert other != first
+
+
+def test_dates_and_bytes_do_not_stand_in_the_way_of_an_id() -> None:
+    row = {"query": "?", "when": datetime.date(2026, 11, 20), "raw": b"\x00"}
+    assert read(row)[0].task_id == read(dict(row))[0].task_id
+
+
+def test_the_limit_stops_reading() -> None:
+    def rows() -> Any:
+        yield "data.jsonl:1", {"query": "a"}
+        yield "data.jsonl:2", {"query": "b"}
+        raise AssertionError("read too much")
+
+    assert [task.query for task in tasks_from_rows(rows(), FieldsConfig(), 2)] == ["a", "b"]
+
+
+def test_a_duplicate_id_names_both_places() -> None:
+    text = message_of({"id": "a", "query": "1"}, {"id": "b", "query": "2"}, {"id": "a", "query": "3"})
+    assert text == "data.jsonl:3: task id 'a' is already used at data.jsonl:1; ids must be unique"
+    assert "already used" in message_of({"id": 1, "query": "1"}, {"id": "1", "query": "2"})
+
+
+def test_a_configured_column_that_is_missing_gets_the_columns_there_are_and_the_nearest() -> None:
+    text = message_of({"query": "?", "solution": "72"}, answer="solutoin")
+    assert text == (
+        "data.jsonl:1: no column 'solutoin', which astune.task_reader.fields.answer names; "
+        "the row has 'query', 'solution'. Did you mean 'solution'?"
+    )
+
+
+def test_a_row_without_query_says_what_it_has_and_which_key_to_set() -> None:
+    assert message_of({"query": "ok"}, {"questoin": "6 * 12?", "answer": 72}) == (
+        "data.jsonl:2: no query: the row has 'questoin', 'answer', none of 'query', 'question', 'messages' with a "
+        "value. Did you mean 'questoin'? Name the column with astune.task_reader.fields.query"
+    )
+    assert "the row has no columns" in message_of({})
+    assert "no query" in message_of({"query": None})
+
+
+BAD_ROWS = [
+    ({"query": ""}, "data.jsonl:1: the query in column 'query' is empty"),
+    ({"question": " \n"}, "data.jsonl:1: the query in column 'question' is empty"),
+    ({"query": 72}, "data.jsonl:1: column 'query' must hold the question as text, found int 72"),
+    ({"query": "?", "id": ""}, "column 'id' must hold an id, text or a whole number, found str ''"),
+    ({"query": "?", "id": 1.5}, "column 'id' must hold an id, text or a whole number, found float 1.5"),
+    ({"query": "?", "answer": ["72"]}, "column 'answer' must hold text, a number or a truth value, found list ['72']"),
+    ({"query": "?", "messages": "hi"}, "column 'messages' must hold a list of messages, found str 'hi'"),
+    ({"query": "?", "messages": ["hi"]}, "messages[0] must be an object with 'role' and 'content', found str 'hi'"),
+    (
+        {"query": "?", "messages": [{"role": "user", "content": "a"}, {"role": "bot", "content": "b"}]},
+        "messages[1].role must be one of system, developer, user, assistant, tool, found str 'bot'",
+    ),
+    ({"query": "?", "messages": [{"content": "a"}]}, "messages[0].role must be one of"),
+    (
+        {"query": "?", "messages": [{"role": "user"}]},
+        "messages[0].content must be text or a list of parts, found NoneType None",
+    ),
+    (
+        {"messages": [{"role": "system", "content": "a"}]},
+        "no query: there is no column 'query' and 'messages' hold no text of a user",
+    ),
+    (
+        {"query": "?", "image": object()},
+        "cannot make a task id from a value of type object; "
+        "name a column of ids with astune.task_reader.fields.task_id",
+    ),
+]
+
+
+@pytest.mark.parametrize(("row", "message"), BAD_ROWS)
+def test_a_bad_value_is_an_error_that_shows_it(row: Row, message: str) -> None:
+    assert message in message_of(row)
+
+
+def test_a_configured_query_of_null_is_not_replaced_by_another_column() -> None:
+    assert "column 'q' must hold the question as text, found NoneType None" in message_of(
+        {"q": None, "query": "?"}, query="q"
+    )
