@@ -93,4 +93,5 @@ def test_an_installed_astune_finds_its_own_files(installed: Path) -> None:
 @pytest.mark.slow
 def test_an_installed_astune_runs_the_demo_task(installed: Path) -> None:
     shown = astune(installed, "demo", "--backbone=debug")
-    assert "astune" in shown
+    assert "report  runs/math_agent/demo-debug/report.html" in shown
+    assert (installed.parent / "work/runs/math_agent/demo-debug/report.html").is_file()
