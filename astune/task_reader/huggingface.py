@@ -39,10 +39,7 @@ class TaskReaderHuggingFace:
             raise TaskError("astune.task_reader.huggingface.dataset_path is not set: give a hub id or a local folder")
         dataset = _load(source.dataset_path, source.dataset_name, name)
         rows = ((f"{source.dataset_path}[{name}] row {index}", row) for index, row in enumerate(dataset))
-        tasks = tasks_from_rows(rows, config.fields, limit)
-        if not tasks:
-            raise TaskError(f"{source.dataset_path}: split {name!r} is empty")
-        return tasks
+        return tasks_from_rows(rows, config.fields, limit)
 
 
 def _load(path: str, name: str | None, split: str) -> Any:

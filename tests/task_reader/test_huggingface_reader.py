@@ -89,7 +89,7 @@ def test_a_split_without_rows_is_an_error(tmp_path: Path) -> None:
 
     path = tmp_path / "rows.parquet"
     Dataset.from_dict({"query": ["a"]}).select([]).to_parquet(path)
-    assert message_of(reader(path)) == f"{path}: split 'train' is empty"
+    assert f"{path}: split 'train' cannot be read: " in message_of(reader(path))
 
 
 def test_an_unknown_subset_lists_what_there_is(folder: Path) -> None:
