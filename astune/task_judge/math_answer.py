@@ -89,11 +89,11 @@ def compare(reference: str, answer: str) -> bool | None:
 
     Numbers are compared exactly, up to the noise of floating point (a relative 1e-12).
     """
-    if _squeeze(reference) == _squeeze(answer):
-        return True
     expected, given = read_quantity(reference), read_quantity(answer)
     if expected and given:
         return expected.equals(given)
+    if _squeeze(reference) == _squeeze(answer):
+        return True
     if max(len(reference), len(answer)) > MAX_LENGTH or not answer:
         return False
     reference, answer = without_label(reference), without_label(answer)
@@ -132,7 +132,10 @@ def _answer_tag(text: str) -> str:
 
 
 def _hashes(text: str) -> str:
-    return text.rpartition("####")[2].strip().partition("\n")[0].strip() if "####" in text else ""
+    """The line behind the last ####, unless it is a heading: with more text below it and no number of its own."""
+    line, _, below = text.rpartition("####")[2].strip().partition("\n") if "####" in text else ("", "", "")
+    is_answer = not below.strip() or (_is_bare(line) and re.search(r"\d", line))
+    return line.strip() if is_answer else ""
 
 
 def _the_answer_is(text: str) -> str:
@@ -175,8 +178,8 @@ def _strip_marks(text: str) -> str:
 
 
 def _squeeze(text: str) -> str:
-    """For comparison as text: no spaces, no case; an option in brackets, as in (A), without them."""
-    squeezed = re.sub(r"\s+", "", text).casefold()
+    """For comparison as text: no case, no spaces but those between digits; an option such as (A) without brackets."""
+    squeezed = re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text).casefold()
     return squeezed[1:-1] if re.fullmatch(r"\([a-z]\)", squeezed) else squeezed
 
 

@@ -15,12 +15,13 @@ WHOLE = st.integers(-2_000_000, 2_000_000)
 DECIMAL = st.decimals(-9999, 9999, places=3)
 
 
+FEW = st.sampled_from([0, 1, 5, 50, 500, 1000, 1234567])
+"""Few enough that two draws are often equal."""
+
+
 @st.composite
 def written_number(draw: st.DrawFn) -> str:
-    """A number of a sample space small enough that equal ones meet, and one way to write it."""
-    value = draw(st.sampled_from([0, 1, 5, 50, 0.5, 0.05, 1000, 1234.5, 1234567]) | WHOLE | DECIMAL)
-    if draw(st.booleans()):
-        return rf"{abs(int(value))}\%"  # in math-verify -50% is not -50, 0.5% is not 0.5, and 1,000% is not 1000%
+    value = draw(FEW | WHOLE | DECIMAL | st.sampled_from([0.5, 1234.5]))
     digits = f"{abs(value):,}" if draw(st.booleans()) else f"{abs(value)}"
     return draw(st.sampled_from(["", "-"])) + draw(st.sampled_from(["", r"\$"])) + digits
 
@@ -28,6 +29,16 @@ def written_number(draw: st.DrawFn) -> str:
 @given(written_number(), written_number())
 @settings(max_examples=150, deadline=None)
 def test_the_comparison_of_numbers_agrees_with_math_verify(reference: str, answer: str) -> None:
+    assert compare(normalise(reference), normalise(answer)) == math_worker.equal(reference, answer)
+
+
+# Whole percentages only: in math-verify -50% is not -50, 12.5% is not 12.5, and 1,000% is not 1000%.
+PERCENTAGE = st.tuples(FEW, st.sampled_from(["", r"\%"])).map(lambda parts: f"{parts[0]}{parts[1]}")
+
+
+@given(PERCENTAGE, PERCENTAGE)
+@settings(max_examples=50, deadline=None)
+def test_the_comparison_of_percentages_agrees_with_math_verify(reference: str, answer: str) -> None:
     assert compare(normalise(reference), normalise(answer)) == math_worker.equal(reference, answer)
 
 
