@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-agentscope1 check format bench lock clean
+.PHONY: demo test test-agentscope1 check format docs bench lock clean
 
 demo: $(VENV)/.done
 	$(BIN)/astune demo
@@ -25,7 +25,7 @@ test: $(VENV)/.done
 
 # What touches agentscope, with its older line.
 test-agentscope1: $(VENV1)/.done
-	$(VENV1)/bin/python -m pytest tests/workflow tests/tutorial $(PYTEST_ARGS)
+	$(VENV1)/bin/python -m pytest tests/workflow tests/tutorial tests/docs $(PYTEST_ARGS)
 
 check: $(VENV)/.done
 	$(BIN)/ruff check .
@@ -35,6 +35,11 @@ check: $(VENV)/.done
 format: $(VENV)/.done
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The tables of docs/configuration.md anew, and everything the documentation says done for real.
+docs: $(VENV)/.done
+	$(BIN)/python docs/write_tables.py
+	$(BIN)/python -m pytest tests/docs $(PYTEST_ARGS)
 
 bench: $(VENV)/.done
 	$(BIN)/python benchmarks/local_vs_trl.py

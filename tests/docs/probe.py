@@ -1,0 +1,29 @@
+"""An agent whose short run logs every metric there is: it fails, forks, asks greedily, and is rewarded unevenly."""
+
+from __future__ import annotations
+
+from astune import Episode, Task, Tuner, Verdict, Workflow, WorkflowOutput
+
+
+class Probe(Workflow):
+    async def execute(self, task: Task, tuner: Tuner) -> WorkflowOutput:
+        client = tuner.openai_client("probe")
+
+        async def ask(messages: list[dict[str, str]], **options: float) -> str:
+            reply = await client.chat.completions.create(model="policy", messages=messages, **options)
+            return reply.choices[0].message.content or ""
+
+        question = {"role": "user", "content": task.query}
+        text = await ask([question])
+        forged = {"role": "assistant", "content": "something that was never sampled"}
+        await ask([question, forged, question])
+        await ask([question], temperature=0.0)
+        if task.metadata["case"] == "broken":
+            raise ValueError("this task always fails")
+        return WorkflowOutput(answer=text, metrics={"characters": len(text)})
+
+
+def judge(task: Task, episode: Episode) -> Verdict:
+    attempt = int(episode.episode_id.rpartition("/")[2])
+    reward = 0.0 if task.metadata["case"] == "equal" else float(attempt % 2)
+    return Verdict(reward, passed=reward > 0, metrics={"seen": 1.0})

@@ -1,0 +1,259 @@
+"""Every code block of the documentation does what the page says.
+
+The word after the language of a block says what it is; people do not see it.
+
+    python file=x.py     written to a folder, imported, and used by a later command of the page
+    python run           run as a script
+    yaml file=x.yaml     written, and loads as a configuration; without file= a part of one, which loads too;
+                         with `broken` it is wrong on purpose
+    jsonl file=x.jsonl   written
+    bash run             each `astune` or `python launcher.py` command ends with 0 (exit=2: with 2), made small by TINY
+    bash not-run=WHY     not run here, for one of REASONS; its keys and make targets exist
+    text output          lines that the command before printed; `...` stands for anything
+    text                 a picture made of letters
+
+Blocks with `agentscope=1` run where AgentScope 1.x is installed, all others where 2.x is. The pages of `docs/` go on in
+the folder that the README's example leaves.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import runpy
+import shlex
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from importlib import metadata
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import yaml
+
+from astune.cli import main
+from astune.config.load import load_config
+from astune.errors import PluginError
+from astune.plugins import load_plugin
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("agentscope")
+
+ROOT = Path(__file__).parents[2]
+README = "README.md"
+PAGES = [README, "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+COUNTS = {
+    "bash not-run": 7,
+    "bash run": 16,
+    "jsonl file": 2,
+    "python file": 9,
+    "python run": 5,
+    "text": 6,
+    "text output": 5,
+    "yaml": 5,
+    "yaml file": 1,
+    "yaml file broken": 1,
+}
+"""How many blocks of each kind there are."""
+REASONS = {"cluster", "gpu", "install", "long", "network"}
+AGENTSCOPE = metadata.version("agentscope").split(".")[0]
+needs_agentscope_2 = pytest.mark.skipif(AGENTSCOPE != "2", reason="the pages are written for AgentScope 2.x")
+TINY = [
+    "astune.trainer.total_steps=1",
+    "astune.trainer.tasks_per_step=2",
+    "astune.trainer.warmup_steps=0",
+    "astune.rollout.num_repeat=2",
+    "astune.rollout.max_tokens=16",
+    "astune.rollout.max_turns=3",
+    "astune.task_reader.max_validation_tasks=2",
+    "astune.evaluation.decoding=[greedy]",
+]
+
+
+@dataclass(frozen=True)
+class Block:
+    page: str
+    line: int
+    language: str
+    words: tuple[str, ...]
+    text: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.page}:{self.line}"
+
+    def option(self, name: str, default: str = "") -> str:
+        return next((word.partition("=")[2] for word in self.words if word.startswith(f"{name}=")), default)
+
+    @property
+    def kind(self) -> str:
+        names = [word.partition("=")[0] for word in self.words if word.partition("=")[0] not in ("exit", "agentscope")]
+        return " ".join([self.language, *names])
+
+
+def blocks(page: str) -> Iterator[Block]:
+    opened: tuple[int, str] | None = None
+    for number, line in enumerate((ROOT / page).read_text(encoding="utf-8").splitlines(), start=1):
+        if not line.startswith("```"):
+            continue
+        if opened is None:
+            opened = number, line.removeprefix("```")
+        else:
+            start, info = opened
+            language, *words = shlex.split(info) or [""]
+            text = (ROOT / page).read_text(encoding="utf-8").splitlines()[start : number - 1]
+            yield Block(page, start, language, tuple(words), "\n".join(text) + "\n")
+            opened = None
+    assert opened is None, f"{page}:{opened}: the block has no end"
+
+
+ALL = [block for page in PAGES for block in blocks(page)]
+
+
+def commands(block: Block) -> Iterator[list[str]]:
+    """The commands of a shell block as lists of words; comments are left out."""
+    for line in block.text.replace("\\\n", " ").splitlines():
+        if words := shlex.split(line, comments=True):
+            yield words
+
+
+def astune_arguments(words: Sequence[str]) -> list[str] | None:
+    """The arguments of `astune ...` and `python launcher.py ...`, None for any other command."""
+    if words[0] == "astune":
+        return list(words[1:])
+    return list(words[2:]) if list(words[:2]) == ["python", "launcher.py"] else None
+
+
+def run_command(words: Sequence[str], place: str, expected: int) -> None:
+    arguments = astune_arguments(words)
+    assert arguments is not None, f"{place}: only astune's own commands can be run: {shlex.join(words)}"
+    if words[0] == "python":
+        arguments = [str(ROOT / part) if part.startswith("tutorial/") else part for part in arguments]
+    trains = arguments[0] == "demo" or (arguments[0] not in ("config", "report") and expected == 0)
+    assert main([*arguments, *(TINY if trains else [])]) == expected, f"{place}: {shlex.join(words)}"
+
+
+def assert_printed(block: Block, printed: str) -> None:
+    flat = " ".join(printed.split())
+    for line in filter(str.strip, block.text.splitlines()):
+        position = 0
+        for piece in line.split("..."):
+            position = flat.find(wanted := " ".join(piece.split()), position)
+            assert position >= 0, f"{block.place}: {wanted!r} was not printed in\n{printed}"
+
+
+def play(page: str, folder: Path) -> None:
+    """Does what the page says, in `folder`."""
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed), redirect_stderr(printed):
+        patch.chdir(folder)
+        patch.syspath_prepend(folder)
+        for block in blocks(page):
+            if block.language in ("python", "bash") and block.option("agentscope", "2") != AGENTSCOPE:
+                continue
+            if block.kind == "text output":
+                assert_printed(block, printed.getvalue())
+            else:
+                printed.seek(0)
+                printed.truncate()
+                do(block)
+
+
+def do(block: Block) -> None:
+    if name := block.option("file"):
+        Path(name).write_text(block.text, encoding="utf-8")
+    if block.kind == "python file":
+        with pytest.raises(PluginError, match="there is no 'no_such_name'"):  # it can be imported
+            load_plugin(f"{name}:no_such_name", kind="file")
+    elif block.kind == "python run":
+        Path("snippet.py").write_text(block.text, encoding="utf-8")
+        runpy.run_path("snippet.py", run_name="__main__")
+    elif block.kind == "bash run":
+        for words in commands(block):
+            run_command(words, block.place, int(block.option("exit", "0")))
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the README was played."""
+    folder = tmp_path_factory.mktemp("readme")
+    play(README, folder)
+    return folder
+
+
+def test_no_block_was_overlooked_and_each_says_what_it_is() -> None:
+    assert Counter(block.kind for block in ALL) == COUNTS
+    assert sum(block.option("agentscope") == "1" for block in ALL) == 2
+    assert {block.option("not-run") for block in ALL if block.kind == "bash not-run"} <= REASONS
+    assert {before.kind for before, block in pairwise(ALL) if block.kind == "text output"} == {"bash run"}
+
+
+def test_every_file_that_a_page_writes_is_used_later() -> None:
+    for number, block in enumerate(ALL):
+        if name := block.option("file"):
+            later = "".join(other.text for other in ALL[number + 1 :] if other.page == block.page)
+            assert name in later, f"{block.place}: nothing uses {name}"
+
+
+def test_the_readmes_agent_has_at_most_30_lines() -> None:
+    agent = next(block for block in ALL if block.page == README and block.option("file").endswith(".py"))
+    assert len([line for line in agent.text.splitlines() if line.strip()]) <= 30
+
+
+@needs_agentscope_2
+def test_the_readme_does_what_it_says_and_a_run_leaves_what_it_shows(example: Path) -> None:
+    tree = next(block.text for block in ALL if block.page == README and block.text.startswith("runs/"))
+    named = re.findall(r"^  ([\w.]+)", tree, re.MULTILINE)
+    assert sorted(named) == sorted(path.name for path in (example / "runs/astune/till").iterdir())
+
+
+@needs_agentscope_2
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/")])
+def test_a_page_does_what_it_says(page: str, example: Path, tmp_path: Path) -> None:
+    shutil.copytree(example, tmp_path / "folder")
+    play(page, tmp_path / "folder")
+
+
+@pytest.mark.skipif(AGENTSCOPE != "1", reason="needs AgentScope 1.x")
+def test_what_the_readme_says_of_agentscope_1_works(example: Path) -> None:
+    (episodes,) = example.glob("runs/*/*/episodes/train.jsonl")
+    text = episodes.read_text(encoding="utf-8")
+    assert '"error": null' in text and '"reward": null' not in text
+
+
+@pytest.mark.parametrize(
+    "block", [block for block in ALL if block.kind in ("yaml", "yaml file")], ids=lambda block: block.place
+)
+def test_every_piece_of_yaml_is_a_configuration(block: Block, tmp_path: Path) -> None:
+    """What a part leaves out, a workflow and tasks, is added; nothing that it says is changed."""
+    path = tmp_path / "part.yaml"
+    path.write_text(block.text, encoding="utf-8")
+    given = yaml.safe_load(block.text)["astune"]
+    missing = []
+    if "agentscope_learn_protocol" not in given.get("rollout", {}):
+        missing.append("astune.rollout.agentscope_learn_protocol=agent.py:Agent")
+    if "task_reader" not in given:
+        missing.append("astune.task_reader.jsonl.training.file_path=tasks.jsonl")
+    load_config(path, missing)
+
+
+@pytest.mark.parametrize(
+    "block", [block for block in ALL if block.kind == "bash not-run"], ids=lambda block: block.place
+)
+def test_what_is_not_run_here_names_what_there_is(block: Block, tmp_path: Path) -> None:
+    files = [other for other in ALL if other.page in (README, block.page) and other.option("file")]
+    for other in files:
+        (tmp_path / other.option("file")).write_text(other.text, encoding="utf-8")
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for words in commands(block):
+        arguments = astune_arguments(words)
+        if words[0] == "make":
+            assert {word for word in words[1:] if "=" not in word} <= targets, block.place
+        elif arguments and "--conf" in arguments:
+            conf = arguments[arguments.index("--conf") + 1]
+            keys = [part for part in arguments if part.startswith("astune.")]
+            load_config((ROOT if conf.startswith("tutorial/") else tmp_path) / conf, keys)
