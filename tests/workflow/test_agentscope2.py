@@ -127,3 +127,11 @@ async def test_structured_output_works_without_the_forced_tool_call_that_is_refu
 
 async def test_training_defaults_are_new_objects_at_every_call():
     assert training_defaults()["state"] is not training_defaults()["state"]
+
+
+async def test_a_model_call_that_fails_is_told_by_the_episode_and_not_by_agentscopes_log(make_tuner, capfd):
+    tuner, _, _ = make_tuner([])  # no answer left to give
+    agent = make_agent(tuner.model("solver"), [], **training_defaults())
+    with pytest.raises(Exception, match="asked for one more"):
+        await reply_of(agent)
+    assert "attempt" not in capfd.readouterr().err
