@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from contextlib import ExitStack
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 
@@ -17,7 +17,7 @@ from astune.backbone.local.schedule import TaskSchedule
 from astune.backbone.local.setup import load_policy
 from astune.backbone.parts import read_tasks, rollout_setup
 from astune.config.load import LoadedConfig
-from astune.errors import ConfigError, nearest
+from astune.errors import ConfigError, TrainingError, nearest
 from astune.monitor.episodes import EpisodeLog
 from astune.monitor.metrics import MetricsLog, read_metrics
 from astune.monitor.progress import Progress
@@ -25,6 +25,9 @@ from astune.monitor.run_dir import RunDir
 from astune.monitor.summary import summarize
 from astune.plugins import load_plugin
 from astune.types import RunReport
+
+
+Status = Literal["completed", "interrupted", "failed"]
 
 
 class LocalBackbone:
@@ -36,16 +39,16 @@ class LocalBackbone:
 
     def run(self, loaded: LoadedConfig) -> RunReport:
         with ExitStack() as stack:
-            run = _assemble(loaded, stack)
+            run = assemble(loaded, stack)
             run.progress.run_started(loaded.config, run.run_dir, run.schedule.total_steps)
-            interrupted = asyncio.run(_until_interrupted(run))
+            status = asyncio.run(_until_stopped(run))
             summary = summarize(read_metrics(run.run_dir.metrics_path))
-            report = RunReport(run.run_dir.path, run.step, "interrupted" if interrupted else "completed", summary)
+            report = RunReport(run.run_dir.path, run.step, status, summary)
             run.progress.run_finished(report)
             return report
 
 
-def _assemble(loaded: LoadedConfig, stack: ExitStack) -> Run:
+def assemble(loaded: LoadedConfig, stack: ExitStack) -> Run:
     """Everything that can be wrong in the input is found before the run folder is made."""
     config = loaded.config.astune
     if config.algorithm.loss not in LOSSES:
@@ -86,8 +89,9 @@ def _resume(run: Run) -> None:
     run.progress.note(f"going on from step {run.step} ({checkpoint})")
 
 
-async def _until_interrupted(run: Run) -> bool:
-    """Train; at the first Ctrl-C stop between two model steps and save. True if it was interrupted."""
+async def _until_stopped(run: Run) -> Status:
+    """Train to the end, to the first Ctrl-C (between two model steps), or to where training cannot go on. Whatever
+    ends it, what was learned is saved."""
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(train(run))
 
@@ -99,11 +103,11 @@ async def _until_interrupted(run: Run) -> bool:
     try:
         await task
     except asyncio.CancelledError:
-        save(run)
-        return True
-    except Exception:
-        save(run)
-        raise
+        return "interrupted"
+    except TrainingError as error:
+        run.progress.note(f"stopped: {error}")
+        return "failed"
     finally:
         loop.remove_signal_handler(signal.SIGINT)
-    return False
+        save(run)
+    return "completed"

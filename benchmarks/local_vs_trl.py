@@ -1,0 +1,302 @@
+"""One step of reinforcement learning: ASTune's local backbone beside TRL's GRPOTrainer.
+
+    make bench                                                            # the environment, then this file
+    .venv-bench/bin/python benchmarks/local_vs_trl.py --steps 12 --prompt-tokens 400
+
+Both do the same work: the shipped model, full weights in float32, no reference model; every step 8 prompts with 8
+answers each at temperature 1, one AdamW update, the same learning rate, the same reward function. An answer always
+has 64 tokens, so that neither side gains by a policy that stops early: TRL is told `min_new_tokens`, ASTune's
+sampler gets no stop tokens. Both run in this one process with the same threads, and take turns step by step
+(TRL, ASTune, TRL, ...), so that whatever else the machine does falls on both; the ratio is the median over the
+pairs. The clock runs over whole steps, logging included.
+
+ASTune's side is its real loop: episodes, an agent per attempt, token-exact timelines, the run folder. The agents
+are those of `agents.py`. The floor is the one of `floor.py`.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as ASTune's local backbone sets it; torch reads it when imported
+
+import argparse
+import asyncio
+import contextlib
+import io
+import json
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+import trl
+from agents import AgentScope, OpenAIClient, TunerChat, messages, reward
+from datasets import Dataset
+from floor import Shape, generation_seconds, training_seconds
+from rich.console import Console
+from rich.table import Table
+from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from astune.backbone.local.backbone import assemble
+from astune.backbone.local.loop import train_step
+from astune.backbone.local.model import resolve_model_dir
+from astune.config.load import load_config
+from astune.monitor.metrics import read_metrics
+from astune.types import Generation, Policy, Sampling
+
+PROMPTS, REPEAT, ANSWER = 8, 8, 64
+LEARNING_RATE = 1e-6
+WARM_UP = 2
+TASKS = Path(__file__).parents[1] / "tutorial/math_agent/data/train.jsonl"
+
+
+@dataclass(frozen=True)
+class Step:
+    """Seconds of one step and of its two halves, and the tokens it was made of."""
+
+    seconds: float
+    rollout: float
+    sampled: int
+    prompt: int
+    computed: int
+    """Tokens that went through the forward and backward pass, padding included."""
+
+
+class FullLength:
+    """The sampler, made to go on after a stop token."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.context_length = policy.context_length
+
+    async def generate(self, prompt_ids: Any, sampling: Sampling) -> Generation:
+        return await self._policy.generate(prompt_ids, replace(sampling, stop_token_ids=()))
+
+
+class Ours:
+    """A run of the local backbone that stands between two steps."""
+
+    def __init__(self, agent: type, model: str, queries: list[str], folder: Path, stack: contextlib.ExitStack) -> None:
+        folder.mkdir()
+        (folder / "tasks.jsonl").write_text("\n".join(json.dumps({"query": query}) for query in queries))
+        astune_config = {
+            "runs_dir": str(folder),
+            "model": {"path": model, "device": "cpu"},
+            "task_reader": {"jsonl": {"training": {"file_path": "tasks.jsonl"}}},
+            "rollout": {
+                "agentscope_learn_protocol": f"{Path(__file__).with_name('agents.py')}:{agent.__name__}",
+                "num_repeat": REPEAT,
+                "max_concurrent": PROMPTS * REPEAT,
+                "max_tokens": ANSWER,
+            },
+            "trainer": {"tasks_per_step": PROMPTS, "learning_rate": LEARNING_RATE},
+            "monitor": {"progress": "off", "tensorboard": False},
+        }
+        (folder / "job.yaml").write_text(json.dumps({"astune": astune_config}))
+        self._run = assemble(load_config(folder / "job.yaml"), stack)
+        self._run.setup = replace(self._run.setup, policy=FullLength(self._run.setup.policy))
+        self._loop = asyncio.new_event_loop()
+
+    def step(self) -> Step:
+        started = time.perf_counter()
+        self._loop.run_until_complete(train_step(self._run))
+        seconds = time.perf_counter() - started
+        figures = read_metrics(self._run.run_dir.metrics_path)[-1]
+        assert figures["turns/mean"] == 1 and figures["groups/no_signal"] == 0, figures
+        return Step(
+            seconds,
+            figures["time/rollout"],
+            int(figures["tokens/sampled"]),
+            int(figures["tokens/prompt"]),
+            int(figures["tokens/packed"]),
+        )
+
+
+class TimedGRPO(GRPOTrainer):  # type: ignore[misc]
+    """TRL's trainer with a clock on the half of the step before the loss: generation and rewards."""
+
+    rollout = 0.0
+    sampled = 0
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        started = time.perf_counter()
+        inputs = super()._prepare_inputs(generation_batch)
+        self.rollout += time.perf_counter() - started
+        self.shape = inputs["prompt_ids"].shape, inputs["completion_ids"].shape
+        self.sampled = int(inputs["completion_mask"].sum())
+        self.prompt = int(inputs["prompt_mask"].sum())
+        return inputs
+
+
+class TakeTurns(TrainerCallback):
+    """Between two steps of TRL's loop, everything else gets its turn."""
+
+    def __init__(self, others: Callable[[], None]) -> None:
+        self.steps: list[Step] = []
+        self.others = others
+
+    def bind(self, trainer: TimedGRPO) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        self.began = time.perf_counter()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        trainer = self.trainer
+        seconds = time.perf_counter() - self.began
+        (rows, prompt), (_, answer) = trainer.shape
+        self.steps.append(Step(seconds, trainer.rollout, trainer.sampled, trainer.prompt, rows * (prompt + answer)))
+        self.others()
+        trainer.rollout = 0.0
+        self.began = time.perf_counter()
+
+
+def trl_trainer(model_dir: Path, queries: list[str], steps: int, folder: Path, turns: TakeTurns) -> TimedGRPO:
+    settings = GRPOConfig(
+        output_dir=str(folder),
+        per_device_train_batch_size=PROMPTS * REPEAT,
+        num_generations=REPEAT,
+        max_completion_length=ANSWER,
+        generation_kwargs={"min_new_tokens": ANSWER},
+        max_steps=steps,
+        learning_rate=LEARNING_RATE,
+        lr_scheduler_type="constant",
+        beta=0.0,
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        logging_steps=1,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
+    )
+
+    def reward_function(completions: list[Any], **_: Any) -> list[float]:
+        return [reward(completion[0]["content"]) for completion in completions]
+
+    trainer = TimedGRPO(
+        model=AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32),
+        processing_class=transformers.AutoTokenizer.from_pretrained(model_dir, padding_side="left"),
+        reward_funcs=reward_function,
+        args=settings,
+        train_dataset=Dataset.from_list([{"prompt": messages(query)} for query in queries]),
+        callbacks=[turns],
+    )
+    trainer.remove_callback(PrinterCallback)
+    turns.bind(trainer)
+    return trainer
+
+
+class Floor:
+    """The cost of the same tokens in plain loops."""
+
+    def __init__(self, model_dir: Path, prompt_tokens: int) -> None:
+        self._model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
+        self._shape = Shape(PROMPTS, REPEAT, prompt_tokens, ANSWER)
+
+    def step(self) -> Step:
+        generation = generation_seconds(self._model, self._shape)
+        training = training_seconds(self._model, self._shape)
+        shape = self._shape
+        sampled, prompt = shape.rows * shape.answer, shape.rows * shape.prompt
+        return Step(generation + training, generation, sampled, prompt, shape.distinct)
+
+
+def measure(model: str, steps: int, prompt_tokens: int) -> dict[str, list[Step]]:
+    """Steps of everybody, warm-up left out; entry i of each stands for the same stretch of time."""
+    model_dir = resolve_model_dir(model)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model_dir)
+    queries = [padded(json.loads(line)["query"], prompt_tokens, tokenizer) for line in TASKS.open()]
+    agents = {"tuner.openai_client": OpenAIClient, "tuner.chat": TunerChat, "AgentScope agent": AgentScope}
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        sides: dict[str, Ours | Floor] = {
+            f"ASTune, {way}": Ours(agent, model, queries, folder / agent.__name__, stack)
+            for way, agent in agents.items()
+        }
+        sides["floor"] = Floor(model_dir, prompt_length(queries, tokenizer))
+        found: dict[str, list[Step]] = {side: [] for side in sides}
+
+        def others() -> None:
+            for side, it in sides.items():
+                found[side].append(it.step())
+
+        turns = TakeTurns(others)
+        trainer = trl_trainer(model_dir, queries, WARM_UP + steps, folder / "trl", turns)
+        with contextlib.redirect_stdout(io.StringIO()):
+            trainer.train()
+        found = {f"TRL {trl.__version__}": turns.steps, **found}
+    return {side: rows[WARM_UP:] for side, rows in found.items()}
+
+
+def prompt_length(queries: list[str], tokenizer: Any) -> int:
+    lengths = [len(tokenizer.apply_chat_template(messages(query), return_dict=False)) for query in queries[:200]]
+    return round(statistics.mean(lengths))
+
+
+def padded(query: str, prompt_tokens: int, tokenizer: Any) -> str:
+    """`query` after as much other text as makes the prompt about `prompt_tokens` long, as tool descriptions do."""
+    missing = prompt_tokens - len(tokenizer.apply_chat_template(messages(query), return_dict=False))
+    filler = tokenizer.decode(tokenizer("The shop opens at nine. " * (max(missing, 0) // 3 + 1))["input_ids"][:missing])
+    return f"{filler if missing > 0 else ''}{query}"
+
+
+def table(found: dict[str, list[Step]]) -> Table:
+    def median(values: Any) -> float:
+        return statistics.median(list(values))
+
+    base, floor = next(iter(found)), found["floor"]
+    shown = Table(title=f"{PROMPTS} prompts x {REPEAT} answers a step, medians of {len(floor)} steps")
+    shown.add_column("")
+    for column in ("rollouts/s", "tokens/s", "s/step", "rollout s", "training s", f"x {base}", "x floor"):
+        shown.add_column(column, justify="right")
+    for column in ("tokens sampled", "of prompts", "trained over"):
+        shown.add_column(column, justify="right")
+    for side, steps in found.items():
+        seconds = median(step.seconds for step in steps)
+        shown.add_row(
+            side,
+            f"{PROMPTS * REPEAT / seconds:.1f}",
+            f"{median(step.sampled / step.rollout for step in steps):.0f}",
+            f"{seconds:.3f}",
+            f"{median(step.rollout for step in steps):.3f}",
+            f"{median(step.seconds - step.rollout for step in steps):.3f}",
+            f"{median(a.seconds / b.seconds for a, b in zip(found[base], steps, strict=True)):.2f}",
+            f"{median(b.seconds / a.seconds for a, b in zip(floor, steps, strict=True)):.2f}",
+            *(f"{median(getattr(step, field) for step in steps):.0f}" for field in ("sampled", "prompt", "computed")),
+        )
+    return shown
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="tiny", help="'tiny' or a folder with a Qwen3 model and a chat template")
+    parser.add_argument("--steps", type=int, default=10, help="measured steps of each side")
+    parser.add_argument("--prompt-tokens", type=int, default=0, help="lengthen prompts to about so many tokens")
+    parser.add_argument("--threads", type=int, default=0, help="of torch; 0: torch decides")
+    options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    warnings.filterwarnings("ignore")
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    found = measure(options.model, options.steps, options.prompt_tokens)
+    console = Console(width=160)
+    console.print(
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads, OMP_WAIT_POLICY={os.environ['OMP_WAIT_POLICY']}"
+        f", transformers {transformers.__version__}, load average {os.getloadavg()[0]:.1f}"
+    )
+    console.print(table(found))
+
+
+if __name__ == "__main__":
+    main()
