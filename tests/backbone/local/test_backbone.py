@@ -108,6 +108,19 @@ def test_failed_episodes_are_counted_and_never_scored_as_zero(tmp_path: Path) ->
     assert "this task always fails" in str(failed[0].error)
 
 
+def test_training_that_cannot_go_on_leaves_a_failed_run_that_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text("def advantage(rewards):\n    return rewards[1:]\n")
+    report = run_job(
+        write_job(tmp_path), f"astune.algorithm.advantage={broken}:advantage", "astune.monitor.progress=plain"
+    )
+    assert (report.status, report.steps) == ("failed", 0)
+    assert "expected one finite number for each" in " ".join(capsys.readouterr().out.split())
+    assert (report.run_dir / "config.yaml").is_file()
+
+
 def test_several_updates_per_step(tmp_path: Path) -> None:
     report = run_job(write_job(tmp_path), "astune.trainer.updates_per_step=3", "astune.trainer.total_steps=1")
     assert report.status == "completed"
