@@ -1,0 +1,61 @@
+"""The demo and its GSM8K sibling, run as a user runs them, on whichever AgentScope is installed."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import pytest
+
+from astune.cli import main
+from astune.monitor.episodes import read_episodes
+from astune.monitor.metrics import read_metrics
+
+pytest.importorskip("agentscope")
+pytest.importorskip("torch")
+
+TUTORIAL = Path(__file__).parents[2] / "tutorial" / "math_agent"
+GSM8K = Path(__file__).parents[3] / "shared" / "data" / "gsm8k" / "train_1000.jsonl"
+WORKFLOW = "workflow_agentscope1.py" if metadata.version("agentscope").startswith("1.") else "workflow.py"
+
+
+def run(tmp_path: Path, conf: str, *overrides: str) -> tuple[Path, list[dict[str, Any]]]:
+    """The folder of a run of `conf` and its metrics."""
+    common = [
+        f"astune.runs_dir={tmp_path}",
+        f"astune.rollout.agentscope_learn_protocol={TUTORIAL / WORKFLOW}:MathAgent",
+        "astune.experiment_name=run",
+        "astune.monitor.progress=off",
+    ]
+    assert main(["--conf", str(TUTORIAL / conf), *common, *overrides]) == 0
+    folder = tmp_path / "math_agent" / "run"
+    assert "Held-out" in (folder / "report.html").read_text()
+    return folder, read_metrics(folder / "metrics.jsonl")
+
+
+@pytest.mark.slow
+def test_the_demos_agent_gets_better(tmp_path: Path) -> None:
+    overrides = ["trainer.total_steps=30", "task_reader.max_validation_tasks=100", "evaluation.decoding=[greedy]"]
+    folder, rows = run(tmp_path, "demo.yaml", *(f"astune.{override}" for override in overrides))
+    success = [row["success/mean"] for row in rows if "success/mean" in row]
+    held_out = [row["eval/greedy/success"] for row in rows if "eval/greedy/success" in row]
+    assert len(success) == 30 and len(held_out) == 2
+    assert mean(success[-5:]) > mean(success[:5]) + 0.15
+    assert held_out[0] <= 0.5 and held_out[1] > held_out[0] + 0.15
+    assert all(row["kl/sampler"] < 1e-5 for row in rows if "kl/sampler" in row)  # trained is what was sampled
+    episodes = [record.episode for record in read_episodes(folder / "episodes" / "train.jsonl")]
+    assert any(turn.response.get("tool_calls") for episode in episodes for turn in episode.turns)
+    assert sum(len(episode.timelines) == 1 for episode in episodes) / len(episodes) > 0.99
+
+
+@pytest.mark.skipif(not GSM8K.exists(), reason="GSM8K is not there")
+def test_the_same_agent_runs_on_gsm8k(tmp_path: Path) -> None:
+    reader = [f"jsonl.{split}.file_path={GSM8K}" for split in ("training", "validation")]
+    overrides = [*(f"task_reader.{key}" for key in ("type=jsonl", "max_validation_tasks=8", *reader))]
+    _, rows = run(
+        tmp_path, "gsm8k.yaml", "astune.trainer.total_steps=1", *(f"astune.{override}" for override in overrides)
+    )
+    (step,) = [row for row in rows if "episodes/total" in row]
+    assert step["episodes/total"] == 128 and step["episodes/failed"] == 0
