@@ -37,6 +37,7 @@ import yaml
 from astune.cli import main
 from astune.config.load import load_config
 from astune.errors import PluginError
+from astune.monitor import read_episodes
 from astune.plugins import load_plugin
 
 pytest.importorskip("torch")
@@ -61,6 +62,8 @@ COUNTS = {
 """How many blocks of each kind there are."""
 REASONS = {"cluster", "gpu", "install", "long", "network"}
 AGENTSCOPE = metadata.version("agentscope").split(".")[0]
+LIMITS = {"TooManyTurns", "ContextOverflow"}
+"""What may go wrong in an episode because TINY leaves it so little."""
 needs_agentscope_2 = pytest.mark.skipif(AGENTSCOPE != "2", reason="the pages are written for AgentScope 2.x")
 TINY = [
     "astune.trainer.total_steps=1",
@@ -135,6 +138,13 @@ def run_command(words: Sequence[str], place: str, expected: int) -> None:
         arguments = [str(ROOT / part) if part.startswith("tutorial/") else part for part in arguments]
     trains = arguments[0] == "demo" or (arguments[0] not in ("config", "report") and expected == 0)
     assert main([*arguments, *(TINY if trains else [])]) == expected, f"{place}: {shlex.join(words)}"
+    errors = [
+        record.episode.error
+        for path in Path("runs").glob("*/*/episodes/*.jsonl")
+        for record in read_episodes(path)
+        if record.episode.error and record.episode.error.kind not in LIMITS
+    ]
+    assert errors == [], f"{place}: {shlex.join(words)}"
 
 
 def assert_printed(block: Block, printed: str) -> None:
