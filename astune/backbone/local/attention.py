@@ -28,20 +28,24 @@ class Layout(Protocol):
         same new tokens, positions already applied. Returns (batch, queries, heads, dim)."""
 
 
+def additive_mask(seen: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """What `grouped_attention` adds to the scores, the same in every layer: 0 where `seen` (n, 1, q, k) is True, minus
+    infinity elsewhere. Every query must see at least one key."""
+    mask = torch.zeros(seen.shape, dtype=query.dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
+    return mask if mask.shape[2] == 1 else mask.repeat(1, 1, query.shape[1] // key.shape[1], 1)
+
+
 def grouped_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scaling: float
 ) -> torch.Tensor:
     """Attention with fewer key-value heads than query heads, without copying keys.
 
-    `query` (n, heads, q, d), `key`/`value` (n, kv_heads, k, d), `mask` (n, 1, q, k), True where seen; every query
-    must see at least one key. The query heads that share a key head are laid along the query axis.
-    Returns (n, q, heads, d).
+    `query` (n, heads, q, d), `key`/`value` (n, kv_heads, k, d), `mask` from `additive_mask`. The query heads that
+    share a key head are laid along the query axis. Returns (n, q, heads, d).
     """
     n, heads, queries, dim = query.shape
-    shared = heads // key.shape[1]
-    folded = query.reshape(n, key.shape[1], shared * queries, dim)
-    seen = mask if queries == 1 else mask.repeat(1, 1, shared, 1)
-    out = torch.nn.functional.scaled_dot_product_attention(folded, key, value, attn_mask=seen, scale=scaling)
+    folded = query.reshape(n, key.shape[1], -1, dim)
+    out = torch.nn.functional.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scaling)
     return out.reshape(n, heads, queries, dim).transpose(1, 2)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from astune.backbone.local.attention import grouped_attention
+from astune.backbone.local.attention import additive_mask, grouped_attention
 
 GROWTH = 256
 """The cache grows by at least so many positions at a time."""
@@ -72,6 +72,11 @@ class KVCache:
         self.tokens[slot, start : start + len(ids)] = ids
         self.lengths[slot] = start + len(ids)
 
+    def append_each(self, slots: Sequence[int], ids: Sequence[int]) -> None:
+        """Note one more token in each of `slots`."""
+        self.tokens[slots, self.lengths[slots]] = ids
+        self.lengths[slots] += 1
+
     def clear(self) -> None:
         """Forget everything: the weights changed."""
         self.lengths[:] = 0
@@ -88,18 +93,21 @@ class CacheLayout:
     def __init__(self, cache: KVCache, rows: slice | torch.Tensor, starts: torch.Tensor, new_tokens: int) -> None:
         self.cache, self.rows = cache, rows
         device = cache.device
-        self.index = torch.arange(cache.slots, device=device)[rows] if isinstance(rows, slice) else rows
+        index = torch.arange(cache.slots, device=device)[rows] if isinstance(rows, slice) else rows
+        self._index = index[:, None]
         self.positions = starts[:, None] + torch.arange(new_tokens, device=device)
         self.width = int(self.positions.max()) + 1
         seen = torch.arange(self.width, device=device)
-        self.mask = (seen[None, None, :] <= self.positions[:, :, None])[:, None]
+        self._seen = (seen[None, None, :] <= self.positions[:, :, None])[:, None]
+        self._mask: torch.Tensor | None = None
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
     ) -> torch.Tensor:
         keys, values = self.cache.layer(layer, key)
-        rows = self.index[:, None]
-        keys[rows, :, self.positions] = key.transpose(1, 2).to(keys.dtype)
-        values[rows, :, self.positions] = value.transpose(1, 2).to(values.dtype)
+        keys[self._index, :, self.positions] = key.transpose(1, 2).to(keys.dtype)
+        values[self._index, :, self.positions] = value.transpose(1, 2).to(values.dtype)
         known, content = keys[self.rows, :, : self.width], values[self.rows, :, : self.width]
-        return grouped_attention(query, known, content, self.mask, scaling)
+        if self._mask is None:
+            self._mask = additive_mask(self._seen, query, key)
+        return grouped_attention(query, known, content, self._mask, scaling)

@@ -19,6 +19,8 @@ from astune.errors import TrainingError
 from astune.types import Sample
 
 STATE_FILE = "trainer_state.pt"
+ENTROPY_ROWS = 256
+"""Entropy is a figure to look at: computed in small parts, it costs neither memory nor time."""
 
 
 class LocalLearner:
@@ -81,7 +83,10 @@ class LocalLearner:
                 logits_to_keep=batch.predictors,
                 layout=batch.layout,
             )
-            logprobs = torch.log_softmax(output.logits[0].float() / batch.temperatures[:, None], dim=-1)
+            logits = output.logits[0].float()
+            if bool((batch.temperatures != 1).any()):
+                logits = logits / batch.temperatures[:, None]
+            logprobs = torch.log_softmax(logits, dim=-1)
             logprob = logprobs[batch.source, batch.target]
             loss = (self._loss(logprob, batch.sampled, batch.advantage, self._algorithm) * batch.weight).sum()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -89,7 +94,8 @@ class LocalLearner:
             difference = logprob - batch.sampled
             ratio = difference.exp()
             outside = (ratio < 1 - self._algorithm.clip_low) | (ratio > 1 + self._algorithm.clip_high)
-            entropy = -(logprobs.exp() * logprobs).sum(-1)[batch.source]
+            parts = logprobs.split(ENTROPY_ROWS)  # type: ignore[no-untyped-call]
+            entropy = torch.cat([-(rows.exp() * rows).sum(-1) for rows in parts])[batch.source]
             figures = {
                 "loss": loss.detach(),
                 "entropy": (entropy * batch.weight).sum(),

@@ -18,10 +18,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from astune.backbone.local.attention import grouped_attention
+from astune.backbone.local.attention import additive_mask, grouped_attention
 
-QUERY_BLOCK = 32
-"""Queries of one path that share a gathered list of keys."""
+QUERY_BLOCK = 128
+"""Most queries of one path that share a gathered list of keys: fewer copy more keys, more compute more in vain."""
+SMALLEST_BLOCK, SMALLEST_WIDTH = 16, 64
+"""Pieces of fewer queries or keys are padded to so many, so that they are computed together."""
 
 
 @dataclass(frozen=True)
@@ -92,56 +94,66 @@ class _Piece:
 
 @dataclass(frozen=True)
 class _Block:
-    """Queries (n, q) and keys (n, k) as packed indices, padded with 0; `mask` (n, 1, q, k) is True where seen."""
+    """Queries (n, q) and keys (n, k) as packed indices, padded with 0; `seen` (n, 1, q, k)."""
 
     queries: torch.Tensor
     keys: torch.Tensor
-    mask: torch.Tensor
+    seen: torch.Tensor
 
 
 class TreeLayout:
     """Attention within a packed tree: each query sees the tokens before it on its own path, and itself."""
 
     def __init__(self, tree: PackedTree, device: torch.device) -> None:
-        buckets: dict[int, list[_Piece]] = defaultdict(list)
+        buckets: dict[tuple[int, int], list[_Piece]] = defaultdict(list)
         for row, start, stop in tree.segments:
             path = tree.paths[row]
             for first in range(start, stop, QUERY_BLOCK):
                 last = min(first + QUERY_BLOCK, stop)
-                buckets[max(64, 1 << (last - 1).bit_length())].append(_Piece(path[first:last], path[:last], first))
-        self._blocks = [_block(bucket, device) for bucket in buckets.values()]
+                size = max(SMALLEST_BLOCK, _power_of_two(last - first)), max(SMALLEST_WIDTH, _power_of_two(last))
+                buckets[size].append(_Piece(path[first:last], path[:last], first))
+        self._blocks = [_block(bucket, queries, device) for (queries, _), bucket in buckets.items()]
+        self._masks: list[torch.Tensor] = []
         where = np.empty(len(tree.tokens), np.int64)
-        for number, piece in enumerate(piece for bucket in buckets.values() for piece in bucket):
-            where[piece.queries] = number * QUERY_BLOCK + np.arange(len(piece.queries))
+        place = 0
+        for (queries, _), bucket in buckets.items():
+            for piece in bucket:
+                where[piece.queries] = place + np.arange(len(piece.queries))
+                place += queries
         self._where = torch.as_tensor(where, device=device)
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
     ) -> torch.Tensor:
+        if not self._masks:
+            self._masks = [additive_mask(block.seen, query, key) for block in self._blocks]
         queries, keys, values = (states[0].transpose(0, 1) for states in (query, key, value))
         outputs = []
-        for block in self._blocks:
-            n, width = block.keys.shape
-            q = _gather(queries, block.queries, (n, QUERY_BLOCK))
-            k, v = (_gather(states, block.keys, (n, width)) for states in (keys, values))
-            outputs.append(grouped_attention(q, k, v, block.mask, scaling).flatten(0, 1))
+        for block, mask in zip(self._blocks, self._masks, strict=True):
+            q, k, v = _gather(queries, block.queries), _gather(keys, block.keys), _gather(values, block.keys)
+            outputs.append(grouped_attention(q, k, v, mask, scaling).flatten(0, 1))
         return torch.cat(outputs).index_select(0, self._where)[None]
 
 
-def _gather(states: torch.Tensor, index: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
-    """(tokens, heads, dim) to (n, heads, width, dim)."""
+def _power_of_two(number: int) -> int:
+    """The next one that is not smaller."""
+    return 1 << (number - 1).bit_length()
+
+
+def _gather(states: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """(tokens, heads, dim) at `index` (n, width), as (n, heads, width, dim)."""
     picked = states.index_select(0, index.flatten())
-    return picked.view(*shape, *states.shape[1:]).transpose(1, 2)
+    return picked.view(*index.shape, *states.shape[1:]).transpose(1, 2)
 
 
-def _block(pieces: Sequence[_Piece], device: torch.device) -> _Block:
+def _block(pieces: Sequence[_Piece], size: int, device: torch.device) -> _Block:
     width = max(len(piece.keys) for piece in pieces)
-    queries = np.zeros((len(pieces), QUERY_BLOCK), np.int64)
+    queries = np.zeros((len(pieces), size), np.int64)
     keys = np.zeros((len(pieces), width), np.int64)
     for number, piece in enumerate(pieces):
         queries[number, : len(piece.queries)] = piece.queries
         keys[number, : len(piece.keys)] = piece.keys
-    positions = np.array([piece.first for piece in pieces])[:, None] + np.arange(QUERY_BLOCK)
-    mask = np.arange(width)[None, None, :] <= positions[:, :, None]
-    tensors = (torch.as_tensor(array, device=device) for array in (queries, keys, mask[:, None]))
+    positions = np.array([piece.first for piece in pieces])[:, None] + np.arange(size)
+    seen = np.arange(width)[None, None, :] <= positions[:, :, None]
+    tensors = (torch.as_tensor(array, device=device) for array in (queries, keys, seen[:, None]))
     return _Block(*tensors)

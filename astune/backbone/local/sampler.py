@@ -9,6 +9,7 @@ seed gives the same tokens, bit for bit.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -188,8 +189,7 @@ class Sampler:
         logits = self._forward(ids, self._cache.lengths[slots], where)
         chosen = [slots.index(slot) for slot in running] if len(slots) != len(running) else slice(None)
         requests = [self._running[slot] for slot in running]
-        for request in requests:
-            self._cache.append(request.slot, [request.pending])
+        self._cache.append_each(running, [request.pending for request in requests])
         self._advance(requests, logits[chosen])
 
     def _forward(self, ids: np.ndarray, starts: np.ndarray, rows: slice | torch.Tensor) -> torch.Tensor:
@@ -204,23 +204,15 @@ class Sampler:
 
     def _advance(self, requests: Sequence[Request], logits: torch.Tensor) -> None:
         """Sample, record, and finish the requests whose answer is complete. `logits` (n, vocabulary)."""
-        samplings = [request.sampling for request in requests]
-
-        def column(values: list[float]) -> torch.Tensor:
-            return torch.tensor(values, device=self._device)
-
-        ids, logprobs = draw(
-            logits,
-            column([sampling.temperature for sampling in samplings]),
-            column([sampling.top_p for sampling in samplings]),
-            column([sampling.top_k for sampling in samplings]),
-            torch.tensor([r.uniform.random() for r in requests], dtype=torch.float64, device=self._device),
-        )
+        choices = [(r.sampling.temperature, r.sampling.top_p, r.sampling.top_k) for r in requests]
+        uniform = torch.tensor([r.uniform.random() for r in requests], dtype=torch.float64, device=self._device)
+        temperature, top_p, top_k = torch.tensor(choices, device=self._device).unbind(1)
+        ids, logprobs = draw(logits, temperature, top_p, top_k, uniform)
         for request, token, logprob in zip(requests, ids.tolist(), logprobs.tolist(), strict=True):
             request.output_ids.append(token)
             request.logprobs.append(logprob)
             request.pending = token
-            if not np.isfinite(logprob):
+            if not math.isfinite(logprob):
                 self._release(request)
                 request.future.set_exception(PolicyError("the model's logits are not finite"))
             elif request.future.done():

@@ -19,15 +19,14 @@ def draw(
     top-k (under softmax(logits) for temperature 0): the distribution that training recomputes.
     """
     greedy = temperature == 0
-    scaled = logits.float() / torch.where(greedy, 1.0, temperature)[:, None]
-    logprobs = torch.log_softmax(scaled, dim=-1)
-    kept = _nucleus(logprobs.double().exp(), top_p, top_k)
-    cumulative = kept.cumsum(dim=-1)
+    logprobs = torch.log_softmax(logits.float() / torch.where(greedy, 1.0, temperature)[:, None], dim=-1)
+    kept = _nucleus(logprobs.exp(), top_p, top_k)
+    cumulative = kept.cumsum(dim=-1, dtype=torch.float64)  # in float32 the unlikely tokens would vanish in the sum
     total = cumulative[:, -1]
     threshold = torch.minimum(uniform.double() * total, torch.nextafter(total, total.new_zeros(())))  # below the total
     drawn = torch.searchsorted(cumulative, threshold[:, None], right=True).squeeze(1)
     drawn = drawn.clamp(max=logits.shape[1] - 1)  # logits that are not numbers: the caller sees it in the logprob
-    ids = torch.where(greedy, scaled.argmax(dim=-1), drawn)
+    ids = torch.where(greedy, logits.argmax(dim=-1), drawn) if bool(greedy.any()) else drawn
     return ids, logprobs.gather(1, ids[:, None]).squeeze(1)
 
 
@@ -39,6 +38,6 @@ def _nucleus(probs: torch.Tensor, top_p: torch.Tensor, top_k: torch.Tensor) -> t
     ordered, order = probs.sort(dim=-1, descending=True)
     rank = torch.arange(probs.shape[1], device=probs.device)
     most = torch.where(top_k == 0, probs.shape[1], top_k)[:, None]
-    mass_before = ordered.cumsum(dim=-1) - ordered
+    mass_before = ordered.cumsum(dim=-1, dtype=torch.float64) - ordered
     keep = (rank[None, :] < most) & ((mass_before < top_p[:, None]) | (top_p[:, None] >= 1))
     return torch.zeros_like(probs).scatter(1, order, ordered * keep)
