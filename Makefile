@@ -11,6 +11,7 @@ PYTEST_ARGS ?=
 
 VENV := .venv
 VENV1 := .venv-as1
+VENVB := .venv-bench
 BIN := $(VENV)/bin
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -41,14 +42,20 @@ docs: $(VENV)/.done
 	$(BIN)/python docs/write_tables.py
 	$(BIN)/python -m pytest tests/docs $(PYTEST_ARGS)
 
-bench: $(VENV)/.done
-	$(BIN)/python benchmarks/local_vs_trl.py
+bench: $(VENVB)/.done
+	$(VENVB)/bin/python benchmarks/local_vs_trl.py
 
 $(VENV)/.done: pyproject.toml constraints/agentscope2.txt
 	$(call build,$(VENV),constraints/agentscope2.txt,agentscope2$(comma)local$(comma)huggingface$(comma)dev)
 
 $(VENV1)/.done: pyproject.toml constraints/agentscope1.txt
 	$(call build,$(VENV1),constraints/agentscope1.txt,agentscope1$(comma)local$(comma)dev)
+
+$(VENVB)/.done: pyproject.toml constraints/agentscope2.txt benchmarks/requirements.txt
+	$(call build,$(VENVB),constraints/agentscope2.txt,agentscope2$(comma)local$(comma)huggingface)
+	$(VENVB)/bin/pip install --quiet $(PIP_ARGS) --constraint constraints/agentscope2.txt \
+		--requirement benchmarks/requirements.txt
+	@touch $@
 
 comma := ,
 
@@ -78,4 +85,4 @@ define freeze
 endef
 
 clean:
-	rm -rf $(VENV) $(VENV1) .venv-lock dist build
+	rm -rf $(VENV) $(VENV1) $(VENVB) .venv-lock dist build
