@@ -2,7 +2,7 @@
 
 Plain loops without scheduling, agents, tokens-to-text or control over sampling. Generation: one forward pass over
 each distinct prompt, then one fused step per token with a preallocated cache, written out for Qwen3. Training: one
-forward and backward pass over as many tokens as are distinct, in short plain rows without any tree.
+forward and backward pass over as many tokens as are distinct, in short plain rows without any tree, and no update.
 """
 
 from __future__ import annotations
@@ -27,11 +27,6 @@ class Shape:
     @property
     def rows(self) -> int:
         return self.groups * self.repeat
-
-    @property
-    def distinct(self) -> int:
-        """Tokens that differ in what stands before them; the last of an answer predicts nothing."""
-        return self.groups * self.prompt + self.rows * (self.answer - 1)
 
 
 class PlainQwen3:
@@ -103,9 +98,9 @@ def generation_seconds(model: Any, shape: Shape) -> float:
     return time.perf_counter() - started
 
 
-def training_seconds(model: Any, shape: Shape) -> float:
-    """`model` computes its attention with SDPA."""
-    width = -(-shape.distinct // shape.rows)
+def training_seconds(model: Any, shape: Shape, distinct: int) -> float:
+    """`distinct` tokens that differ in what stands before them. `model` computes its attention with SDPA."""
+    width = -(-distinct // shape.rows)
     ids = torch.randint(model.config.vocab_size, (shape.rows, width))
     kept = min(width, shape.answer)
     started = time.perf_counter()

@@ -1,7 +1,7 @@
 """One step of reinforcement learning: ASTune's local backbone beside TRL's GRPOTrainer.
 
     make bench                                                            # the environment, then this file
-    .venv-bench/bin/python benchmarks/local_vs_trl.py --steps 12 --prompt-tokens 400
+    .venv-bench/bin/python benchmarks/local_vs_trl.py --steps 20 --prompt-tokens 0
 
 Both do the same work: the shipped model, full weights in float32, no reference model; every step 8 prompts with 8
 answers each at temperature 1, one AdamW update, the same learning rate, the same reward function. An answer always
@@ -11,7 +11,9 @@ sampler gets no stop tokens. Both run in this one process with the same threads,
 pairs. The clock runs over whole steps, logging included.
 
 ASTune's side is its real loop: episodes, an agent per attempt, token-exact timelines, the run folder. The agents
-are those of `agents.py`. The floor is the one of `floor.py`.
+are those of `agents.py`. The floor is the one of `floor.py`: what the same tokens cost in plain torch loops.
+
+Prompts have about 97 tokens, and in a second table about 400, as tool descriptions make them.
 """
 
 from __future__ import annotations
@@ -197,18 +199,18 @@ def trl_trainer(model_dir: Path, queries: list[str], steps: int, folder: Path, t
 
 
 class Floor:
-    """The cost of the same tokens in plain loops."""
+    """The cost of the same tokens in plain loops, trained over as many as the step of ASTune before it."""
 
     def __init__(self, model_dir: Path, prompt_tokens: int) -> None:
         self._model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
         self._shape = Shape(PROMPTS, REPEAT, prompt_tokens, ANSWER)
 
-    def step(self) -> Step:
-        generation = generation_seconds(self._model, self._shape)
-        training = training_seconds(self._model, self._shape)
+    def step(self, distinct: int) -> Step:
         shape = self._shape
+        generation = generation_seconds(self._model, shape)
+        training = training_seconds(self._model, shape, distinct)
         sampled, prompt = shape.rows * shape.answer, shape.rows * shape.prompt
-        return Step(generation + training, generation, sampled, prompt, shape.distinct)
+        return Step(generation + training, generation, sampled, prompt, distinct)
 
 
 def measure(model: str, steps: int, prompt_tokens: int) -> dict[str, list[Step]]:
@@ -216,19 +218,21 @@ def measure(model: str, steps: int, prompt_tokens: int) -> dict[str, list[Step]]
     model_dir = resolve_model_dir(model)
     tokenizer = transformers.AutoTokenizer.from_pretrained(model_dir)
     queries = [padded(json.loads(line)["query"], prompt_tokens, tokenizer) for line in TASKS.open()]
-    agents = {"tuner.openai_client": OpenAIClient, "tuner.chat": TunerChat, "AgentScope agent": AgentScope}
+    agents = {
+        "ASTune, AgentScope agent": AgentScope,
+        "ASTune, tuner.openai_client": OpenAIClient,
+        "ASTune, tuner.chat": TunerChat,
+    }
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
-        sides: dict[str, Ours | Floor] = {
-            f"ASTune, {way}": Ours(agent, model, queries, folder / agent.__name__, stack)
-            for way, agent in agents.items()
-        }
-        sides["floor"] = Floor(model_dir, prompt_length(queries, tokenizer))
-        found: dict[str, list[Step]] = {side: [] for side in sides}
+        sides = {way: Ours(agent, model, queries, folder / agent.__name__, stack) for way, agent in agents.items()}
+        floor = Floor(model_dir, prompt_length(queries, tokenizer))
+        found: dict[str, list[Step]] = {side: [] for side in (*sides, "floor")}
 
         def others() -> None:
-            for side, it in sides.items():
-                found[side].append(it.step())
+            for side, ours in sides.items():
+                found[side].append(ours.step())
+            found["floor"].append(floor.step(found[side][-1].computed))
 
         turns = TakeTurns(others)
         trainer = trl_trainer(model_dir, queries, WARM_UP + steps, folder / "trl", turns)
@@ -281,7 +285,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tiny", help="'tiny' or a folder with a Qwen3 model and a chat template")
     parser.add_argument("--steps", type=int, default=10, help="measured steps of each side")
-    parser.add_argument("--prompt-tokens", type=int, default=0, help="lengthen prompts to about so many tokens")
+    parser.add_argument(
+        "--prompt-tokens",
+        type=int,
+        nargs="+",
+        default=[0, 400],
+        help="lengthen prompts to about so many; 0: as they are",
+    )
     parser.add_argument("--threads", type=int, default=0, help="of torch; 0: torch decides")
     options = parser.parse_args()
     if options.threads:
@@ -289,13 +299,14 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    found = measure(options.model, options.steps, options.prompt_tokens)
     console = Console(width=160)
-    console.print(
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads, OMP_WAIT_POLICY={os.environ['OMP_WAIT_POLICY']}"
-        f", transformers {transformers.__version__}, load average {os.getloadavg()[0]:.1f}"
-    )
-    console.print(table(found))
+    for prompt_tokens in options.prompt_tokens:
+        found = measure(options.model, options.steps, prompt_tokens)
+        console.print(
+            f"torch {torch.__version__}, {torch.get_num_threads()} threads, transformers {transformers.__version__}, "
+            f"OMP_WAIT_POLICY={os.environ['OMP_WAIT_POLICY']}, load average {os.getloadavg()[0]:.1f}"
+        )
+        console.print(table(found))
 
 
 if __name__ == "__main__":
