@@ -47,8 +47,8 @@ class Row:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "astune" / "assets" / "tiny_model")
-    parser.add_argument("--conversations", type=int, default=60_000)
-    parser.add_argument("--batch", type=int, default=64, help="conversations in one optimizer step")
+    parser.add_argument("--conversations", type=int, default=40_000)
+    parser.add_argument("--batch", type=int, default=32, help="conversations in one optimizer step")
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--layers", type=int, default=4)
