@@ -1,4 +1,4 @@
-"""Make the model that ships with ASTune: `python scripts/build_tiny_model.py` (about ten minutes on two cores).
+"""Make the model that ships with ASTune: `python scripts/build_tiny_model.py` (some fifteen minutes on one core).
 
 From random weights: a tokenizer is trained on the texts of the demo's problems, then a causal language model of
 Qwen3's architecture is trained on conversations of a sloppy solver (`tiny_model/demonstrations.py`). Equal seeds
