@@ -30,6 +30,7 @@ class MathAnswerAsJudge:
         verdict.reason  # "'72' (boxed) equals the reference '72'"
 
     Only an answer that is marked as one counts (`astune.task_judge.answer_format`), never the last number of a text.
+    A last message that ran into its token limit is no answer: rewarding it would teach the policy not to stop.
     Numbers are compared exactly and in this process, formulas by math-verify in `workers` processes.
     Raises `JudgeError` for a task without reference, a reference that is no mathematics, an answer that is neither
     text nor number, an episode that broke off without output, and a comparison that takes longer than
@@ -47,6 +48,8 @@ class MathAnswerAsJudge:
                 "astune.task_reader.fields.answer names its column"
             )
         text = _answer_text(task, episode)
+        if _cut_off(episode, text):
+            return Verdict(0.0, False, "the answer was cut off before it ended", {"answer_found": 0.0}, NAME)
         final = extract_answer(text, self._answer_format)
         if final is None:
             reason = "no answer" if not text.strip() else f"no answer in the format {self._answer_format!r}"
@@ -85,6 +88,14 @@ def _answer_text(task: Task, episode: Episode) -> str:
     raise JudgeError(
         f"task {task.task_id!r}: the workflow's answer is a {type(answer).__name__}, expected text, a number or a Msg"
     )
+
+
+def _cut_off(episode: Episode, text: str) -> bool:
+    """Whether `text` ends with a model's answer that ended at `astune.rollout.max_tokens` or the context's end."""
+    if not episode.turns or episode.turns[-1].finish_reason != "length":
+        return False
+    written = str(episode.turns[-1].response.get("content") or "").strip()
+    return bool(written) and text.strip().endswith(written)
 
 
 def _short(text: str) -> str:

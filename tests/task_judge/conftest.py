@@ -12,7 +12,7 @@ MakeEpisode = Callable[..., Episode]
 
 @pytest.fixture(scope="session")
 def make_episode() -> MakeEpisode:
-    """`make_episode("72", reference="72")`: an episode whose workflow returned "72"."""
+    """`make_episode("72", "72")`: an episode whose workflow returned "72"."""
 
     def make(
         answer: Any = None, reference: str | None = None, stop: StopReason = StopReason.COMPLETED, /, **metadata: Any

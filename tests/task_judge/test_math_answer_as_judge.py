@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 from astune.config.schema import TaskJudgeConfig
 from astune.errors import JudgeError
 from astune.task_judge import MathAnswerAsJudge
-from astune.types import Episode, StopReason
+from astune.types import Episode, FinishReason, StopReason, Turn
 
 MakeEpisode = Callable[..., Episode]
 
@@ -259,3 +260,22 @@ async def test_a_comparison_that_takes_too_long_is_no_wrong_answer(make_episode:
     episode = make_episode(r"\boxed{9^{9^{9^9}}}", "2")
     with pytest.raises(JudgeError, match=r"task 'task-1': .* took longer than 0.5 seconds and was stopped"):
         await MathAnswerAsJudge(TaskJudgeConfig(timeout=0.5), workers=1).judge(episode.task, episode)
+
+
+@pytest.mark.parametrize(("finish_reason", "reward"), [("stop", 1.0), ("length", 0.0)])
+async def test_an_answer_that_ran_into_the_token_limit_is_none(
+    make_episode: MakeEpisode, finish_reason: FinishReason, reward: float
+) -> None:
+    """Otherwise a policy that gives the answer and never stops is as good as one that stops."""
+    text = "The answer is 72. And then"
+    turn = Turn("a", (1,), (2, 3), (-1.0, -1.0), 0, finish_reason, response={"content": text})
+    episode = replace(make_episode(text, "72"), turns=(turn,))
+    verdict = await MathAnswerAsJudge(TaskJudgeConfig()).judge(episode.task, episode)
+    assert (verdict.reward, verdict.passed) == (reward, bool(reward))
+    assert ("cut off" in verdict.reason) == (finish_reason == "length")
+
+
+async def test_only_the_message_that_holds_the_answer_has_to_end(make_episode: MakeEpisode) -> None:
+    turn = Turn("summary", (1,), (2, 3), (-1.0, -1.0), 0, "length", response={"content": "72 is what"})
+    episode = replace(make_episode("The answer is 72.", "72"), turns=(turn,))
+    assert (await MathAnswerAsJudge(TaskJudgeConfig()).judge(episode.task, episode)).reward == 1.0
