@@ -122,7 +122,7 @@ class Ours:
         )
 
 
-class TimedGRPO(GRPOTrainer):  # type: ignore[misc]
+class TimedGRPO(GRPOTrainer):
     """TRL's trainer with a clock on the half of the step before the loss: generation and rewards."""
 
     rollout = 0.0
