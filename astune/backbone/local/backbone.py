@@ -26,7 +26,6 @@ from astune.monitor.summary import summarize
 from astune.plugins import load_plugin
 from astune.types import RunReport
 
-
 Status = Literal["completed", "interrupted", "failed"]
 
 
@@ -70,7 +69,7 @@ def assemble(loaded: LoadedConfig, stack: ExitStack) -> Run:
     metrics = MetricsLog(run_dir, config.monitor.tensorboard)
     stack.callback(metrics.close)
     episodes = stack.enter_context(EpisodeLog(run_dir))
-    run = Run(config, run_dir, metrics, episodes, progress, setup, learner, advantage, schedule, held_out)
+    run = Run(config, run_dir, metrics, episodes, progress, setup, sampler, learner, advantage, schedule, held_out)
     if config.resume:
         _resume(run)
     if not held_out:

@@ -9,6 +9,7 @@ from typing import Any
 
 from astune.algorithm import AdvantageFunction, Receipt, split_samples, to_samples
 from astune.backbone.local.learner import LocalLearner
+from astune.backbone.local.sampler import Sampler
 from astune.backbone.local.schedule import TaskSchedule
 from astune.backbone.parts import sampling_for
 from astune.config.schema import AstuneConfig
@@ -31,6 +32,7 @@ class Run:
     episodes: EpisodeLog
     progress: Progress
     setup: RolloutSetup
+    sampler: Sampler
     learner: LocalLearner
     advantage: AdvantageFunction
     schedule: TaskSchedule
@@ -128,6 +130,7 @@ async def evaluate(run: Run) -> None:
         record(run, groups, f"eval/{decoding}")
         run.metrics.log(run.step, {f"eval/{decoding}/{name}": value for name, value in metrics.items()})
         run.progress.evaluation_done(run.step, decoding, metrics)
+    run.sampler.forget()  # training goes on as if nothing had been evaluated
 
 
 def receipt_metrics(receipt: Receipt) -> dict[str, float]:

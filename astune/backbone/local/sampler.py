@@ -64,11 +64,16 @@ class Sampler:
     def context_length(self) -> int:
         return self._context_length
 
+    def forget(self) -> None:
+        """Empty the cache: what comes next no longer depends, to the last bit, on what ran before."""
+        if self._waiting or self._running:
+            raise PolicyError("the cache was emptied while answers were being sampled")
+        self._cache.clear()
+        self._last_used = [0] * self._cache.slots
+
     def publish(self) -> int:
         """The weights changed: what the cache holds is of the old ones."""
-        if self._waiting or self._running:
-            raise PolicyError("weights were published while answers were being sampled")
-        self._cache.clear()
+        self.forget()
         self.policy_version += 1
         return self.policy_version
 

@@ -97,6 +97,16 @@ def test_a_resumed_run_equals_one_that_was_never_stopped(tmp_path: Path) -> None
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+def test_evaluations_do_not_change_what_is_learned(tmp_path: Path) -> None:
+    conf = write_job(tmp_path, tasks=24)
+    settings = ("astune.rollout.num_repeat=8", "astune.trainer.tasks_per_step=8")
+    none = [f"astune.evaluation.{when}" for when in ("before=false", "after=false", "every=0")]
+    with_evaluations = run_job(conf, "astune.evaluation.every=1", *settings)
+    without = run_job(conf, *none, *settings)
+    a, b = weights(with_evaluations, 4), weights(without, 4)
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
 def test_failed_episodes_are_counted_and_never_scored_as_zero(tmp_path: Path) -> None:
     report = run_job(write_job(tmp_path, tasks=2, broken=1), "astune.trainer.total_steps=1")
     (row,) = [row for row in read_metrics(report.run_dir / "metrics.jsonl") if "episodes/total" in row]

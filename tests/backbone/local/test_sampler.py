@@ -136,6 +136,13 @@ async def test_new_weights_start_from_an_empty_cache(model: Any) -> None:
     assert again.logprobs == pytest.approx(fresh.logprobs, abs=1e-5)
 
 
+async def test_a_sampler_that_forgot_gives_the_bits_of_a_new_one(model: Any) -> None:
+    sampler = sampler_over(model)
+    await together(sampler, [7, 8, 9])
+    sampler.forget()
+    assert await together(sampler, list(range(12))) == await together(sampler_over(model), list(range(12)))
+
+
 async def test_random_sized_conversations_never_corrupt_the_cache(model: Any) -> None:
     """Prompts that share random prefixes with earlier ones, in few slots, equal a fresh sampler's answers."""
     chance, sampler = random.Random(0), sampler_over(model, 3)
