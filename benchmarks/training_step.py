@@ -133,7 +133,7 @@ def measure(path: str, name: str, samples: list[Sample], rounds: int) -> list[st
             gradients[train] = gradient(model)
     difference = (gradients[rows] - gradients[trees]).norm() / gradients[rows].norm()
     flattened = sum(len(sample.timeline.token_ids) for sample in samples)
-    packed = sum(len(batch.tree.tokens) for batch in micro_batches(samples, trainer.micro_batch_tokens, CPU))
+    packed = sum(batch.tokens.numel() for batch in micro_batches(samples, trainer.micro_batch_tokens, CPU))
     speedup = statistics.median(a / b for a, b in zip(seconds[rows], seconds[trees], strict=True))
     return [
         name,

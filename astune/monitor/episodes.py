@@ -121,7 +121,7 @@ def _turns_to_rows(episode: Episode) -> list[dict[str, Any]]:
     former: dict[str, Turn] = {}
     for index, turn in enumerate(episode.turns):
         before = former.get(turn.agent)
-        kept = 0 if before is None else _common_prefix(before.messages, turn.messages)
+        kept = 0 if before is None else common_start(before.messages, turn.messages)
         row: dict[str, Any] = {
             "agent": turn.agent,
             "messages_kept": kept,
@@ -156,7 +156,12 @@ def _ids_in_timelines(timelines: Sequence[Timeline]) -> dict[int, _Ids]:
     return found
 
 
-def _common_prefix(old: Sequence[Any], new: Sequence[Any]) -> int:
+def common_start(old: Sequence[Any], new: Sequence[Any]) -> int:
+    """How many entries at the start are equal.
+
+    >>> common_start([1, 2, 3], [1, 2, 4])
+    2
+    """
     length = 0
     for before, after in zip(old, new, strict=False):
         if before != after:

@@ -248,7 +248,7 @@ def test_every_piece_of_yaml_is_a_configuration(block: Block, tmp_path: Path) ->
         missing.append("astune.rollout.agentscope_learn_protocol=agent.py:Agent")
     if "task_reader" not in given:
         missing.append("astune.task_reader.jsonl.training.file_path=tasks.jsonl")
-    load_config(path, missing)
+    assert load_config(path, missing).source == path
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from astune.backbone.debug.screen import Screen
 from astune.context_tracker.chat_format import ChatFormat
+from astune.monitor.episodes import common_start
 from astune.types import Generation, Policy, Sampling
 
 
@@ -31,7 +32,7 @@ class ShowingPolicy:
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         self._calls += 1
         number, prompt = self._calls, tuple(prompt_ids)
-        known = max((common_prefix(earlier, prompt) for earlier in self._shown), default=0)
+        known = max((common_start(earlier, prompt) for earlier in self._shown), default=0)
         self._screen.call_started(number, known, len(prompt), self._chat_format.decode(prompt[known:]))
         self._shown.append(prompt)
         started = time.perf_counter()
@@ -41,16 +42,3 @@ class ShowingPolicy:
         text = self._chat_format.decode(generation.output_ids)
         self._screen.call_done(number, generation, text, self._chat_format.parse(generation.output_ids), seconds)
         return generation
-
-
-def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
-    """
-    >>> common_prefix([1, 2, 3], [1, 2, 4])
-    2
-    """
-    length = 0
-    for one, other in zip(first, second, strict=False):
-        if one != other:
-            break
-        length += 1
-    return length

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from astune.backbone.local.prefix_tree import PackedTree, TreeLayout, pack, split
+from astune.backbone.local.prefix_tree import TreeLayout, pack, split
 from astune.types import Sample
 
 
@@ -18,7 +18,6 @@ class MicroBatch:
     temperature `temperatures` (p,). The loss entries, all (e,): `source` indexes `predictors`, `target` is the token
     that was sampled, `sampled` its recorded log-probability, `advantage` and `weight` its credit."""
 
-    tree: PackedTree
     layout: TreeLayout
     tokens: torch.Tensor
     positions: torch.Tensor
@@ -51,7 +50,6 @@ def _micro_batch(samples: Sequence[Sample], device: torch.device) -> MicroBatch:
         return torch.as_tensor(array, device=device).to(dtype)
 
     return MicroBatch(
-        tree=tree,
         layout=TreeLayout(tree, device),
         tokens=tensor(tree.tokens, torch.long)[None],
         positions=tensor(tree.positions, torch.long)[None],

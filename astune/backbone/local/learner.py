@@ -142,5 +142,5 @@ class LocalLearner:
         self._optimizer.load_state_dict(state["optimizer"])
         self.updates = state["updates"]
         self._loaded.copy_to_sampler()
-        self._sampler.publish()
+        self._sampler.forget()
         self._sampler.policy_version = state["policy_version"]

@@ -122,7 +122,7 @@ class Sampler:
                 request.future.set_exception(failed)
         self._waiting.clear()
         self._running.clear()
-        self._cache.clear()
+        self.forget()
 
     def _admit(self) -> None:
         """Give waiting requests a slot and compute their prompts but for the last token. Requests that share a

@@ -1,4 +1,4 @@
-"""From a configuration to the parts of a run: model, sampler, tasks, workflow, judge."""
+"""From a configuration to the parts of a run that need torch: model and sampler."""
 
 from __future__ import annotations
 
