@@ -22,6 +22,7 @@ from typing import Any
 from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.messages import prefix_keys, reasoning_of, same_arguments
 from astune.context_tracker.tool_calls import ParsedMessage
+from astune.token_ids import TokenIds
 
 REASONING_STRIPPED = "reasoning_stripped"
 TOOLS_CHANGED = "tools_changed"
@@ -45,7 +46,7 @@ class Prompt:
     reasoning put back), the template's own text of them, and the text of `ids`.
     """
 
-    ids: tuple[int, ...]
+    ids: TokenIds
     fork: str | None
     messages: tuple[Message, ...] = field(repr=False)
     tools: tuple[Message, ...] = field(repr=False)
@@ -62,7 +63,7 @@ class _Conversation:
     rendering: str
     answer: ParsedMessage
     closed: bool
-    ids: tuple[int, ...]
+    ids: TokenIds
     text: str
 
 
@@ -87,7 +88,7 @@ class PromptBuilder:
             rendering=prompt.rendering,
             answer=self._format.parse(output_ids, prompt.tools),
             closed=bool(output_ids) and output_ids[-1] in self._format.stop_token_ids,
-            ids=(*prompt.ids, *output_ids),
+            ids=prompt.ids + output_ids,
             text=prompt.text + self._format.decode(output_ids),
         )
         self._conversations.setdefault(agent, {}).setdefault(prefix_keys(messages)[-1], []).append(conversation)
@@ -117,9 +118,9 @@ class PromptBuilder:
         elif agent in self._conversations and any(message.get("role") == "assistant" for message in full[len(known) :]):
             fork = HISTORY_EDITED
         if base is None or rest is None:
-            ids, text = tuple(self._format.encode(rendering)), rendering
+            ids, text = TokenIds(self._format.encode(rendering)), rendering
         else:
-            ids, text = (*base.ids, *self._format.encode(rest)), base.text + rest
+            ids, text = base.ids + self._format.encode(rest), base.text + rest
         return Prompt(ids, fork, full, tuple(tools), rendering, text)
 
     def _continued(self, agent: str, messages: Sequence[Message]) -> Iterator[_Conversation]:
