@@ -26,7 +26,7 @@ test: $(VENV)/.done
 
 # What touches agentscope, with its older line.
 test-agentscope1: $(VENV1)/.done
-	$(VENV1)/bin/python -m pytest tests/workflow tests/tutorial tests/docs $(PYTEST_ARGS)
+	$(VENV1)/bin/python -m pytest tests/gateway tests/workflow tests/tutorial tests/docs $(PYTEST_ARGS)
 
 check: $(VENV)/.done
 	$(BIN)/ruff check .

@@ -11,13 +11,14 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "astune"
 LAYERS = (
-    {"types", "errors", "resources"},
+    {"types", "token_ids", "errors", "resources"},
     {"config"},
     {"plugins", "clients", "monitor"},
     {"task_reader", "environment", "context_tracker", "task_judge", "algorithm"},
+    {"gateway"},
     {"workflow"},
     {"rollout"},
-    {"rubrics", "data_generator", "backbone", "gateway"},
+    {"rubrics", "data_generator", "backbone"},
     {"online", "viewer"},
     {"cli", "testing"},
     {"__init__", "__main__"},

@@ -54,9 +54,9 @@ class Tuner:
             MissingDependency: AgentScope is not installed.
             WorkflowError: an option that the class does not have.
         """
+        from astune.gateway.app import openai_app
+        from astune.gateway.client import in_process_http_client
         from astune.workflow.agentscope import chat_model
-        from astune.workflow.openai_app import openai_app
-        from astune.workflow.openai_client import in_process_http_client
 
         client = self.openai_client(name, trainable=trainable)
         http_client = in_process_http_client(openai_app())
@@ -64,8 +64,8 @@ class Tuner:
 
     def openai_client(self, name: str = MAIN_AGENT, *, trainable: bool = True) -> openai.AsyncOpenAI:
         """An `AsyncOpenAI` client whose calls stay in the process."""
-        from astune.workflow.openai_app import openai_app
-        from astune.workflow.openai_client import in_process_client
+        from astune.gateway.app import openai_app
+        from astune.gateway.client import in_process_client
 
         return in_process_client(openai_app(), self._token(name, trainable))
 
@@ -74,7 +74,7 @@ class Tuner:
 
         Turn retries off in the client (`max_retries=0`): a call repeated after a timeout is a turn of its own.
         """
-        from astune.workflow.http_server import http_server
+        from astune.gateway.server import http_server
 
         return f"{http_server().origin}/{self._token(name, trainable)}/v1"
 
@@ -106,7 +106,7 @@ class Tuner:
         for call in self._calls:
             call.cancel()
         if self._tokens:
-            from astune.workflow.openai_app import openai_app
+            from astune.gateway.app import openai_app
 
             for token in self._tokens.values():
                 openai_app().remove(token)
@@ -116,7 +116,7 @@ class Tuner:
         return RolloutError(f"episode {self.episode_id} is over: its models cannot be called any more")
 
     def _token(self, name: str, trainable: bool) -> str:
-        from astune.workflow.openai_app import Endpoint, openai_app
+        from astune.gateway.app import Endpoint, openai_app
 
         if self._closed:
             raise self._over()

@@ -6,11 +6,11 @@ import pytest
 
 from astune.context_tracker.tracker import ChatRequest
 from astune.errors import JudgeError
+from astune.gateway.app import openai_app
 from astune.rollout import episode as episode_module
 from astune.rollout.episode import run_episode
 from astune.rollout.setup import RolloutSetup
 from astune.types import Sampling, StopReason, Task, Verdict, WorkflowOutput
-from astune.workflow.openai_app import openai_app
 from astune.workflow.workflow_base import Workflow, as_workflow
 
 HI_TASK = Task("t1", "What is 2 + 2?", answer="4")

@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.workflow.openai_wire import _HONOURED, _IGNORED, _NEUTRAL, ApiError, parse_call
+from astune.gateway.chat_completions import _HONOURED, _IGNORED, _NEUTRAL, parse_call
+from astune.gateway.errors import ApiError
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]

@@ -12,7 +12,7 @@ from openai.resources.chat.completions import AsyncCompletions
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
 
-from astune.workflow.openai_app import OpenAIApp
+from astune.gateway.app import OpenAIApp
 
 _ORIGIN = "http://in-process"
 

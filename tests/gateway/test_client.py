@@ -5,8 +5,8 @@ import asyncio
 import openai
 import pytest
 
-from astune.workflow.openai_app import OpenAIApp
-from astune.workflow.openai_client import in_process_client
+from astune.gateway.app import OpenAIApp
+from astune.gateway.client import in_process_client
 
 
 async def test_a_call_needs_no_thread_so_calls_arrive_in_the_order_of_the_agents_code(

@@ -12,9 +12,9 @@ import pytest
 from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatRequest
 from astune.errors import RolloutError
+from astune.gateway.app import openai_app
+from astune.gateway.server import http_server
 from astune.testing import write_test_model_dir
-from astune.workflow.http_server import http_server
-from astune.workflow.openai_app import openai_app
 
 HI = [{"role": "user", "content": "Hi"}]
 TOOLS = [

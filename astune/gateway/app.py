@@ -20,8 +20,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest
-from astune.errors import ContextOverflow, TooManyTurns, WorkflowError
-from astune.workflow.openai_wire import ApiError, Call, Pieces, chunks, completion, parse_call
+from astune.gateway.chat_completions import Call, Pieces, chunks, completion, parse_call
+from astune.gateway.errors import ApiError, api_error, episode_over
 
 # OpenAI's clients repeat a failed request, unless told not to; a repeated call would be a second turn.
 _ERROR_HEADERS = {"x-should-retry": "false"}
@@ -45,7 +45,7 @@ class Endpoint:
         except asyncio.CancelledError:
             if not call.cancelled():
                 raise
-            raise _episode_over() from None
+            raise episode_over() from None
 
 
 async def _awaited(answer: Awaitable[ChatAnswer]) -> ChatAnswer:
@@ -78,7 +78,7 @@ class OpenAIApp:
     def _endpoint(self, request: Request) -> Endpoint:
         endpoint = self._endpoints.get(request.path_params["token"])
         if endpoint is None:
-            raise _episode_over()
+            raise episode_over()
         return endpoint
 
     async def _chat_completions(self, request: Request) -> Response:
@@ -90,10 +90,8 @@ class OpenAIApp:
         call = parse_call(body)
         try:
             answer = await endpoint.answer(call.request)
-        except ApiError:
-            raise
         except Exception as error:
-            raise _api_error(error) from error
+            raise api_error(error) from error
         return _answer_response(answer, call, endpoint)
 
     async def _models(self, request: Request) -> Response:
@@ -112,20 +110,6 @@ def _answer_response(answer: ChatAnswer, call: Call, endpoint: Endpoint) -> Resp
         return _json_response(completion(answer, call, endpoint.pieces))
     events = [f"data: {_json(chunk)}\n\n" for chunk in chunks(answer, call, endpoint.pieces)]
     return Response("".join([*events, "data: [DONE]\n\n"]), media_type="text/event-stream")
-
-
-def _api_error(error: Exception) -> ApiError:
-    if isinstance(error, ContextOverflow):
-        return ApiError(400, "context_length_exceeded", str(error), "messages")
-    if isinstance(error, TooManyTurns):
-        return ApiError(400, "max_turns_exceeded", str(error))
-    if isinstance(error, WorkflowError):
-        return ApiError(400, "invalid_value", str(error))
-    return ApiError(500, "policy_error", f"{type(error).__name__}: {error}")
-
-
-def _episode_over() -> ApiError:
-    return ApiError(404, "episode_over", "no such endpoint: its episode is over, or the URL is wrong")
 
 
 async def _error_response(request: Request, error: Exception) -> Response:

@@ -13,7 +13,7 @@ import threading
 
 import uvicorn
 
-from astune.workflow.openai_app import OpenAIApp, openai_app
+from astune.gateway.app import OpenAIApp, openai_app
 
 
 class HttpServer:

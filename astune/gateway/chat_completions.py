@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest
-from astune.errors import nearest
+from astune.gateway.errors import invalid, unsupported
+from astune.gateway.fields import Known, flag, get, integer, number, read_fields
 
 Pieces = Callable[[Sequence[int]], list[str]]
 
@@ -43,22 +44,8 @@ _INSTEAD = {
     "chat_template_kwargs": "Set astune.model.chat_template_kwargs.",
     "enable_thinking": "Set astune.model.chat_template_kwargs.",
 }
+_KNOWN = Known(_HONOURED, _IGNORED, _NEUTRAL, _INSTEAD)
 _ROLES = ("system", "developer", "user", "assistant", "tool")
-
-
-class ApiError(Exception):
-    """A request that is answered with an error in OpenAI's shape."""
-
-    def __init__(self, status: int, code: str, message: str, param: str | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.message = message
-        self.param = param
-
-    def body(self) -> dict[str, Any]:
-        kind = "invalid_request_error" if self.status < 500 else "server_error"
-        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
 @dataclass(frozen=True)
@@ -79,25 +66,22 @@ def parse_call(body: object) -> Call:
     Raises:
         ApiError: 400, naming the field that is wrong, unknown or not supported.
     """
-    if not isinstance(body, Mapping):
-        raise ApiError(400, "invalid_json", "the body is not a JSON object")
-    fields = {name: value for name, value in body.items() if value is not None}
-    _check_names(fields)
-    stream_options = _get(fields, "stream_options", dict, "an object", {})
+    fields = read_fields(body, _KNOWN)
+    stream_options = get(fields, "stream_options", dict, "an object", {})
     return Call(
         request=ChatRequest(
             messages=_messages(fields),
             tools=_tools(fields),
             max_tokens=_max_tokens(fields),
-            temperature=_number(fields, "temperature", lambda t: 0 <= t < math.inf, "a number of at least 0"),
-            top_p=_number(fields, "top_p", lambda p: 0 < p <= 1, "a number above 0, at most 1"),
-            seed=_integer(fields, "seed"),
+            temperature=number(fields, "temperature", lambda t: 0 <= t < math.inf, "a number of at least 0"),
+            top_p=number(fields, "top_p", lambda p: 0 < p <= 1, "a number above 0, at most 1"),
+            seed=integer(fields, "seed"),
         ),
-        model=_get(fields, "model", str, "a string", ""),
-        stream=_get(fields, "stream", bool, "true or false", False),
+        model=get(fields, "model", str, "a string", ""),
+        stream=flag(fields, "stream"),
         include_usage=bool(stream_options.get("include_usage", False)),
-        logprobs=_get(fields, "logprobs", bool, "true or false", False),
-        token_ids=_get(fields, "return_token_ids", bool, "true or false", False),
+        logprobs=flag(fields, "logprobs"),
+        token_ids=flag(fields, "return_token_ids"),
     )
 
 
@@ -169,66 +153,21 @@ def _token_ids(answer: ChatAnswer, call: Call, name: str) -> dict[str, Any]:
     return {name: list(answer.turn.prompt_ids if name == "prompt_token_ids" else answer.turn.output_ids)}
 
 
-def _check_names(fields: Mapping[str, Any]) -> None:
-    for name, value in fields.items():
-        if name in _HONOURED or name in _IGNORED or value in _NEUTRAL.get(name, ()):
-            continue
-        instead = f" {_INSTEAD[name]}" if name in _INSTEAD else ""
-        if name in _NEUTRAL:
-            raise _refused(name, f"{name}={value!r} is not supported here.{instead}")
-        hint = instead or nearest(name, [*_HONOURED, *_NEUTRAL])
-        raise ApiError(400, "unknown_parameter", f"{name!r} is not supported here.{hint}", name)
-
-
-def _refused(name: str, message: str) -> ApiError:
-    return ApiError(400, "unsupported_parameter", message, name)
-
-
-def _invalid(name: str, value: object, expected: str) -> ApiError:
-    return ApiError(400, "invalid_value", f"{name!r} must be {expected}, got {value!r:.200}", name)
-
-
-def _get(fields: Mapping[str, Any], name: str, kind: type, expected: str, default: Any) -> Any:
-    value = fields.get(name, default)
-    if not isinstance(value, kind):
-        raise _invalid(name, value, expected)
-    return value
-
-
-def _number(fields: Mapping[str, Any], name: str, accepts: Callable[[float], bool], expected: str) -> float | None:
-    value = fields.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not accepts(value):
-        raise _invalid(name, value, expected)
-    return float(value)
-
-
-def _integer(fields: Mapping[str, Any], name: str, at_least: int | None = None) -> int | None:
-    value = fields.get(name)
-    if value is None:
-        return None
-    expected = "an integer" + ("" if at_least is None else f" of at least {at_least}")
-    if isinstance(value, bool) or not isinstance(value, int) or (at_least is not None and value < at_least):
-        raise _invalid(name, value, expected)
-    return value
-
-
 def _max_tokens(fields: Mapping[str, Any]) -> int | None:
     """The smaller one, where a request carries both the older and the newer name."""
-    limits = [_integer(fields, name, at_least=1) for name in ("max_tokens", "max_completion_tokens")]
+    limits = [integer(fields, name, at_least=1) for name in ("max_tokens", "max_completion_tokens")]
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _messages(fields: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-    messages = _get(fields, "messages", list, "a list of messages", None)
+    messages = get(fields, "messages", list, "a list of messages", None)
     if not messages:
-        raise _invalid("messages", messages, "a list with at least one message")
+        raise invalid("messages", messages, "a list with at least one message")
     for i, message in enumerate(messages):
         if not isinstance(message, dict):
-            raise _invalid(f"messages[{i}]", message, "an object")
+            raise invalid(f"messages[{i}]", message, "an object")
         if message.get("role") not in _ROLES:
-            raise _invalid(f"messages[{i}].role", message.get("role"), f"one of {', '.join(_ROLES)}")
+            raise invalid(f"messages[{i}].role", message.get("role"), f"one of {', '.join(_ROLES)}")
         _check_content(f"messages[{i}].content", message.get("content"))
         _check_calls(f"messages[{i}].tool_calls", message.get("tool_calls"))
     return tuple(messages)
@@ -238,33 +177,33 @@ def _check_content(name: str, content: object) -> None:
     if content is None or isinstance(content, str):
         return
     if not isinstance(content, list):
-        raise _invalid(name, content, "text or a list of parts")
+        raise invalid(name, content, "text or a list of parts")
     for part in content:
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise _invalid(name, part, "text or a list of text parts (images and audio are not supported)")
+            raise invalid(name, part, "text or a list of text parts (images and audio are not supported)")
 
 
 def _check_calls(name: str, calls: object) -> None:
     if calls is None:
         return
     if not isinstance(calls, list):
-        raise _invalid(name, calls, "a list of tool calls")
+        raise invalid(name, calls, "a list of tool calls")
     for call in calls:
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise _invalid(name, call, 'a list of {"id": ..., "type": "function", "function": {"name": ..., ...}}')
+            raise invalid(name, call, 'a list of {"id": ..., "type": "function", "function": {"name": ..., ...}}')
 
 
 def _tools(fields: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
     """The tools that the model is shown: none when `tool_choice` is "none"."""
-    tools = _get(fields, "tools", list, "a list of tools", [])
+    tools = get(fields, "tools", list, "a list of tools", [])
     for i, tool in enumerate(tools):
         function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise _invalid(f"tools[{i}]", tool, '{"type": "function", "function": {"name": ..., ...}}')
+            raise invalid(f"tools[{i}]", tool, '{"type": "function", "function": {"name": ..., ...}}')
     choice = fields.get("tool_choice", "auto")
     if choice not in ("auto", "none"):
-        raise _refused(
+        raise unsupported(
             "tool_choice",
             f"tool_choice={choice!r} is not supported: a policy answers freely while it is trained. "
             "Use 'auto' or 'none'.",

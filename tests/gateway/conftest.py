@@ -1,0 +1,30 @@
+import pytest
+
+from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.tracker import ContextTracker
+from astune.testing import ScriptedPolicy, write_test_model_dir
+from astune.types import Sampling, Task
+from astune.workflow.tuner import Tuner
+
+TASK = Task("t1", "What is (2 + 2) * 3?")
+
+
+@pytest.fixture(scope="session")
+def chat_format(tmp_path_factory):
+    return ChatFormat.load(write_test_model_dir(tmp_path_factory.mktemp("model")))
+
+
+@pytest.fixture
+async def make_tuner(chat_format):
+    """`make_tuner(answers)` gives (tuner, tracker, policy); the tuners are closed after the test."""
+    tuners = []
+
+    def make(answers, *, max_turns=20, context_length=4096, chat_format=chat_format):
+        policy = ScriptedPolicy(answers, chat_format, context_length=context_length)
+        tracker = ContextTracker(policy, chat_format, Sampling(max_tokens=256), max_turns=max_turns, seed=1)
+        tuners.append(Tuner(TASK, "test/t1/0", tracker, chat_format, context_length))
+        return tuners[-1], tracker, policy
+
+    yield make
+    for tuner in tuners:
+        tuner.close()
