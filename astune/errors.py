@@ -12,6 +12,7 @@ AstuneError
     PolicyError          the engine failed
     ContextOverflow      the prompt leaves no room for an answer
     TooManyTurns         the workflow asked for more model calls than allowed
+    TooManyTokens        the episode has sampled as many tokens as allowed
   TrainingError        the run cannot go on (too many skipped updates, for example)
 """
 
@@ -66,6 +67,10 @@ class ContextOverflow(RolloutError):
 
 
 class TooManyTurns(RolloutError):
+    pass
+
+
+class TooManyTokens(RolloutError):
     pass
 
 

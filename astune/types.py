@@ -3,16 +3,20 @@
     Task -> Turn* -> Timeline* -> Episode -> Group -> Sample* -> Learner
 
 Standard library only, no input or output. All data types are frozen; lengths are checked at birth, so a
-`Turn` or `Timeline` that exists is consistent.
+`Turn` or `Timeline` that exists is consistent. Token ids and logprobs may be given as any sequence; they are kept
+packed (see `token_ids`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, Protocol
+
+from astune.token_ids import Logprobs, TokenIds
 
 FinishReason = Literal["stop", "length"]
 
@@ -26,6 +30,8 @@ class StopReason(str, Enum):
     """The workflow asked for more model calls than `astune.rollout.max_turns`."""
     CONTEXT_OVERFLOW = "context_overflow"
     """A prompt left no room for an answer in the model's context."""
+    MAX_TOKENS = "max_tokens"
+    """The episode has sampled `astune.rollout.max_episode_tokens` tokens and asked for more."""
     TIMEOUT = "timeout"
     """The episode ran longer than `astune.rollout.episode_timeout`."""
     ERROR = "error"
@@ -60,6 +66,8 @@ class Sampling:
     """0 keeps the whole vocabulary."""
     stop_token_ids: tuple[int, ...] = ()
     """Generation ends after the first of these; it is part of the output."""
+    stop: tuple[str, ...] = ()
+    """Generation ends after the token that completes the first of these texts; it is part of the output."""
     seed: int | None = None
     """Equal seed, prompt, weights: equal answer, whatever else runs beside it."""
 
@@ -89,35 +97,48 @@ class Policy(Protocol):
 class Turn:
     """One call to the policy: the exact tokens it saw and the exact tokens it sampled.
 
-    `exact=False` says that the ids were not reported by the engine; such a turn is never trainable.
-    `messages`, `tools` and `response` (OpenAI's shape) are for people to read; nothing is computed from them.
+    `exact=False` says that the ids were not reported by the engine but made from text. `excluded` says why the
+    sampled tokens carry no loss ("frozen", "greedy", "retried", "inexact", "no_logprobs"), None if they do. `fork`
+    says why the prompt does not continue the agent's earlier calls, as far as its messages tell (see
+    `context_tracker.forks`). `messages`, `tools` and `response` (OpenAI's shape) are for people to read; nothing is
+    computed from them.
     """
 
     agent: str
-    prompt_ids: tuple[int, ...]
-    output_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
+    prompt_ids: Sequence[int]
+    output_ids: Sequence[int]
+    logprobs: Sequence[float]
     policy_version: int
     finish_reason: FinishReason
     temperature: float = 1.0
-    trainable: bool = True
+    excluded: str | None = None
     exact: bool = True
+    fork: str | None = None
     messages: tuple[Mapping[str, Any], ...] = ()
     tools: tuple[Mapping[str, Any], ...] = ()
     response: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "prompt_ids", TokenIds.of(self.prompt_ids))
+        object.__setattr__(self, "output_ids", TokenIds.of(self.output_ids))
+        object.__setattr__(self, "logprobs", Logprobs.of(self.logprobs))
         if len(self.output_ids) != len(self.logprobs):
             raise ValueError(
                 f"turn of {self.agent!r}: {len(self.output_ids)} sampled tokens but {len(self.logprobs)} logprobs"
             )
-        if self.trainable and not self.exact:
-            raise ValueError(f"turn of {self.agent!r}: token ids are not exact, so it cannot be trainable")
+
+    @property
+    def trainable(self) -> bool:
+        """Whether the sampled tokens carry loss."""
+        return self.excluded is None
 
 
 @dataclass(frozen=True)
 class Span:
-    """The range `[start, stop)` of a timeline that turn number `turn` of the episode sampled."""
+    """The range `[start, stop)` of a timeline that turn number `turn` of the episode sampled, and its logprobs.
+
+    `shared=True` says that an earlier timeline has the same turn: this one branches off after it.
+    """
 
     turn: int
     start: int
@@ -125,31 +146,58 @@ class Span:
     policy_version: int
     temperature: float
     trainable: bool
+    logprobs: Sequence[float] = field(repr=False)
+    shared: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "logprobs", Logprobs.of(self.logprobs))
+        if len(self.logprobs) != self.stop - self.start:
+            raise ValueError(f"span of {self.stop - self.start} tokens with {len(self.logprobs)} logprobs")
+
+    def __len__(self) -> int:
+        return self.stop - self.start
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """A run of turns in which every prompt extends the tokens before it: one training row.
+    """A path of turns of one agent in which every prompt extends the tokens before it: one training row.
 
-    All arrays are parallel to `token_ids`. `loss_mask` is True exactly on the tokens of trainable spans;
-    `logprobs` is 0.0 wherever the policy did not sample. `fork` is the reason why the row does not
-    continue an earlier one (None for an agent's first).
+    `spans` are in order and do not overlap. Every turn has exactly one span that is not shared, so a learner that
+    trains the trainable spans that are not shared trains every sampled token once. `fork` is the reason why the row
+    does not continue an earlier one (None for an agent's first).
     """
 
     agent: str
-    token_ids: tuple[int, ...]
-    loss_mask: tuple[bool, ...]
-    logprobs: tuple[float, ...]
+    token_ids: Sequence[int]
     spans: tuple[Span, ...]
     fork: str | None = None
 
     def __post_init__(self) -> None:
-        if not len(self.token_ids) == len(self.loss_mask) == len(self.logprobs):
-            raise ValueError("timeline arrays must have one entry per token")
+        object.__setattr__(self, "token_ids", TokenIds.of(self.token_ids))
+        stops = [0, *(span.stop for span in self.spans)]
+        starts = [*(span.start for span in self.spans), len(self.token_ids)]
+        if any(stop > start for stop, start in zip(stops, starts, strict=True)):
+            raise ValueError(f"spans of a timeline must be in order, apart and within its {len(self.token_ids)} tokens")
+
+    @property
+    def loss_mask(self) -> tuple[bool, ...]:
+        """One entry per token: True on the tokens of trainable spans that are not shared."""
+        mask = [False] * len(self.token_ids)
+        for span in self.spans:
+            mask[span.start : span.stop] = [span.trainable and not span.shared] * len(span)
+        return tuple(mask)
+
+    @property
+    def logprobs(self) -> tuple[float, ...]:
+        """One entry per token, 0.0 wherever nothing was sampled."""
+        logprobs = [0.0] * len(self.token_ids)
+        for span in self.spans:
+            logprobs[span.start : span.stop] = span.logprobs
+        return tuple(logprobs)
 
     @property
     def trained_tokens(self) -> int:
-        return sum(self.loss_mask)
+        return sum(len(span) for span in self.spans if span.trainable and not span.shared)
 
 
 @dataclass(frozen=True)
@@ -216,10 +264,18 @@ class Episode:
     error: EpisodeError | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Figures of the episode, `seconds` among them."""
+    agent_rewards: Mapping[str, float] = field(default_factory=dict)
+    """Rewards of single agents, in place of the verdict's, as the workflow gave them (`tuner.reward`)."""
+    turn_rewards: Mapping[int, float] = field(default_factory=dict)
+    """Rewards of single turns by their number, on top (`tuner.reward_turn`)."""
 
     @property
     def reward(self) -> float | None:
         return None if self.verdict is None else self.verdict.reward
+
+    def reward_of(self, agent: str) -> float | None:
+        """The agent's own reward, else the episode's. None if nobody judged the episode."""
+        return self.reward if self.verdict is None else self.agent_rewards.get(agent, self.verdict.reward)
 
 
 @dataclass(frozen=True)
@@ -234,19 +290,29 @@ class Group:
 class Sample:
     """One timeline with its credit: the only thing a `Learner` sees.
 
-    `advantages` has one entry per span of the timeline. `weight` is what each trained token counts in the
-    loss; over all samples of a step, trained tokens times weight sums to 1.
+    `advantages` and `weights` have one entry per span of the timeline. A weight is what each token of the span
+    counts in the loss, 0 where it is context. Over all samples of a step, tokens times weight sums to 1 (to less
+    with `loss_aggregation: constant`).
     """
 
     timeline: Timeline
     advantages: tuple[float, ...]
-    weight: float
+    weights: tuple[float, ...]
     task_id: str
     episode_id: str
 
     def __post_init__(self) -> None:
-        if len(self.advantages) != len(self.timeline.spans):
-            raise ValueError("a sample needs one advantage per span of its timeline")
+        if not len(self.advantages) == len(self.weights) == len(self.timeline.spans):
+            raise ValueError("a sample needs one advantage and one weight per span of its timeline")
+
+    @property
+    def trained_tokens(self) -> int:
+        return sum(len(span) for span, weight in zip(self.timeline.spans, self.weights, strict=True) if weight)
+
+    @property
+    def weight_sum(self) -> float:
+        """Tokens times weight."""
+        return math.fsum(len(span) * weight for span, weight in zip(self.timeline.spans, self.weights, strict=True))
 
 
 class Learner(Protocol):

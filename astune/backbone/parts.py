@@ -25,6 +25,7 @@ def rollout_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat)
         workflow_factory=as_workflow(workflow),
         judge=make_judge(config.task_judge),
         max_turns=config.rollout.max_turns,
+        max_episode_tokens=config.rollout.max_episode_tokens,
         episode_timeout=config.rollout.episode_timeout,
         judge_timeout=config.task_judge.timeout,
     )

@@ -121,6 +121,9 @@ class RolloutConfig(Section):
     num_repeat: PositiveInt = Field(8, description="attempts at each task: the group that advantages compare")
     max_concurrent: PositiveInt = Field(64, description="episodes under way at the same time")
     max_turns: PositiveInt = Field(20, description="most model calls in one episode")
+    max_episode_tokens: PositiveInt | None = Field(
+        None, description="most tokens sampled in one episode, by all its agents; null: no limit"
+    )
     max_tokens: PositiveInt = Field(1024, description="most tokens of one answer, unless the agent asks for fewer")
     temperature: NonNegativeFloat = Field(1.0, description="of training episodes, unless the agent sets its own")
     top_p: float = Field(1.0, gt=0.0, le=1.0, description="of training episodes, unless the agent sets its own")

@@ -1,71 +1,138 @@
 """Turns merged into timelines: as few training rows as exact prefixes allow, without changing a token.
 
 turn 0: prompt abc, sampled DE
-turn 1: prompt abcDEf, sampled G      extends turn 0
-turn 2: prompt abX, sampled H         does not: a fork
--> timelines abcDEfG (loss on D, E, G) and abXH (loss on H)
+turn 1: prompt abcDEf, sampled G      continues turn 0
+turn 2: prompt abcDEh, sampled I      continues turn 0 too: a fork
+turn 3: prompt abX, sampled J         continues none: a fork
+-> timelines abcDEfG (turns 0, 1), abcDEhI (turn 0 shared, turn 2) and abXJ (turn 3)
 """
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
+from astune.context_tracker.forest import Node, PrefixForest, path
+from astune.context_tracker.forks import BRANCH, OTHER_AGENT
+from astune.token_ids import TokenIds
 from astune.types import Span, Timeline, Turn
-
-BRANCH = "branch"
-"""Cause of a fork that nothing was rewritten for: an earlier point of the conversation was continued once more
-(a retry, best of n, calls side by side) or the agent began another conversation."""
 
 
 @dataclass
-class _Row:
-    """A timeline under construction. `packed` is its token ids as bytes, so that a prefix test is one memcmp."""
+class _Place:
+    """Where a turn stands: its tokens, the turn of the same agent that it continues, the first that continues it."""
 
+    token_ids: TokenIds
+    before: int | None
     fork: str | None
-    packed: bytes
-    turns: list[int] = field(default_factory=list)
+    after: int | None = None
 
 
-def merge_turns(turns: Sequence[Turn], forks: Sequence[str | None] = ()) -> tuple[Timeline, ...]:
-    """Merge each turn into the longest timeline of its agent whose tokens are a prefix of the turn's prompt.
+class TurnForest:
+    """All turns of an episode, by what they have in common.
 
-    A turn that extends none begins a timeline: its whole prompt is context, its sampled tokens carry loss.
-    Every turn is in exactly one timeline, so every trainable sampled token carries loss exactly once, and the
-    tokens before it are those the engine saw. Order of the result: by first turn. `turns` are in the order of
-    their calls; `forks[i]` says why turn `i` could not extend an earlier one, used where it begins a timeline.
+        forest = TurnForest()
+        forest.add(turn)                # as each call ends
+        forest.timelines()
 
-    Cost: linear in the tokens of all prompts, for each open timeline of the agent at most one comparison.
+    A turn continues the latest turn of its agent whose tokens, prompt and output, are a prefix of its prompt; so its
+    context is exactly what the engine saw. Adding one costs time linear in the tokens that its prompt does not share
+    by identity with an earlier one (`TokenIds.before`), and in no case looks at a token twice.
     """
-    if forks and len(forks) != len(turns):
-        raise ValueError(f"{len(turns)} turns but {len(forks)} fork causes")
-    rows: list[_Row] = []
-    open_rows: dict[str, list[_Row]] = {}
-    for number, turn in enumerate(turns):
-        prompt = array("i", turn.prompt_ids).tobytes()
-        mine = open_rows.setdefault(turn.agent, [])
-        row = max((row for row in mine if prompt.startswith(row.packed)), key=lambda row: len(row.packed), default=None)
-        if row is None:
-            cause = (forks[number] if forks else None) or BRANCH
-            row = _Row(cause if mine else None, b"")
-            mine.append(row)
-            rows.append(row)
-        row.packed = prompt + array("i", turn.output_ids).tobytes()
-        row.turns.append(number)
-    return tuple(_timeline(turns, row) for row in rows)
+
+    def __init__(self) -> None:
+        self.turns: list[Turn] = []
+        self._tokens = PrefixForest()
+        self._places: list[_Place] = []
+        self._agents: set[str] = set()
+
+    @property
+    def unique_tokens(self) -> int:
+        """Distinct (context, token) pairs of all turns: what a trainer that shares all prefixes computes."""
+        return self._tokens.unique_tokens
+
+    def add(self, turn: Turn) -> None:
+        number = len(self.turns)
+        prompt_end = self._tokens.insert(TokenIds.of(turn.prompt_ids))
+        before = self._latest(prompt_end, turn.agent)
+        fork = None
+        if before is None or self._places[before].after is not None:
+            fork = turn.fork or self._cause(prompt_end, turn.agent)
+        else:
+            self._places[before].after = number
+        whole = TokenIds.of(turn.prompt_ids) + turn.output_ids
+        self._tokens.insert(whole).turns.append(number)
+        self.turns.append(turn)
+        self._places.append(_Place(whole, before, fork))
+        self._agents.add(turn.agent)
+
+    def exclude_repeated(self, agent: str, prompt_ids: TokenIds, reason: str) -> None:
+        """Take the tokens out of training that `agent` sampled last for this prompt, if nothing continues them."""
+        for number in reversed(range(len(self.turns))):
+            turn = self.turns[number]
+            if turn.agent == agent and turn.prompt_ids == prompt_ids:
+                if self._places[number].after is None:
+                    self.turns[number] = replace(turn, excluded=turn.excluded or reason)
+                return
+
+    def _latest(self, end: Node, agent: str) -> int | None:
+        """The last turn of `agent` on the way to `end`; of several that end in one place, one that none continues."""
+        for node in path(end):
+            mine = [number for number in node.turns if self.turns[number].agent == agent]
+            if mine:
+                return next((number for number in mine if self._places[number].after is None), mine[0])
+        return None
+
+    def _cause(self, end: Node, agent: str) -> str | None:
+        if agent in self._agents:
+            return BRANCH
+        return OTHER_AGENT if any(node.turns for node in path(end)) else None
+
+    def timelines(self) -> tuple[Timeline, ...]:
+        """One per turn that nothing continues, in the order of the first turn that each does not share."""
+        rows: list[list[int]] = []
+        row_of: list[int] = []
+        for number, place in enumerate(self._places):
+            if place.before is not None and self._places[place.before].after == number:
+                row_of.append(row_of[place.before])
+                rows[row_of[number]].append(number)
+            else:
+                row_of.append(len(rows))
+                rows.append([number])
+        return tuple(map(self._timeline, rows))
+
+    def _timeline(self, row: Sequence[int]) -> Timeline:
+        first = self._places[row[0]]
+        shared: list[int] = []
+        before = first.before
+        while before is not None:
+            shared.append(before)
+            before = self._places[before].before
+        spans = [self._span(number, shared=True) for number in reversed(shared)]
+        spans += [self._span(number, shared=False) for number in row]
+        return Timeline(self.turns[row[0]].agent, self._places[row[-1]].token_ids, tuple(spans), first.fork)
+
+    def _span(self, number: int, *, shared: bool) -> Span:
+        turn = self.turns[number]
+        start = len(turn.prompt_ids)
+        return Span(
+            turn=number,
+            start=start,
+            stop=start + len(turn.output_ids),
+            policy_version=turn.policy_version,
+            temperature=turn.temperature,
+            trainable=turn.trainable,
+            logprobs=turn.logprobs,
+            shared=shared,
+        )
 
 
-def _timeline(turns: Sequence[Turn], row: _Row) -> Timeline:
-    last = turns[row.turns[-1]]
-    token_ids = last.prompt_ids + last.output_ids
-    loss_mask = [False] * len(token_ids)
-    logprobs = [0.0] * len(token_ids)
-    spans = []
-    for number in row.turns:
-        turn = turns[number]
-        start, stop = len(turn.prompt_ids), len(turn.prompt_ids) + len(turn.output_ids)
-        loss_mask[start:stop] = [turn.trainable] * (stop - start)
-        logprobs[start:stop] = turn.logprobs
-        spans.append(Span(number, start, stop, turn.policy_version, turn.temperature, turn.trainable))
-    return Timeline(turns[row.turns[0]].agent, token_ids, tuple(loss_mask), tuple(logprobs), tuple(spans), row.fork)
+def merge_turns(turns: Sequence[Turn]) -> tuple[Timeline, ...]:
+    """The timelines of turns given in the order in which they ended.
+
+    Every turn has exactly one span that is not shared, and the tokens before it are its prompt.
+    """
+    forest = TurnForest()
+    for turn in turns:
+        forest.add(turn)
+    return forest.timelines()

@@ -98,6 +98,8 @@ def episode_to_row(record: EpisodeRecord) -> dict[str, Any]:
         "output": None if episode.output is None else _output_to_row(episode.output),
         "verdict": None if verdict is None else _verdict_to_row(verdict),
         "metrics": episode.metrics,
+        "agent_rewards": episode.agent_rewards,
+        "turn_rewards": {str(turn): reward for turn, reward in episode.turn_rewards.items()},
         "task": vars(episode.task),
         "turns": _turns_to_rows(episode),
         "timelines": [_timeline_to_row(timeline) for timeline in episode.timelines],
@@ -130,29 +132,30 @@ def _turns_to_rows(episode: Episode) -> list[dict[str, Any]]:
             "finish_reason": turn.finish_reason,
             "policy_version": turn.policy_version,
             "temperature": turn.temperature,
-            "trainable": turn.trainable,
+            "excluded": turn.excluded,
             "exact": turn.exact,
+            "fork": turn.fork,
         }
         if turn.tools != (() if before is None else before.tools):
             row["tools"] = turn.tools
         if found.get(index) != (turn.prompt_ids, turn.output_ids, turn.logprobs):
-            row |= {"prompt_ids": turn.prompt_ids, "output_ids": turn.output_ids, "logprobs": _rounded(turn.logprobs)}
+            row |= {"prompt_ids": list(turn.prompt_ids), "output_ids": list(turn.output_ids)}
+            row["logprobs"] = _rounded(turn.logprobs)
         rows.append(row)
         former[turn.agent] = turn
     return rows
 
 
-_Ids = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
+_Ids = tuple[Sequence[int], Sequence[int], Sequence[float]]
 
 
 def _ids_in_timelines(timelines: Sequence[Timeline]) -> dict[int, _Ids]:
     """Per turn number its prompt, output and logprobs, as the first span that it wrote has them."""
     found: dict[int, _Ids] = {}
     for timeline in timelines:
+        ids = tuple(timeline.token_ids)
         for span in timeline.spans:
-            sampled = slice(span.start, span.stop)
-            ids = (timeline.token_ids[: span.start], timeline.token_ids[sampled], timeline.logprobs[sampled])
-            found.setdefault(span.turn, ids)
+            found.setdefault(span.turn, (ids[: span.start], ids[span.start : span.stop], span.logprobs))
     return found
 
 
@@ -175,8 +178,8 @@ def _rounded(logprobs: Sequence[float]) -> list[float]:
 
 
 def _timeline_to_row(timeline: Timeline) -> dict[str, Any]:
-    spans = [{**vars(span), "logprobs": _rounded(timeline.logprobs[span.start : span.stop])} for span in timeline.spans]
-    return {"agent": timeline.agent, "fork": timeline.fork, "token_ids": timeline.token_ids, "spans": spans}
+    spans = [{**vars(span), "logprobs": _rounded(span.logprobs)} for span in timeline.spans]
+    return {"agent": timeline.agent, "fork": timeline.fork, "token_ids": list(timeline.token_ids), "spans": spans}
 
 
 def episode_from_row(row: Mapping[str, Any]) -> EpisodeRecord:
@@ -196,6 +199,8 @@ def episode_from_row(row: Mapping[str, Any]) -> EpisodeRecord:
         verdict=verdict,
         error=None if error is None else EpisodeError(**error),
         metrics=row["metrics"],
+        agent_rewards=row["agent_rewards"],
+        turn_rewards={int(turn): reward for turn, reward in row["turn_rewards"].items()},
     )
     return EpisodeRecord(row["step"], row["phase"], episode)
 
@@ -221,15 +226,8 @@ def _turns_from_rows(rows: Sequence[Mapping[str, Any]], found: Mapping[int, _Ids
 
 
 def _timeline_from_row(row: Mapping[str, Any]) -> Timeline:
-    """The loss mask is True exactly on trainable spans, so it need not be stored."""
-    token_ids = tuple(row["token_ids"])
-    mask, logprobs, spans = [False] * len(token_ids), [0.0] * len(token_ids), []
-    for values in row["spans"]:
-        span = Span(**{key: value for key, value in values.items() if key != "logprobs"})
-        mask[span.start : span.stop] = [span.trainable] * (span.stop - span.start)
-        logprobs[span.start : span.stop] = map(_number, values["logprobs"])
-        spans.append(span)
-    return Timeline(row["agent"], token_ids, tuple(mask), tuple(logprobs), tuple(spans), row["fork"])
+    spans = tuple(Span(**{**values, "logprobs": list(map(_number, values["logprobs"]))}) for values in row["spans"])
+    return Timeline(row["agent"], row["token_ids"], spans, row["fork"])
 
 
 def _number(value: float | None) -> float:

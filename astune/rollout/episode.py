@@ -4,14 +4,15 @@ How an episode ends:
 
     the workflow ...                       stop_reason        verdict
     returned                               COMPLETED          the workflow's reward, else the judge's
-    ran out of turns or context            MAX_TURNS or       the judge's, of whatever the workflow returned;
-                                           CONTEXT_OVERFLOW   of no answer at all if it raised
+    ran out of turns, tokens or context    MAX_TURNS,         the judge's, of whatever the workflow returned;
+                                           MAX_TOKENS or      of no answer at all if it raised
+                                           CONTEXT_OVERFLOW
     ran out of time                        TIMEOUT            none
     raised, or returned the wrong type     ERROR              none
     met a policy that failed               ERROR              none
     returned, but the judge failed         ERROR              none
 
-An agent that runs out of turns or context has failed by tokens of its own, so it is judged (`Episode.output`
+An agent that runs out of turns, tokens or context has failed by tokens of its own, so it is judged (`Episode.output`
 is None if the workflow raised) and learns from it. A bug, a timeout or a broken engine says nothing about the
 tokens, so it is not. What counts is what the model calls raised, not what the agent's framework made of it.
 """
@@ -28,7 +29,7 @@ from numbers import Real
 from typing import Any, Literal
 
 from astune.context_tracker.tracker import ContextTracker
-from astune.errors import ContextOverflow, JudgeError, RolloutError, TooManyTurns, WorkflowError
+from astune.errors import ContextOverflow, JudgeError, RolloutError, TooManyTokens, TooManyTurns, WorkflowError
 from astune.rollout.setup import RolloutSetup
 from astune.task_judge.judge_base import check_verdict
 from astune.types import Episode, EpisodeError, Sampling, StopReason, Task, Turn, Verdict, WorkflowOutput
@@ -40,6 +41,13 @@ logger = logging.getLogger(__name__)
 CANCEL_GRACE = 5.0
 """Seconds a cancelled workflow gets to clean up. One that goes on is left behind; its model calls are refused."""
 
+LIMITS: dict[type[Exception], StopReason] = {
+    TooManyTurns: StopReason.MAX_TURNS,
+    TooManyTokens: StopReason.MAX_TOKENS,
+    ContextOverflow: StopReason.CONTEXT_OVERFLOW,
+}
+"""What a model call raises when the agent has used up a limit."""
+
 Stage = Literal["workflow", "judge", "policy", "environment"]
 
 
@@ -47,7 +55,14 @@ async def run_episode(task: Task, setup: RolloutSetup, *, episode_id: str, seed:
     """One attempt at `task`. Never raises for what the workflow, the policy or the judge do; cancellation passes
     through, and the workflow is cancelled with it."""
     started = time.monotonic()
-    tracker = ContextTracker(setup.policy, setup.chat_format, sampling, max_turns=setup.max_turns, seed=seed)
+    tracker = ContextTracker(
+        setup.policy,
+        setup.chat_format,
+        sampling,
+        max_turns=setup.max_turns,
+        max_tokens=setup.max_episode_tokens,
+        seed=seed,
+    )
     tuner = Tuner(task, episode_id, tracker, setup.chat_format, setup.policy.context_length)
     try:
         end = await _run_workflow(task, tuner, setup)
@@ -61,10 +76,12 @@ async def run_episode(task: Task, setup: RolloutSetup, *, episode_id: str, seed:
         stop_reason=end.stop_reason,
         output=end.output,
         error=end.error,
+        agent_rewards=dict(tuner.agent_rewards),
+        turn_rewards=dict(tuner.turn_rewards),
     )
     _warn_of_unused_call(episode)
     episode = await _judged(episode, setup)
-    return replace(episode, metrics=_metrics(episode.turns, time.monotonic() - started))
+    return replace(episode, metrics=_metrics(tracker, time.monotonic() - started))
 
 
 @dataclass(frozen=True)
@@ -101,14 +118,12 @@ async def _execute(workflow: Workflow, task: Task, tuner: Tuner) -> object:
 def _classified(output: WorkflowOutput | None, raised: Exception | None, failures: list[Exception]) -> _End:
     """The end of a workflow that returned `output` or raised, given what its model calls raised."""
     trace = "" if raised is None else _trace(raised)
-    limits = [error for error in failures if isinstance(error, (TooManyTurns, ContextOverflow))]
-    broken = [error for error in failures if not isinstance(error, (TooManyTurns, ContextOverflow, WorkflowError))]
+    limits = [error for error in failures if type(error) in LIMITS]
+    broken = [error for error in failures if type(error) not in LIMITS and not isinstance(error, WorkflowError)]
     if broken:
         return _End(StopReason.ERROR, output, _error("policy", broken[0], _trace(broken[0]) + trace))
     if limits:
-        turns = isinstance(limits[0], TooManyTurns)
-        reason = StopReason.MAX_TURNS if turns else StopReason.CONTEXT_OVERFLOW
-        return _End(reason, output, _error("workflow", limits[0], trace))
+        return _End(LIMITS[type(limits[0])], output, _error("workflow", limits[0], trace))
     if raised is not None:
         return _End(StopReason.ERROR, output, _error("workflow", raised, trace))
     return _End(StopReason.COMPLETED, output)
@@ -206,10 +221,13 @@ def _trace(error: Exception) -> str:
     return "".join(traceback.format_exception(type(error), error, error.__traceback__))
 
 
-def _metrics(turns: tuple[Turn, ...], seconds: float) -> dict[str, float]:
+def _metrics(tracker: ContextTracker, seconds: float) -> dict[str, float]:
+    turns = tracker.turns
     return {
         "seconds": seconds,
         "turns": float(len(turns)),
         "prompt_tokens": float(sum(len(turn.prompt_ids) for turn in turns)),
         "output_tokens": float(sum(len(turn.output_ids) for turn in turns)),
+        "unique_tokens": float(tracker.unique_tokens),
+        "lost_calls": float(tracker.lost_calls),
     }

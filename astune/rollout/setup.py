@@ -19,6 +19,8 @@ class RolloutSetup:
     workflow_factory: WorkflowFactory
     judge: Judge | None
     max_turns: int
+    max_episode_tokens: int | None
+    """Most tokens that all calls of an episode together may sample; None is no limit."""
     episode_timeout: float
     """Seconds the workflow may take; judging comes on top."""
     judge_timeout: float

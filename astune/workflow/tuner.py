@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Any
 
 from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest, ContextTracker
-from astune.errors import RolloutError
+from astune.errors import RolloutError, WorkflowError, nearest
 from astune.types import Task
 
 if TYPE_CHECKING:
@@ -39,12 +40,14 @@ class Tuner:
         self.episode_id = episode_id
         self.failures: list[Exception] = []
         """What model calls raised, in order, whether or not the agent passed it on."""
+        self.agent_rewards: dict[str, float] = {}
+        self.turn_rewards: dict[int, float] = {}
         self._tracker = tracker
         self._chat_format = chat_format
         self._context_length = context_length
         self._loop = asyncio.get_running_loop()
         self._tokens: dict[tuple[str, bool], str] = {}
-        self._calls: set[asyncio.Task[ChatAnswer]] = set()
+        self._calls: set[asyncio.Task[list[ChatAnswer]]] = set()
         self._closed = False
 
     def model(self, name: str = MAIN_AGENT, *, trainable: bool = True, **options: Any) -> Any:
@@ -79,18 +82,25 @@ class Tuner:
         return f"{http_server().origin}/{self._token(name, trainable)}/v1"
 
     async def chat(self, request: ChatRequest, *, name: str = MAIN_AGENT, trainable: bool = True) -> ChatAnswer:
-        """One model call, which everything above comes down to. On the event loop of the episode only.
+        """One model call, which everything above comes down to: `choices` with one answer."""
+        return (await self.choices(request, name=name, trainable=trainable))[0]
+
+    async def choices(
+        self, request: ChatRequest, n: int = 1, *, name: str = MAIN_AGENT, trainable: bool = True
+    ) -> list[ChatAnswer]:
+        """`n` answers to one request, each a turn. On the event loop of the episode only.
 
         Raises:
             ContextOverflow: the prompt leaves no room for an answer.
             TooManyTurns: the episode has had its `max_turns` calls.
+            TooManyTokens: the episode has sampled its `max_episode_tokens`.
             WorkflowError: the conversation cannot be rendered.
             PolicyError: the engine failed.
             RolloutError: the episode is over.
         """
         if self._closed:
             raise self._over()
-        call = self._loop.create_task(self._tracker.chat(name, request, trainable=trainable))
+        call = self._loop.create_task(self._tracker.choices(name, request, n, trainable=trainable))
         self._calls.add(call)
         try:
             return await call
@@ -99,6 +109,39 @@ class Tuner:
             raise
         finally:
             self._calls.discard(call)
+
+    def reward(self, name: str, value: float) -> None:
+        """Give the agent called `name` a reward of its own, in place of the episode's; several add up.
+
+            tuner.reward("seller", price); tuner.reward("buyer", -price)
+
+        The episode still needs a reward, the workflow's or the judge's: it is what curves show, and what agents
+        without one of their own get.
+        """
+        self._check_reward(name, value)
+        self.agent_rewards[name] = self.agent_rewards.get(name, 0.0) + float(value)
+
+    def reward_turn(self, name: str, value: float, turn: int = -1) -> None:
+        """Give one turn of the agent called `name` a reward on top, its last unless `turn` says otherwise (counted
+        among its turns); several add up. It is credited to that turn and those before it on its timeline."""
+        mine = self._check_reward(name, value)
+        if not -len(mine) <= turn < len(mine):
+            raise WorkflowError(f"reward_turn({name!r}, turn={turn}): the agent has had {len(mine)} turns")
+        number = mine[turn]
+        self.turn_rewards[number] = self.turn_rewards.get(number, 0.0) + float(value)
+
+    def _check_reward(self, name: str, value: float) -> list[int]:
+        """The numbers of the agent's turns, if it has any and `value` is a reward."""
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise WorkflowError(f"the reward of agent {name!r} is {value!r:.100}; expected a finite number")
+        turns = self._tracker.turns
+        known = sorted({turn.agent for turn in turns})
+        if name not in known:
+            raise WorkflowError(
+                f"no agent called {name!r} has been answered in this episode.{nearest(name, known)} "
+                f"There are: {', '.join(known) or 'none yet'}."
+            )
+        return [number for number, turn in enumerate(turns) if turn.agent == name]
 
     def close(self) -> None:
         """End the episode: calls under way are cancelled, later ones are refused."""

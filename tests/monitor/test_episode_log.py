@@ -29,17 +29,11 @@ TOOLS = ({"type": "function", "function": {"name": "calc"}},)
 
 
 def two_turn_episode() -> Episode:
-    first = Turn("solver", (1, 2), (3, 4), (-0.5, -0.25), 3, "stop", 1.0, True, True, (ASK,), TOOLS, CALL)
-    second = Turn(
-        "solver", (1, 2, 3, 4, 5), (6,), (-0.125,), 3, "length", 1.0, True, True, (ASK, CALL, RESULT), TOOLS, {"a": 1}
-    )
-    row = Timeline(
-        "solver",
-        (1, 2, 3, 4, 5, 6),
-        (False, False, True, True, False, True),
-        (0.0, 0.0, -0.5, -0.25, 0.0, -0.125),
-        (Span(0, 2, 4, 3, 1.0, True), Span(1, 5, 6, 3, 1.0, True)),
-    )
+    first = Turn("solver", (1, 2), (3, 4), (-0.5, -0.25), 3, "stop", 1.0, None, True, None, (ASK,), TOOLS, CALL)
+    history = (ASK, CALL, RESULT)
+    second = Turn("solver", (1, 2, 3, 4, 5), (6,), (-0.125,), 3, "length", 1.0, None, True, None, history, TOOLS, {"a": 1})
+    spans = (Span(0, 2, 4, 3, 1.0, True, (-0.5, -0.25)), Span(1, 5, 6, 3, 1.0, True, (-0.125,)))
+    row = Timeline("solver", (1, 2, 3, 4, 5, 6), spans)
     return Episode(
         "t1/0",
         Task("t1", "What is 6 * 7?", answer="42", metadata={"kind": "product"}),
@@ -49,11 +43,13 @@ def two_turn_episode() -> Episode:
         WorkflowOutput("42", metrics={"steps": 2.0}),
         Verdict(1.0, True, "equal to the reference", {"exact": 1.0}, "MathAnswerAsJudge"),
         metrics={"seconds": 1.5},
+        agent_rewards={"solver": 0.5},
+        turn_rewards={1: 0.25},
     )
 
 
 def failed_episode() -> Episode:
-    inexact = Turn("solver", (), (), (), 0, "stop", trainable=False, exact=False, messages=(ASK,))
+    inexact = Turn("solver", (), (), (), 0, "stop", excluded="inexact", exact=False, messages=(ASK,))
     error = EpisodeError("workflow", "ZeroDivisionError", "division by zero", "Traceback ...\n")
     return Episode("t1/1", Task("t1", "?"), (inexact,), (), StopReason.ERROR, error=error)
 
@@ -139,11 +135,12 @@ def episodes(draw: st.DrawFn) -> Episode:
         trainable = draw(st.booleans())
         messages = tuple({"role": "user", "content": text} for text in draw(st.lists(texts, max_size=3)))
         tools = tuple({"name": name} for name in draw(st.lists(st.sampled_from("xy"), max_size=2)))
-        turns.append(Turn(agent, prompt, output, logprobs, 0, "stop", 1.0, trainable, True, messages, tools, {}))
+        excluded = None if trainable else "frozen"
+        fork = draw(st.none() | texts)
+        turns.append(Turn(agent, prompt, output, logprobs, 0, "stop", 1.0, excluded, True, fork, messages, tools, {}))
         if draw(st.booleans()):
-            span = Span(index, len(prompt), len(prompt) + len(output), 0, 1.0, trainable)
-            mask = (False,) * len(prompt) + (trainable,) * len(output)
-            timelines.append(Timeline(agent, prompt + output, mask, (0.0,) * len(prompt) + logprobs, (span,), None))
+            span = Span(index, len(prompt), len(prompt) + len(output), 0, 1.0, trainable, logprobs, draw(st.booleans()))
+            timelines.append(Timeline(agent, prompt + output, (span,), fork))
     verdict = draw(st.none() | st.builds(Verdict, st.floats(-1, 1), st.none() | st.booleans(), texts))
     output = draw(st.none() | st.builds(WorkflowOutput, answer=st.none() | texts | st.lists(st.integers())))
     return Episode("e", Task("t", draw(texts)), tuple(turns), tuple(timelines), StopReason.COMPLETED, output, verdict)
