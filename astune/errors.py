@@ -13,6 +13,7 @@ AstuneError
     ContextOverflow      the prompt leaves no room for an answer
     TooManyTurns         the workflow asked for more model calls than allowed
     TooManyTokens        the episode has sampled as many tokens as allowed
+  InvariantError       something that must hold of every episode does not: a fault of ASTune
   TrainingError        the run cannot go on (too many skipped updates, for example)
 """
 
@@ -71,6 +72,10 @@ class TooManyTurns(RolloutError):
 
 
 class TooManyTokens(RolloutError):
+    pass
+
+
+class InvariantError(AstuneError):
     pass
 
 

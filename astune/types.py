@@ -264,6 +264,8 @@ class Episode:
     error: EpisodeError | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Figures of the episode, `seconds` among them."""
+    unique_tokens: int = 0
+    """Distinct (context, token) pairs of its turns: what must be computed if all prefixes are shared."""
     agent_rewards: Mapping[str, float] = field(default_factory=dict)
     """Rewards of single agents, in place of the verdict's, as the workflow gave them (`tuner.reward`)."""
     turn_rewards: Mapping[int, float] = field(default_factory=dict)

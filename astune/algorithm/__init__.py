@@ -1,6 +1,8 @@
 """From rewards to what a learner trains on: advantages, credit, and the receipt of what was left out."""
 
 from astune.algorithm.advantage import ADVANTAGES, AdvantageFunction
-from astune.algorithm.samples import Receipt, split_samples, to_samples
+from astune.algorithm.invariants import check_step
+from astune.algorithm.receipt import Receipt
+from astune.algorithm.samples import Weighting, split_samples, to_samples
 
-__all__ = ["ADVANTAGES", "AdvantageFunction", "Receipt", "split_samples", "to_samples"]
+__all__ = ["ADVANTAGES", "AdvantageFunction", "Receipt", "Weighting", "check_step", "split_samples", "to_samples"]

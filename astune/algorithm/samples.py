@@ -3,123 +3,93 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from astune.algorithm.advantage import AdvantageFunction
-from astune.errors import TrainingError
+from astune.algorithm.aggregation import Entry, LossAggregation, token_weights
+from astune.algorithm.credit import Credit, EpisodeCredit, credit_group, span_shares
+from astune.algorithm.receipt import Receipt, receipt_of
 from astune.types import Episode, Group, Sample
-
-LossAggregation = Literal["episode_mean", "token_mean"]
 
 
 @dataclass(frozen=True)
-class Receipt:
-    """What became of the tokens that were sampled in a step.
+class Weighting:
+    """`astune.algorithm.loss_aggregation`, `astune.algorithm.credit` and `astune.rollout.max_tokens`."""
 
-    Invariant: `sampled == trained + sum(dropped.values())`; and over all samples the sum of weight times trained
-    tokens is 1 (0 if there is no sample).
-    """
-
-    turns: int = 0
-    timelines: int = 0
-    sampled: int = 0
-    trained: int = 0
-    flattened: int = 0
-    """Tokens of all samples, context included: what a trainer that shares nothing computes."""
-    dropped: dict[str, int] = field(default_factory=dict)
-    """Sampled tokens by the reason they are not trained: `unjudged`, `no_signal`, `not_trainable`."""
-    forks: dict[str, int] = field(default_factory=dict)
-    weight_sum: float = 0.0
-    groups_used: int = 0
-    groups_without_signal: int = 0
+    aggregation: LossAggregation = "episode_mean"
+    credit: Credit = "once"
+    max_tokens: int = 1024
 
 
 def to_samples(
-    groups: Sequence[Group], advantage: AdvantageFunction, aggregation: LossAggregation = "token_mean"
+    groups: Sequence[Group], advantage: AdvantageFunction, weighting: Weighting | None = None
 ) -> tuple[list[Sample], Receipt]:
-    """Give every episode its advantage within its group and every trained token its weight.
+    """Give every turn its advantage within its group and every trained token its weight.
 
     Episodes without a verdict are left out of the mean of their group. A group whose advantages are all zero
     carries no signal and is left out whole.
     """
-    credited: list[tuple[Episode, float]] = []
-    dropped: Counter[str] = Counter()
+    weighting = weighting or Weighting()
+    used: list[EpisodeCredit] = []
+    left_out: list[tuple[str, Episode]] = []
     without_signal = 0
     for group in groups:
-        judged = [episode for episode in group.episodes if episode.reward is not None]
-        dropped["unjudged"] += sum(_sampled(episode) for episode in group.episodes if episode.reward is None)
-        advantages = _group_advantages(group, judged, advantage)
-        if any(advantages):
-            credited += zip(judged, advantages, strict=True)
+        left_out += [("unjudged", episode) for episode in group.episodes if episode.verdict is None]
+        credited = credit_group(group, advantage)
+        if any(credit.has_signal for credit in credited):
+            used += credited
         else:
             without_signal += 1
-            dropped["no_signal"] += sum(map(_sampled, judged))
-    samples = _weighted(credited, aggregation)
-    trained = sum(sample.timeline.trained_tokens for sample in samples)
-    dropped["not_trainable"] = sum(_sampled(episode) for episode, _ in credited) - trained
+            left_out += [("no_signal", credit.episode) for credit in credited]
+    samples = _weighted(used, weighting)
     episodes = [episode for group in groups for episode in group.episodes]
-    return samples, Receipt(
-        turns=sum(len(episode.turns) for episode in episodes),
-        timelines=sum(len(episode.timelines) for episode in episodes),
-        sampled=sum(map(_sampled, episodes)),
-        trained=trained,
-        flattened=sum(len(sample.timeline.token_ids) for sample in samples),
-        dropped={reason: count for reason, count in dropped.items() if count},
-        forks=dict(Counter(line.fork for episode in episodes for line in episode.timelines if line.fork)),
-        weight_sum=math.fsum(sample.weight * sample.timeline.trained_tokens for sample in samples),
+    return samples, replace(
+        receipt_of(episodes, [credit.episode for credit in used], left_out),
+        loss_terms=sum(sample.trained_tokens for sample in samples),
+        weight_sum=math.fsum(sample.weight_sum for sample in samples),
         groups_used=len(groups) - without_signal,
         groups_without_signal=without_signal,
     )
 
 
-def _sampled(episode: Episode) -> int:
-    return sum(len(turn.output_ids) for turn in episode.turns)
-
-
-def _group_advantages(group: Group, judged: Sequence[Episode], advantage: AdvantageFunction) -> list[float]:
-    if not judged:
-        return []
-    rewards = [float(episode.reward) for episode in judged if episode.reward is not None]
-    advantages = advantage(rewards)
-    if len(advantages) != len(rewards) or not all(map(math.isfinite, advantages)):
-        raise TrainingError(
-            f"astune.algorithm.advantage: {advantage!r} gave {list(advantages)!r} for the {len(rewards)} rewards of "
-            f"task {group.task.task_id!r}; expected one finite number for each"
-        )
-    return list(advantages)
-
-
-def _weighted(credited: Sequence[tuple[Episode, float]], aggregation: LossAggregation) -> list[Sample]:
-    """`token_mean`: every trained token weighs 1 / (all trained tokens). `episode_mean`: every episode weighs
-    the same, so a token weighs 1 / (episodes x trained tokens of its episode)."""
-    trained = [sum(line.trained_tokens for line in episode.timelines) for episode, _ in credited]
-    contributing = sum(1 for count in trained if count)
+def _weighted(used: Sequence[EpisodeCredit], weighting: Weighting) -> list[Sample]:
+    """The samples of the episodes: their timelines, less those that are context only."""
+    entries = [entry for number, credit in enumerate(used) for entry in _entries(number, credit.episode, weighting)]
+    weights = iter(token_weights(entries, weighting.aggregation, weighting.max_tokens))
     samples = []
-    for (episode, value), count in zip(credited, trained, strict=True):
-        weight = 1.0 / sum(trained) if aggregation == "token_mean" and count else 0.0
-        if aggregation == "episode_mean" and count:
-            weight = 1.0 / (contributing * count)
-        for line in episode.timelines:
-            if line.trained_tokens:
-                credit = (value,) * len(line.spans)
-                samples.append(Sample(line, credit, weight, episode.task.task_id, episode.episode_id))
+    for credit in used:
+        for line in credit.episode.timelines:
+            row = tuple(next(weights) for _ in line.spans)
+            if any(row):
+                advantages = credit.span_advantages(line)
+                samples.append(Sample(line, advantages, row, credit.episode.task.task_id, credit.episode.episode_id))
     return samples
 
 
-def split_samples(samples: Sequence[Sample], parts: int) -> list[list[Sample]]:
-    """Deal whole episodes out to at most `parts` updates, each with weights that sum to 1 again.
+def _entries(number: int, episode: Episode, weighting: Weighting) -> Iterator[Entry]:
+    """One per span of each timeline, in order."""
+    for line, shares in zip(episode.timelines, span_shares(episode, weighting.credit), strict=True):
+        for span, share in zip(line.spans, shares, strict=True):
+            yield Entry(episode.task.task_id, number, (number, span.turn), len(span), share)
+
+
+def split_samples(samples: Sequence[Sample], parts: int, aggregation: LossAggregation) -> list[list[Sample]]:
+    """Deal whole episodes out to at most `parts` updates, each weighted as if it were a step of its own.
 
     Episodes go round in their order, so every update sees some of every group.
     """
     episodes = list(dict.fromkeys(sample.episode_id for sample in samples))
     place = {episode: number % parts for number, episode in enumerate(episodes)}
     dealt = [[sample for sample in samples if place[sample.episode_id] == part] for part in range(parts)]
-    return [_renormalised(part) for part in dealt if part]
+    return [_scaled(part, _factor(part, len(episodes), aggregation)) for part in dealt if part]
 
 
-def _renormalised(samples: Sequence[Sample]) -> list[Sample]:
-    total = math.fsum(sample.weight * sample.timeline.trained_tokens for sample in samples)
-    return [replace(sample, weight=sample.weight / total) for sample in samples]
+def _factor(part: Sequence[Sample], episodes: int, aggregation: LossAggregation) -> float:
+    if aggregation == "constant":
+        return episodes / len({sample.episode_id for sample in part})
+    return 1.0 / math.fsum(sample.weight_sum for sample in part)
+
+
+def _scaled(samples: Sequence[Sample], factor: float) -> list[Sample]:
+    return [replace(sample, weights=tuple(weight * factor for weight in sample.weights)) for sample in samples]

@@ -128,6 +128,9 @@ class RolloutConfig(Section):
     temperature: NonNegativeFloat = Field(1.0, description="of training episodes, unless the agent sets its own")
     top_p: float = Field(1.0, gt=0.0, le=1.0, description="of training episodes, unless the agent sets its own")
     top_k: NonNegativeInt = Field(0, description="of training episodes; 0: whole vocabulary")
+    allow_inexact: bool = Field(
+        False, description="train on turns whose token ids were made from text, as their source gave none"
+    )
     episode_timeout: PositiveFloat = Field(600.0, description="seconds after which an episode is stopped and counted")
 
 
@@ -150,9 +153,14 @@ class AlgorithmConfig(Section):
         0.2, gt=0.0, lt=1.0, description="PPO: lower bound of the probability ratio is 1 - clip_low"
     )
     clip_high: float = Field(0.28, gt=0.0, description="PPO: upper bound of the probability ratio is 1 + clip_high")
-    loss_aggregation: Literal["episode_mean", "token_mean"] = Field(
-        "token_mean",
-        description="token_mean: each trained token counts the same (DAPO); episode_mean: each episode (GRPO)",
+    loss_aggregation: Literal["episode_mean", "token_mean", "turn_mean", "task_mean", "constant"] = Field(
+        "episode_mean",
+        description="what counts the same in the loss: each episode (GRPO), token (DAPO), turn or task;"
+        " constant: every token 1 / rollout.max_tokens (Dr. GRPO)",
+    )
+    credit: Literal["once", "per_branch", "mean_branch"] = Field(
+        "once",
+        description="tokens that branches of an episode share: trained in the first one, in each, or in each by its part",
     )
 
 
@@ -197,6 +205,9 @@ class DebugConfig(Section):
 
 
 class MonitorConfig(Section):
+    check_invariants: bool = Field(
+        False, description="check every episode and every step against the rules of the context tracker (debug does)"
+    )
     tensorboard: bool = Field(True, description="write TensorBoard events")
     progress: Literal["auto", "bar", "plain", "off"] = Field(
         "auto", description="auto: bars on a terminal, lines elsewhere"

@@ -1,8 +1,8 @@
 """Token sequences stored as a forest: whatever two of them begin with is stored once.
 
-    a b c D E f G        a b c ─ D E ─ f G
-    a b c D E h I     ->           └── h I
-    a b X H              └─ a b splits where the third goes its own way: a b ─ c D E ... and a b ─ X H
+a b c D E f G        a b c ─ D E ─ f G
+a b c D E h I     ->           └── h I
+a b X H              └─ a b splits where the third goes its own way: a b ─ c D E ... and a b ─ X H
 """
 
 from __future__ import annotations

@@ -192,13 +192,16 @@ class ContextTracker:
         text = prompt.answer_start + self._format.decode(ids[:-1] if ended else ids)
         found = [place for place in map(text.find, request.stop) if place >= 0]
         text = text[: min(found)] if found else text
-        return ParsedMessage(text, None, ()) if request.prompt is not None else self._format.parse_text(text, request.tools)
+        return (
+            ParsedMessage(text, None, ())
+            if request.prompt is not None
+            else self._format.parse_text(text, request.tools)
+        )
 
     def _check(self, request: ChatRequest, n: int) -> None:
         if self._calls + n > self._max_turns:
             raise TooManyTurns(
-                f"the workflow asked for model call {self._calls + n}; "
-                f"astune.rollout.max_turns is {self._max_turns}"
+                f"the workflow asked for model call {self._calls + n}; astune.rollout.max_turns is {self._max_turns}"
             )
         if self._max_tokens is not None and self._sampled >= self._max_tokens:
             raise TooManyTokens(

@@ -98,6 +98,7 @@ def episode_to_row(record: EpisodeRecord) -> dict[str, Any]:
         "output": None if episode.output is None else _output_to_row(episode.output),
         "verdict": None if verdict is None else _verdict_to_row(verdict),
         "metrics": episode.metrics,
+        "unique_tokens": episode.unique_tokens,
         "agent_rewards": episode.agent_rewards,
         "turn_rewards": {str(turn): reward for turn, reward in episode.turn_rewards.items()},
         "task": vars(episode.task),
@@ -199,6 +200,7 @@ def episode_from_row(row: Mapping[str, Any]) -> EpisodeRecord:
         verdict=verdict,
         error=None if error is None else EpisodeError(**error),
         metrics=row["metrics"],
+        unique_tokens=row["unique_tokens"],
         agent_rewards=row["agent_rewards"],
         turn_rewards={int(turn): reward for turn, reward in row["turn_rewards"].items()},
     )

@@ -32,7 +32,7 @@ from astune.context_tracker.tracker import ContextTracker
 from astune.errors import ContextOverflow, JudgeError, RolloutError, TooManyTokens, TooManyTurns, WorkflowError
 from astune.rollout.setup import RolloutSetup
 from astune.task_judge.judge_base import check_verdict
-from astune.types import Episode, EpisodeError, Sampling, StopReason, Task, Turn, Verdict, WorkflowOutput
+from astune.types import Episode, EpisodeError, Sampling, StopReason, Task, Verdict, WorkflowOutput
 from astune.workflow.tuner import Tuner
 from astune.workflow.workflow_base import Workflow, checked_output
 
@@ -76,6 +76,7 @@ async def run_episode(task: Task, setup: RolloutSetup, *, episode_id: str, seed:
         stop_reason=end.stop_reason,
         output=end.output,
         error=end.error,
+        unique_tokens=tracker.unique_tokens,
         agent_rewards=dict(tuner.agent_rewards),
         turn_rewards=dict(tuner.turn_rewards),
     )
@@ -228,6 +229,5 @@ def _metrics(tracker: ContextTracker, seconds: float) -> dict[str, float]:
         "turns": float(len(turns)),
         "prompt_tokens": float(sum(len(turn.prompt_ids) for turn in turns)),
         "output_tokens": float(sum(len(turn.output_ids) for turn in turns)),
-        "unique_tokens": float(tracker.unique_tokens),
         "lost_calls": float(tracker.lost_calls),
     }

@@ -43,6 +43,7 @@ def two_turn_episode() -> Episode:
         WorkflowOutput("42", metrics={"steps": 2.0}),
         Verdict(1.0, True, "equal to the reference", {"exact": 1.0}, "MathAnswerAsJudge"),
         metrics={"seconds": 1.5},
+        unique_tokens=6,
         agent_rewards={"solver": 0.5},
         turn_rewards={1: 0.25},
     )

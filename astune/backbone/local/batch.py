@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from astune.backbone.local.prefix_tree import TreeLayout, pack, split
+from astune.token_ids import TokenIds
 from astune.types import Sample
 
 
@@ -32,14 +33,15 @@ class MicroBatch:
 
 def micro_batches(samples: Sequence[Sample], most_tokens: int, device: torch.device) -> Iterator[MicroBatch]:
     """Sort samples so that shared prefixes meet, and cut them into trees of at most `most_tokens` tokens."""
-    ordered = sorted(samples, key=lambda sample: sample.timeline.token_ids)
-    rows = [sample.timeline.token_ids for sample in ordered]
-    for part in split(rows, most_tokens):
+    packed = [(TokenIds.of(sample.timeline.token_ids).packed(), number) for number, sample in enumerate(samples)]
+    order = sorted(packed)  # bytewise, which brings equal beginnings together as well as any order does
+    ordered = [samples[number] for _, number in order]
+    for part in split([_array(data) for data, _ in order], most_tokens):
         yield _micro_batch([ordered[index] for index in part], device)
 
 
 def _micro_batch(samples: Sequence[Sample], device: torch.device) -> MicroBatch:
-    tree = pack([sample.timeline.token_ids for sample in samples])
+    tree = pack([_array(TokenIds.of(sample.timeline.token_ids).packed()) for sample in samples])
     entries = [_entries(sample, path) for sample, path in zip(samples, tree.paths, strict=True)]
     before, target, sampled, advantage, weight, temperature = (
         np.concatenate(column) for column in zip(*entries, strict=True)
@@ -63,16 +65,20 @@ def _micro_batch(samples: Sequence[Sample], device: torch.device) -> MicroBatch:
     )
 
 
+def _array(packed: bytes) -> np.ndarray:
+    return np.frombuffer(packed, np.int32)
+
+
 def _entries(sample: Sample, path: np.ndarray) -> tuple[np.ndarray, ...]:
     """Packed index before each trained token, the token, its log-probability, advantage, weight, temperature."""
-    line = sample.timeline
-    advantage = np.zeros(len(line.token_ids))
-    temperature = np.ones(len(line.token_ids))
-    for span, credit in zip(line.spans, sample.advantages, strict=True):
-        advantage[span.start : span.stop] = credit
-        temperature[span.start : span.stop] = span.temperature
-    trained = np.flatnonzero(line.loss_mask)
-    tokens = np.asarray(line.token_ids, np.int64)[trained]
-    logprobs = np.asarray(line.logprobs)[trained]
-    weight = np.full(len(trained), sample.weight)
-    return path[trained - 1], tokens, logprobs, advantage[trained], weight, temperature[trained]
+    tokens = _array(TokenIds.of(sample.timeline.token_ids).packed())
+    columns = []
+    for span, advantage, weight in zip(sample.timeline.spans, sample.advantages, sample.weights, strict=True):
+        if weight and len(span):
+            whole = np.ones(len(span))
+            places = slice(span.start, span.stop)
+            before = path[span.start - 1 : span.stop - 1]
+            logprobs = np.asarray(span.logprobs)
+            row = (before, tokens[places], logprobs, whole * advantage, whole * weight, whole * span.temperature)
+            columns.append(row)
+    return tuple(np.concatenate(column) for column in zip(*columns, strict=True))

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from astune.algorithm import AdvantageFunction, Receipt, split_samples, to_samples
+from astune.algorithm import AdvantageFunction, check_step, split_samples, to_samples
 from astune.backbone.local.learner import LocalLearner
 from astune.backbone.local.sampler import Sampler
 from astune.backbone.local.schedule import TaskSchedule
-from astune.backbone.parts import sampling_for
+from astune.backbone.parts import sampling_for, weighting_for
 from astune.config.schema import AstuneConfig
 from astune.monitor.episodes import EpisodeLog
 from astune.monitor.metrics import MetricsLog
@@ -69,13 +68,16 @@ async def train_step(run: Run) -> None:
     rolled_out = time.perf_counter()
 
     run.progress.phase_started("train", 0)
-    samples, receipt = to_samples(groups, run.advantage, run.config.algorithm.loss_aggregation)
+    samples, receipt = to_samples(groups, run.advantage, weighting_for(run.config))
+    if run.config.monitor.check_invariants:
+        check_step(groups, samples, receipt)
+    metrics = rollout_metrics(groups) | receipt.metrics(run.sampler.policy_version)
     learned = learn(run, samples)
     version = run.learner.publish()
     finished = time.perf_counter()
 
     run.step += 1
-    metrics = rollout_metrics(groups) | receipt_metrics(receipt) | learned
+    metrics |= learned
     metrics["policy_version"] = version
     metrics["time/rollout"] = rolled_out - started
     metrics["time/train"] = finished - rolled_out
@@ -105,7 +107,9 @@ async def roll_out(
 def learn(run: Run, samples: Sequence[Sample]) -> dict[str, float]:
     """The updates of a step; figures are means over them, skipped updates are counted. A step without signal has
     nothing to learn from and no figures."""
-    updates = [run.learner.update(part) for part in split_samples(samples, run.config.trainer.updates_per_step)]
+    aggregation = run.config.algorithm.loss_aggregation
+    parts = split_samples(samples, run.config.trainer.updates_per_step, aggregation)
+    updates = [run.learner.update(part) for part in parts]
     if not updates:
         return {}
     means = {name: sum(update[name] for update in updates) / len(updates) for name in updates[0]}
@@ -131,20 +135,6 @@ async def evaluate(run: Run) -> None:
         run.metrics.log(run.step, {f"eval/{decoding}/{name}": value for name, value in metrics.items()})
         run.progress.evaluation_done(run.step, decoding, metrics)
     run.sampler.forget()  # training goes on as if nothing had been evaluated
-
-
-def receipt_metrics(receipt: Receipt) -> dict[str, float]:
-    """The receipt as figures for the log."""
-    figures: dict[str, Any] = {
-        "tokens/trained": receipt.trained,
-        "tokens/flattened": receipt.flattened,
-        "timelines/total": receipt.timelines,
-        "groups/used": receipt.groups_used,
-        "groups/no_signal": receipt.groups_without_signal,
-    }
-    figures |= {f"tokens/dropped_{reason}": count for reason, count in receipt.dropped.items()}
-    figures |= {f"forks/{cause}": count for cause, count in receipt.forks.items()}
-    return {name: float(value) for name, value in figures.items()}
 
 
 def record(run: Run, groups: Sequence[Group], phase: str) -> None:

@@ -1,0 +1,101 @@
+"""The receipt of a step: what became of every sampled token."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from astune.types import Episode
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What became of the tokens that were sampled in a step.
+
+    Invariants: `sampled == trained + sum(dropped.values())`; `trained == sum(trained_by_version.values())`; tokens
+    times weight over all samples is `weight_sum`: 1, or 0 if there is no sample (less with `constant`).
+    """
+
+    turns: int = 0
+    truncated: int = 0
+    """Turns that ran into a token limit."""
+    timelines: int = 0
+    sampled: int = 0
+    trained: int = 0
+    """Sampled tokens that carry loss, each counted once, on however many branches it counts."""
+    loss_terms: int = 0
+    """Tokens with loss over all samples: more than `trained` where branches share turns and all of them count."""
+    inexact: int = 0
+    """Trained tokens whose ids were made from text (`astune.rollout.allow_inexact`)."""
+    flattened: int = 0
+    """Tokens of all timelines, context included: what a trainer that shares nothing computes."""
+    unique: int = 0
+    """What one computes that shares all prefixes within an episode."""
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Sampled tokens by the reason they are not trained: `unjudged`, `no_signal`, or what `Turn.excluded` says."""
+    forks: dict[str, int] = field(default_factory=dict)
+    trained_by_version: dict[int, int] = field(default_factory=dict)
+    """Trained tokens by the policy version that sampled them."""
+    weight_sum: float = 0.0
+    groups_used: int = 0
+    groups_without_signal: int = 0
+
+    def metrics(self, policy_version: int) -> dict[str, float]:
+        """The receipt as figures for the log. `policy_version` is the one before the update."""
+        figures: dict[str, float] = {
+            "turns/total": self.turns,
+            "turns/truncated": self.truncated,
+            "tokens/trained": self.trained,
+            "tokens/loss_terms": self.loss_terms,
+            "tokens/flattened": self.flattened,
+            "tokens/unique": self.unique,
+            "timelines/total": self.timelines,
+            "groups/used": self.groups_used,
+            "groups/no_signal": self.groups_without_signal,
+            "weight_sum": self.weight_sum,
+        }
+        if self.unique:
+            figures["tokens/flattened_per_unique"] = self.flattened / self.unique
+        if self.inexact:
+            figures["tokens/trained_inexact"] = self.inexact
+        if self.trained:
+            ages = {policy_version - version: count for version, count in self.trained_by_version.items()}
+            figures["policy_age/mean"] = sum(age * count for age, count in ages.items()) / self.trained
+            figures["policy_age/max"] = max(ages)
+        figures |= {f"tokens/dropped_{reason}": count for reason, count in self.dropped.items()}
+        figures |= {f"forks/{cause}": count for cause, count in self.forks.items()}
+        return {name: float(value) for name, value in figures.items()}
+
+
+def receipt_of(
+    episodes: Sequence[Episode], used: Sequence[Episode], left_out: Sequence[tuple[str, Episode]]
+) -> Receipt:
+    """The receipt of `episodes`, of which `used` are trained and `left_out` are not, each for its reason; without
+    what only the samples tell."""
+    turns = [turn for episode in episodes for turn in episode.turns]
+    trained = [turn for episode in used for turn in episode.turns if turn.trainable]
+    lines = [timeline for episode in episodes for timeline in episode.timelines]
+    dropped: Counter[str] = Counter()
+    for reason, episode in left_out:
+        dropped[reason] += sum(len(turn.output_ids) for turn in episode.turns)
+    for episode in used:
+        for turn in episode.turns:
+            if turn.excluded is not None:
+                dropped[turn.excluded] += len(turn.output_ids)
+    by_version: Counter[int] = Counter()
+    for turn in trained:
+        by_version[turn.policy_version] += len(turn.output_ids)
+    return Receipt(
+        turns=len(turns),
+        truncated=sum(turn.finish_reason == "length" for turn in turns),
+        timelines=len(lines),
+        sampled=sum(len(turn.output_ids) for turn in turns),
+        trained=sum(len(turn.output_ids) for turn in trained),
+        inexact=sum(len(turn.output_ids) for turn in trained if not turn.exact),
+        flattened=sum(len(line.token_ids) for line in lines),
+        unique=sum(episode.unique_tokens for episode in episodes),
+        dropped={reason: count for reason, count in dropped.items() if count},
+        forks=dict(Counter(line.fork for line in lines if line.fork)),
+        trained_by_version=dict(by_version),
+    )
