@@ -58,13 +58,12 @@ def check_step(groups: Sequence[Group], samples: Sequence[Sample], receipt: Rece
         sampled += sum(len(turn.output_ids) for turn in episode.turns)
     trained: set[tuple[str, int]] = set()
     for sample in samples:
+        episode = episodes[sample.episode_id]
         for span, weight, advantage in zip(sample.timeline.spans, sample.weights, sample.advantages, strict=True):
             if not (math.isfinite(weight) and math.isfinite(advantage) and weight >= 0.0):
-                raise _broken(
-                    episodes[sample.episode_id], f"turn {span.turn} has weight {weight}, advantage {advantage}"
-                )
-            if weight and episodes[sample.episode_id].turns[span.turn].excluded is not None:
-                raise _broken(episodes[sample.episode_id], f"turn {span.turn} is excluded from training and has weight")
+                raise _broken(episode, f"turn {span.turn} has weight {weight}, advantage {advantage}")
+            if weight and episode.turns[span.turn].excluded is not None:
+                raise _broken(episode, f"turn {span.turn} is excluded from training and has weight")
             if weight:
                 trained.add((sample.episode_id, span.turn))
     tokens = sum(len(episodes[name].turns[turn].output_ids) for name, turn in trained)

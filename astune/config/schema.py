@@ -160,7 +160,7 @@ class AlgorithmConfig(Section):
     )
     credit: Literal["once", "per_branch", "mean_branch"] = Field(
         "once",
-        description="tokens that branches of an episode share: trained in the first one, in each, or in each by its part",
+        description="tokens that branches of an episode share: trained in the first, in each, or in each by its part",
     )
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Union
 
 import numpy as np
 import torch
@@ -24,6 +25,10 @@ QUERY_BLOCK = 128
 """Most queries of one path that share a gathered list of keys: fewer copy more keys, more compute more in vain."""
 SMALLEST_BLOCK, SMALLEST_WIDTH = 16, 64
 """Pieces of fewer queries or keys are padded to so many, so that they are computed together."""
+
+
+Row = Union[Sequence[int], np.ndarray]
+"""Token ids."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +42,8 @@ class PackedTree:
     segments: tuple[tuple[int, int, int], ...]
 
 
-def pack(rows: Sequence[Sequence[int]]) -> PackedTree:
-    """Merge rows on their common prefixes. `rows` sorted lexicographically; paths come in the order of `rows`.
+def pack(rows: Sequence[Row]) -> PackedTree:
+    """Merge rows on their common prefixes. `rows` sorted so that equal beginnings stand together; paths come in the order of `rows`.
 
     >>> pack([(1, 2, 3), (1, 2, 4), (5,)]).tokens.tolist()
     [1, 2, 3, 4, 5]
@@ -59,7 +64,7 @@ def pack(rows: Sequence[Sequence[int]]) -> PackedTree:
     return PackedTree(tokens, positions, tuple(paths), tuple(segments))
 
 
-def split(rows: Sequence[Sequence[int]], most_tokens: int) -> Iterator[range]:
+def split(rows: Sequence[Row], most_tokens: int) -> Iterator[range]:
     """Cut sorted `rows` into consecutive ranges whose trees have at most `most_tokens` tokens (one row at least)."""
     start, size = 0, 0
     previous: np.ndarray | None = None
