@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from astune.errors import ContextOverflow, TooManyTurns, WorkflowError
+from astune.errors import ContextOverflow, TooManyTokens, TooManyTurns, WorkflowError
 
 
 class ApiError(Exception):
@@ -44,6 +44,8 @@ def api_error(error: Exception) -> ApiError:
         return ApiError(400, "context_length_exceeded", str(error), "messages")
     if isinstance(error, TooManyTurns):
         return ApiError(400, "max_turns_exceeded", str(error))
+    if isinstance(error, TooManyTokens):
+        return ApiError(400, "max_episode_tokens_exceeded", str(error))
     if isinstance(error, WorkflowError):
         return ApiError(400, "invalid_value", str(error))
     return ApiError(500, "policy_error", f"{type(error).__name__}: {error}")

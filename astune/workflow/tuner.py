@@ -75,7 +75,8 @@ class Tuner:
     def base_url(self, name: str = MAIN_AGENT, *, trainable: bool = True) -> str:
         """The `base_url` of an OpenAI-compatible endpoint on this machine. The API key does not matter.
 
-        Turn retries off in the client (`max_retries=0`): a call repeated after a timeout is a turn of its own.
+        A client that gives up on a call cancels it. What OpenAI's own clients send again is told from a new call; in
+        others turn retries off, or a repeated call is a turn of its own.
         """
         from astune.gateway.server import http_server
 
@@ -165,9 +166,9 @@ class Tuner:
             raise self._over()
         if (name, trainable) not in self._tokens:
 
-            def chat(request: ChatRequest) -> Any:
-                return self.chat(request, name=name, trainable=trainable)
+            def choices(request: ChatRequest, n: int) -> Any:
+                return self.choices(request, n, name=name, trainable=trainable)
 
-            endpoint = Endpoint(name, chat, self._chat_format.pieces, self._loop)
+            endpoint = Endpoint(name, choices, self._chat_format.pieces, self._loop)
             self._tokens[name, trainable] = openai_app().add(endpoint)
         return self._tokens[name, trainable]

@@ -150,8 +150,8 @@ async def test_a_refused_option_is_a_bad_request_that_names_it(make_tuner, way, 
     tuner, tracker, _ = make_tuner(["Hello"])
     async with client_of(tuner, way) as client:
         with pytest.raises(openai.BadRequestError) as error:
-            await ask(client, stop=["\n"], stream=stream)
-    assert error.value.param == "stop"
+            await ask(client, frequency_penalty=1, stream=stream)
+    assert error.value.param == "frequency_penalty"
     assert "is not supported here" in error.value.message
     assert tracker.turns == ()
     assert tuner.failures == []

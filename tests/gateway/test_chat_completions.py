@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.gateway.chat_completions import _HONOURED, _IGNORED, _NEUTRAL, parse_call
+from astune.gateway.chat_completions import KNOWN, parse_chat_completion
 from astune.gateway.errors import ApiError
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -10,7 +10,7 @@ TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
 
 
 def parse(**fields):
-    return parse_call({"model": "m", "messages": MESSAGES, **fields})
+    return parse_chat_completion({"model": "m", "messages": MESSAGES, **fields})
 
 
 def refusal(**fields):
@@ -46,25 +46,80 @@ def test_tool_choice_none_shows_the_model_no_tools():
     assert parse(tools=TOOLS, tool_choice="none").request.tools == ()
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}])
-def test_a_forced_tool_call_is_refused(choice):
-    error = refusal(tools=TOOLS, tool_choice=choice)
-    assert error.param == "tool_choice"
-    assert "'auto' or 'none'" in error.message
+NAMED = {"type": "function", "function": {"name": "f"}}
+
+
+@pytest.mark.parametrize(("choice", "tool"), [("required", None), (NAMED, "f")])
+def test_a_tool_call_can_be_forced(choice, tool):
+    request = parse(tools=TOOLS, tool_choice=choice).request
+    assert (request.force, request.force_tool, list(request.tools)) == ("tool_call", tool, TOOLS)
+    assert parse(tools=TOOLS).request.force is None
+
+
+@pytest.mark.parametrize(
+    ("choice", "tools"),
+    [
+        ("required", []),
+        (NAMED, []),
+        ({"type": "function", "function": {"name": "g"}}, TOOLS),
+        ({"type": "function", "function": {}}, TOOLS),
+        ({"type": "allowed_tools"}, TOOLS),
+        ("any", TOOLS),
+    ],
+)
+def test_a_tool_call_that_cannot_be_forced_is_refused(choice, tools):
+    assert refusal(tools=tools, tool_choice=choice).param == "tool_choice"
+
+
+def test_json_is_forced_where_no_tool_is_offered():
+    schema = {"type": "json_schema", "json_schema": {"name": "point", "schema": {"type": "object"}}}
+    for json_format in ({"type": "json_object"}, schema):
+        assert parse(response_format=json_format).request.force == "json_object"
+        assert parse(response_format=json_format, tools=TOOLS, tool_choice="none").request.force == "json_object"
+        assert parse(response_format=json_format, tools=TOOLS).request.force is None
+        assert parse(response_format=json_format, tools=TOOLS, tool_choice="required").request.force == "tool_call"
+    assert parse(response_format={"type": "text"}).request.force is None
+
+
+@pytest.mark.parametrize(
+    ("stop", "texts"), [("\n", ("\n",)), (["a", "b"], ("a", "b")), ([], ()), ("", ()), (["", "a"], ("a",))]
+)
+def test_stop_is_a_text_or_up_to_four(stop, texts):
+    assert parse(stop=stop).request.stop == texts
+
+
+def test_the_number_of_answers_and_of_tool_calls_are_read():
+    assert (parse().n, parse(n=3).n) == (1, 3)
+    assert parse().parallel_tool_calls
+    assert not parse(parallel_tool_calls=False).parallel_tool_calls
+
+
+def test_what_real_clients_add_to_messages_and_tools_is_accepted():
+    messages = [
+        {"role": "user", "name": "me", "content": "Hi"},
+        {
+            "role": "assistant",
+            "content": "I add.",
+            "refusal": None,
+            "annotations": [],
+            "audio": None,
+            "function_call": None,
+            "tool_calls": [{"id": "a", "type": "function", "index": 0, "function": {"name": "f", "arguments": "{}"}}],
+        },
+        {"role": "tool", "tool_call_id": "a", "content": [{"type": "text", "text": "4"}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "4"}], "tool_calls": None},
+    ]
+    tools = [{"type": "function", "function": {"name": "f", "description": None, "strict": True, "parameters": {}}}]
+    assert list(parse(messages=messages, tools=tools).request.messages) == messages
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("n", 2),
-        ("stop", "\n"),
-        ("stop", ["\n"]),
         ("frequency_penalty", 0.5),
         ("presence_penalty", -1),
         ("logit_bias", {"5": 1}),
         ("top_logprobs", 3),
-        ("parallel_tool_calls", False),
-        ("response_format", {"type": "json_object"}),
         ("modalities", ["text", "audio"]),
         ("reasoning_effort", "high"),
         ("top_k", 5),
@@ -84,18 +139,21 @@ def test_a_mistyped_option_gets_the_nearest_name():
     assert "Did you mean 'temperature'?" in refusal(tempreature=1).message
 
 
-@pytest.mark.parametrize(("field", "values"), _NEUTRAL.items())
+@pytest.mark.parametrize(("field", "values"), KNOWN.neutral.items())
 def test_an_option_at_the_value_that_asks_for_nothing_is_accepted(field, values):
     for value in values:
         assert parse(**{field: value}).request == parse().request
 
 
-@pytest.mark.parametrize("field", sorted(_IGNORED))
+@pytest.mark.parametrize("field", sorted(KNOWN.ignored))
 def test_fields_that_cannot_change_a_token_are_accepted(field):
     assert parse(**{field: "x"}).request == parse().request
 
 
-@given(st.text(min_size=1).filter(lambda name: name not in {*_HONOURED, *_IGNORED, *_NEUTRAL}), st.integers())
+@given(
+    st.text(min_size=1).filter(lambda name: name not in {*KNOWN.honoured, *KNOWN.ignored, *KNOWN.neutral}),
+    st.integers(),
+)
 def test_no_unknown_option_is_ever_ignored(name, value):
     assert refusal(**{name: value}).param == name
 
@@ -122,6 +180,17 @@ def test_no_unknown_option_is_ever_ignored(name, value):
         ({"stream": "yes"}, "stream"),
         ({"stream_options": True}, "stream_options"),
         ({"logprobs": 1}, "logprobs"),
+        ({"n": 0}, "n"),
+        ({"n": 129}, "n"),
+        ({"n": "2"}, "n"),
+        ({"stop": 3}, "stop"),
+        ({"stop": ["a", 3]}, "stop"),
+        ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
+        ({"parallel_tool_calls": "no"}, "parallel_tool_calls"),
+        ({"response_format": "json"}, "response_format"),
+        ({"response_format": {"type": "grammar"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"stream_options": {"include_usage": 1}}, "include_usage"),
         ({"tools": [{"name": "f"}]}, "tools[0]"),
         ({"tools": [{"type": "function", "function": {}}]}, "tools[0]"),
         ({"messages": [{"role": "assistant", "tool_calls": "f"}]}, "messages[0].tool_calls"),
@@ -132,3 +201,8 @@ def test_a_value_of_the_wrong_kind_is_refused_by_name(fields, param):
     error = refusal(**fields)
     assert error.param == param
     assert error.code == "invalid_value"
+
+
+def test_the_older_function_call_is_refused_by_name():
+    messages = [{"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}]
+    assert refusal(messages=messages).param == "messages[0].function_call"

@@ -1,0 +1,80 @@
+"""What every kind of request comes down to, and the parts that their answers have in common."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from astune.context_tracker.tracker import ChatAnswer, ChatRequest
+from astune.gateway.errors import invalid
+from astune.gateway.fields import Fields, integer, number
+
+Pieces = Callable[[Sequence[int]], list[str]]
+"""One text per token id; joined, they are the text of all ids."""
+
+MOST_STOPS = 4
+MOST_CHOICES = 128
+to_json = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class Call(Protocol):
+    """A parsed request: what goes to the tracker, and how the answers are to look."""
+
+    @property
+    def request(self) -> ChatRequest: ...
+
+    @property
+    def n(self) -> int: ...
+
+    @property
+    def stream(self) -> bool: ...
+
+    def body(self, answers: Sequence[ChatAnswer], pieces: Pieces) -> dict[str, Any]:
+        """The answer that is not streamed."""
+
+    def events(self, answers: Sequence[ChatAnswer], pieces: Pieces) -> Iterator[str]:
+        """The answer as server-sent events, each with its empty line."""
+
+
+def sampling_fields(fields: Fields) -> dict[str, Any]:
+    """`temperature`, `top_p`, `seed` and `stop` as the arguments of a `ChatRequest`."""
+    return {
+        "temperature": number(fields, "temperature", lambda t: 0 <= t < math.inf, "a number of at least 0"),
+        "top_p": number(fields, "top_p", lambda p: 0 < p <= 1, "a number above 0, at most 1"),
+        "seed": integer(fields, "seed"),
+        "stop": _stop(fields),
+    }
+
+
+def _stop(fields: Fields) -> tuple[str, ...]:
+    value = fields.get("stop", ())
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
+        raise invalid("stop", value, "a text or a list of texts")
+    if len(texts) > MOST_STOPS:
+        raise invalid("stop", value, f"at most {MOST_STOPS} texts")
+    return tuple(text for text in texts if text)
+
+
+def choices_field(fields: Fields) -> int:
+    return integer(fields, "n", at_least=1, at_most=MOST_CHOICES) or 1
+
+
+def envelope(answers: Sequence[ChatAnswer], kind: str, model: str) -> dict[str, Any]:
+    return {"id": answers[0].answer_id, "object": kind, "created": int(time.time()), "model": model}
+
+
+def usage(answers: Sequence[ChatAnswer]) -> dict[str, int]:
+    """The prompt counts once, as all answers are to the same one."""
+    prompt, sampled = answers[0].prompt_tokens, sum(answer.completion_tokens for answer in answers)
+    return {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
+
+
+def sse(body: Mapping[str, Any]) -> str:
+    return f"data: {to_json(body)}\n\n"
+
+
+DONE = "data: [DONE]\n\n"

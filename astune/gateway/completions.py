@@ -1,0 +1,143 @@
+"""`/v1/completions` as data: a raw text, or token ids, to be continued.
+
+The prompt goes to the engine as it is: no chat template, nothing added. `logprobs: 0` gives the log-probabilities of
+the sampled tokens; more would need those of tokens that were not sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from astune.context_tracker.tracker import ChatAnswer, ChatRequest
+from astune.gateway.call import DONE, Pieces, choices_field, envelope, sampling_fields, sse, usage
+from astune.gateway.errors import invalid, unsupported
+from astune.gateway.fields import Fields, Known, flag, get, integer, read_fields
+
+# fmt: off
+KNOWN = Known(
+    honoured=frozenset((
+        "prompt", "n", "stop", "stream", "stream_options", "max_tokens", "temperature", "top_p", "seed", "logprobs",
+        "return_token_ids", "model",
+    )),
+    ignored=frozenset(("user",)),
+    neutral={
+        "best_of": (1,),
+        "echo": (False,),
+        "suffix": ("",),
+        "frequency_penalty": (0,),
+        "presence_penalty": (0,),
+        "logit_bias": ({},),
+    },
+    instead={
+        "best_of": "Ask for n answers and choose.",
+        "echo": "The prompt is yours already; return_token_ids gives its ids.",
+        "top_k": "Set astune.rollout.top_k.",
+    },
+)
+# fmt: on
+_PROMPT = "a text or a list of token ids"
+_MOST_TOKEN_ID = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class TextCall:
+    """A parsed request."""
+
+    request: ChatRequest
+    n: int
+    model: str
+    stream: bool
+    include_usage: bool
+    logprobs: bool
+    token_ids: bool
+
+    def body(self, answers: Sequence[ChatAnswer], pieces: Pieces) -> dict[str, Any]:
+        choices = [self._choice(index, answer, pieces) for index, answer in enumerate(answers)]
+        return {**envelope(answers, "text_completion", self.model), "choices": choices, "usage": usage(answers)}
+
+    def events(self, answers: Sequence[ChatAnswer], pieces: Pieces) -> Iterator[str]:
+        head = envelope(answers, "text_completion", self.model)
+        for index, answer in enumerate(answers):
+            yield sse({**head, "choices": [self._choice(index, answer, pieces)]})
+        if self.include_usage:
+            yield sse({**head, "choices": [], "usage": usage(answers)})
+        yield DONE
+
+    def _choice(self, index: int, answer: ChatAnswer, pieces: Pieces) -> dict[str, Any]:
+        choice = {
+            "index": index,
+            "text": answer.message["content"] or "",
+            "logprobs": self._logprobs(answer, pieces),
+            "finish_reason": answer.finish_reason,
+        }
+        if self.token_ids:
+            choice["prompt_token_ids"] = list(answer.turn.prompt_ids)
+            choice["token_ids"] = list(answer.turn.output_ids)
+        return choice
+
+    def _logprobs(self, answer: ChatAnswer, pieces: Pieces) -> dict[str, Any] | None:
+        if not self.logprobs:
+            return None
+        tokens = pieces(answer.turn.output_ids)
+        offsets = accumulate((len(token) for token in tokens[:-1]), initial=0)
+        return {
+            "tokens": tokens,
+            "token_logprobs": list(answer.turn.logprobs),
+            "top_logprobs": None,
+            "text_offset": list(offsets) if tokens else [],
+        }
+
+
+def parse_completion(body: object) -> TextCall:
+    """The request body as a `TextCall`.
+
+    Raises:
+        ApiError: 400, naming the field that is wrong, unknown or not supported.
+    """
+    fields = read_fields(body, KNOWN)
+    stream_options = get(fields, "stream_options", dict, "an object", {})
+    return TextCall(
+        request=ChatRequest(
+            messages=(),
+            prompt=_prompt(fields),
+            max_tokens=integer(fields, "max_tokens", at_least=1),
+            **sampling_fields(fields),
+        ),
+        n=choices_field(fields),
+        model=get(fields, "model", str, "a string", ""),
+        stream=flag(fields, "stream"),
+        include_usage=flag(stream_options, "include_usage"),
+        logprobs=_logprobs(fields),
+        token_ids=flag(fields, "return_token_ids"),
+    )
+
+
+def _prompt(fields: Fields) -> str | tuple[int, ...]:
+    """The prompt; a list of a single prompt is taken for that prompt."""
+    prompt = fields.get("prompt")
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], (str, list)):
+        if len(prompt) > 1:
+            raise unsupported("prompt", f"prompt has {len(prompt)} prompts; ask once for each.")
+        prompt = prompt[0]
+    if isinstance(prompt, str) and prompt:
+        return prompt
+    if isinstance(prompt, list) and prompt and all(_is_token_id(each) for each in prompt):
+        return tuple(prompt)
+    raise invalid("prompt", prompt, _PROMPT)
+
+
+def _is_token_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_TOKEN_ID
+
+
+def _logprobs(fields: Fields) -> bool:
+    asked = integer(fields, "logprobs", at_least=0)
+    if asked:
+        raise unsupported(
+            "logprobs",
+            f"logprobs={asked} is not supported here: only those of the sampled tokens are known. Use logprobs=0.",
+        )
+    return asked is not None

@@ -1,0 +1,84 @@
+"""The parts of a request that are a conversation: messages and tools, checked before they reach the tracker.
+
+What real clients add is let through: null fields, `name`, `refusal`, `annotations`, `strict`, content as a list of
+text parts, content beside tool calls. What has no meaning for a text model (images, audio, the older
+`function_call`) is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from astune.gateway.errors import invalid, unsupported
+from astune.gateway.fields import Fields, get
+
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+_TOOL_SHAPE = '{"type": "function", "function": {"name": ..., ...}}'
+
+
+def read_messages(fields: Fields) -> tuple[Mapping[str, Any], ...]:
+    messages = get(fields, "messages", list, "a list of messages", None)
+    if not messages:
+        raise invalid("messages", messages, "a list with at least one message")
+    for i, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise invalid(f"messages[{i}]", message, "an object")
+        if message.get("role") not in _ROLES:
+            raise invalid(f"messages[{i}].role", message.get("role"), f"one of {', '.join(_ROLES)}")
+        _check_content(f"messages[{i}].content", message.get("content"))
+        _check_calls(f"messages[{i}].tool_calls", message.get("tool_calls"))
+        if message.get("function_call") is not None:
+            raise unsupported(f"messages[{i}].function_call", "function_call is not supported here. Use tool_calls.")
+    return tuple(messages)
+
+
+def _check_content(name: str, content: object) -> None:
+    if content is None or isinstance(content, str):
+        return
+    if not isinstance(content, list):
+        raise invalid(name, content, "text or a list of parts")
+    for part in content:
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise invalid(name, part, "text or a list of text parts (images and audio are not supported)")
+
+
+def _check_calls(name: str, calls: object) -> None:
+    if calls is None:
+        return
+    if not isinstance(calls, list):
+        raise invalid(name, calls, "a list of tool calls")
+    for call in calls:
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise invalid(name, call, 'a list of {"id": ..., "type": "function", "function": {"name": ..., ...}}')
+
+
+def read_tools(fields: Fields) -> tuple[Mapping[str, Any], ...]:
+    tools = get(fields, "tools", list, "a list of tools", [])
+    for i, tool in enumerate(tools):
+        function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise invalid(f"tools[{i}]", tool, _TOOL_SHAPE)
+    return tuple(tools)
+
+
+def forced_call(choice: object, tools: tuple[Mapping[str, Any], ...]) -> dict[str, Any]:
+    """`tool_choice` as the arguments of a `ChatRequest`: `tools`, and `force` where a call is asked for."""
+    if choice == "auto":
+        return {"tools": tools}
+    if choice == "none":
+        return {"tools": ()}
+    name = _named(choice)
+    if choice != "required" and name is None:
+        raise invalid("tool_choice", choice, f"'auto', 'none', 'required' or {_TOOL_SHAPE}")
+    names = [tool["function"]["name"] for tool in tools]
+    if not names or (name is not None and name not in names):
+        raise invalid("tool_choice", choice, f"one of the tools of the request: {', '.join(names) or 'there are none'}")
+    return {"tools": tools, "force": "tool_call", "force_tool": name}
+
+
+def _named(choice: object) -> str | None:
+    function = choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) else None
