@@ -306,3 +306,177 @@ async def test_raw_responses_work(make_tuner):
     raw = await tuner.openai_client().chat.completions.with_raw_response.create(model="m", messages=HI)
     assert raw.status_code == 200
     assert raw.parse().choices[0].message.content == "Hello"
+
+
+@ways
+async def test_n_answers_to_one_prompt_are_n_turns_that_share_it(make_tuner, way):
+    tuner, tracker, _ = make_tuner(["one", "two", "three"])
+    async with client_of(tuner, way) as client:
+        answer = await ask(client, n=3)
+    assert [(choice.index, choice.message.content) for choice in answer.choices] == [
+        (0, "one"),
+        (1, "two"),
+        (2, "three"),
+    ]
+    assert len({turn.prompt_ids for turn in tracker.turns}) == 1
+    assert [timeline.fork for timeline in tracker.timelines()] == [None, "best_of_n", "best_of_n"]
+    assert answer.usage.prompt_tokens == len(tracker.turns[0].prompt_ids)
+    assert answer.usage.completion_tokens == sum(len(turn.output_ids) for turn in tracker.turns)
+
+
+async def test_n_streamed_answers_are_told_apart_by_their_index(make_tuner):
+    tuner, tracker, _ = make_tuner(["one", "two"])
+    stream = await ask(tuner.openai_client(), n=2, stream=True, extra_body={"return_token_ids": True})
+    chunks = [chunk async for chunk in stream]
+    texts = {0: "", 1: ""}
+    for chunk in chunks:
+        texts[chunk.choices[0].index] += chunk.choices[0].delta.content or ""
+    assert texts == {0: "one", 1: "two"}
+    ends = [chunk.choices[0] for chunk in chunks if chunk.choices[0].finish_reason]
+    assert [end.token_ids for end in ends] == [list(turn.output_ids) for turn in tracker.turns]
+    prompts = [chunk.prompt_token_ids for chunk in chunks if "prompt_token_ids" in chunk.model_extra]
+    assert prompts == [list(tracker.turns[0].prompt_ids)]
+
+
+async def test_a_stop_text_ends_the_message_and_is_part_of_the_turn(make_tuner, chat_format):
+    tuner, tracker, policy = make_tuner(["4 STOP"])
+    answer = await ask(tuner.openai_client(), stop="STOP")
+    assert answer.choices[0].message.content.strip() == "4"
+    assert policy.calls[0][1].stop == ("STOP",)
+    assert "STOP" in chat_format.decode(tracker.turns[0].output_ids)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_without_parallel_tool_calls_the_agent_gets_the_first(make_tuner, stream):
+    two = CALL + CALL[CALL.index("\n<tool_call>") :]
+    tuner, _, _ = make_tuner([two, two])
+    client = tuner.openai_client()
+
+    async def calls(**options):
+        answer = await ask(client, tools=TOOLS, stream=stream, **options)
+        if not stream:
+            return answer.choices[0].message.tool_calls
+        return [call async for chunk in answer for call in chunk.choices[0].delta.tool_calls or ()]
+
+    assert len(await calls()) == 2
+    assert len(await calls(parallel_tool_calls=False)) == 1
+
+
+async def test_a_call_that_is_sent_again_is_marked_as_a_retry(make_tuner):
+    tuner, tracker, _ = make_tuner(["lost", "kept"])
+    client = tuner.openai_client()
+    await ask(client, extra_headers={"x-stainless-retry-count": "0"})
+    assert [turn.excluded for turn in tracker.turns] == [None]
+    answer = await ask(client, extra_headers={"x-stainless-retry-count": "1"})
+    assert answer.choices[0].message.content == "kept"
+    assert [turn.excluded for turn in tracker.turns] == ["retried", None]
+
+
+async def test_an_openai_client_that_times_out_and_asks_again_leaves_one_turn(make_tuner):
+    """The first answer never comes: the client gives up, which cancels it, and repeats the request."""
+    tuner, tracker, policy = make_tuner(["Hello"])
+    generate, cancelled = policy.generate, []
+
+    async def slow_at_first(prompt_ids, sampling):
+        if cancelled:
+            return await generate(prompt_ids, sampling)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append(True)
+
+    policy.generate = slow_at_first
+    async with openai.AsyncOpenAI(base_url=tuner.base_url(), api_key="x", max_retries=1, timeout=0.3) as client:
+        assert (await ask(client)).choices[0].message.content == "Hello"
+    assert cancelled == [True]
+    assert len(tracker.turns) == 1
+    assert tracker.turns[0].trainable
+    assert tuner.failures == []
+
+
+async def test_a_client_that_goes_away_cancels_its_call(make_tuner):
+    tuner, tracker, policy = make_tuner([])
+    begun, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def wait_for_ever(prompt_ids, sampling):
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    policy.generate = wait_for_ever
+    host, port, path = tuner.base_url().replace("http://", "").replace(":", "/", 1).split("/", 2)
+    body = json.dumps({"model": "m", "messages": HI}).encode()
+    _, writer = await asyncio.open_connection(host, int(port))
+    head = f"POST /{path}/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    await asyncio.wait_for(begun.wait(), 10)
+    assert not cancelled.is_set()
+    writer.close()
+    await writer.wait_closed()
+    await asyncio.wait_for(cancelled.wait(), 10)
+    assert tracker.turns == ()
+    assert tracker.lost_calls == 1
+
+
+@ways
+async def test_a_text_is_continued_as_it_is(make_tuner, chat_format, way):
+    tuner, tracker, _ = make_tuner([" there"] * 3)
+    async with client_of(tuner, way) as client:
+        answer = await client.completions.create(model="m", prompt="Hello", logprobs=0, n=2)
+        again = await client.completions.create(
+            model="m", prompt=list(tracker.turns[0].prompt_ids), extra_body={"return_token_ids": True}
+        )
+    first, second, third = tracker.turns
+    assert chat_format.decode(first.prompt_ids) == "Hello"
+    assert first.prompt_ids == second.prompt_ids == third.prompt_ids
+    assert [(choice.index, choice.text, choice.finish_reason) for choice in answer.choices] == [
+        (0, " there", "stop"),
+        (1, " there", "stop"),
+    ]
+    assert answer.object == "text_completion"
+    assert answer.usage.completion_tokens == len(first.output_ids) + len(second.output_ids)
+    logprobs = answer.choices[0].logprobs
+    assert logprobs.token_logprobs == list(first.logprobs)
+    text = "".join(logprobs.tokens)
+    assert text.startswith(" there")
+    assert [text[at:].startswith(piece) for at, piece in zip(logprobs.text_offset, logprobs.tokens, strict=True)]
+    assert again.choices[0].logprobs is None
+    assert again.choices[0].token_ids == list(third.output_ids)
+    assert again.choices[0].prompt_token_ids == list(third.prompt_ids)
+
+
+async def test_a_streamed_text_adds_up(make_tuner):
+    tuner, tracker, _ = make_tuner([" there", " you"])
+    stream = await tuner.openai_client().completions.create(
+        model="m", prompt="Hello", n=2, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = [chunk async for chunk in stream]
+    assert [(choice.index, choice.text) for chunk in chunks for choice in chunk.choices] == [(0, " there"), (1, " you")]
+    assert chunks[-1].usage.prompt_tokens == len(tracker.turns[0].prompt_ids)
+
+
+async def test_what_is_not_served_is_an_error_in_openais_shape(make_tuner):
+    tuner, _, _ = make_tuner([])
+    async with client_of(tuner, "over HTTP") as client:
+        with pytest.raises(openai.NotFoundError) as missing:
+            await client.embeddings.create(model="m", input="Hi")
+    assert missing.value.code == "unknown_url"
+    assert missing.value.message.endswith("POST v1/embeddings: Not Found")
+    async with httpx.AsyncClient() as client:
+        wrong = await client.get(f"{tuner.base_url()}/chat/completions")
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "unknown_url")
+
+
+async def test_half_a_surrogate_pair_is_a_bad_request(make_tuner):
+    """It cannot be tokenized; a cut emoji in a tool's output is where it comes from."""
+    tuner, _, policy = make_tuner(["Hello"] * 2)
+    async with httpx.AsyncClient() as client:
+        url = f"{tuner.base_url()}/chat/completions"
+        body = r'{"model": "m", "messages": [{"role": "user", "content": "%s"}]}'
+        half = await client.post(url, content=body % r"\ud83d")
+        whole = await client.post(url, content=body % r"\ud83d\ude00")
+    assert (half.status_code, half.json()["error"]["code"]) == (400, "invalid_json")
+    assert whole.status_code == 200
+    assert len(policy.calls) == 1
