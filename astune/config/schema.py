@@ -63,8 +63,23 @@ class ModelConfig(Section):
     max_model_len: PositiveInt | None = Field(
         None, description="most tokens of prompt and answer together; null: what the model was made for"
     )
-    tool_call_format: Literal["auto", "hermes", "qwen3_coder", "none"] = Field(
-        "auto", description="how the model writes tool calls; auto: read off its chat template"
+    tool_call_format: Literal[
+        "auto",
+        "hermes",
+        "qwen3_coder",
+        "llama3_json",
+        "mistral",
+        "mistral_args",
+        "mistral_call_id",
+        "deepseek_v3",
+        "glm",
+        "harmony",
+        "gemma4",
+        "none",
+    ] = Field(
+        "auto",
+        description="how the model writes tool calls; auto: read off its chat template; else hermes, qwen3_coder, "
+        "llama3_json, mistral, mistral_args, mistral_call_id, deepseek_v3, glm, harmony, gemma4 or none",
     )
     chat_template_kwargs: dict[str, Any] = Field(
         default_factory=dict, description="passed to the chat template, e.g. {enable_thinking: false}"
