@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from jinja2 import Template
 from jinja2.exceptions import TemplateError
 from tokenizers import Tokenizer
 
+from astune.context_tracker.answer_formats import FORMATS, any_of, detect_format
+from astune.context_tracker.call_style import CallStyle, find_call_style
 from astune.context_tracker.messages import for_template
-from astune.context_tracker.template import compile_template
-from astune.context_tracker.tool_calls import (
-    READERS,
-    ParsedMessage,
-    ToolCall,
-    detect_format,
-    split_reasoning,
-    split_tool_calls,
-)
+from astune.context_tracker.template import HOW_TO_MAKE, compile_template, read_json, read_templates
+from astune.context_tracker.tool_calls import ParsedMessage, ToolCall
 from astune.errors import ModelError, WorkflowError, nearest
 
 __all__ = ["ChatFormat", "ParsedMessage", "ToolCall"]
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _PROBE = "ANSWER-PROBE"
+_QUESTION = {"role": "user", "content": "?"}
+_ANSWER = {"role": "assistant", "content": _PROBE}
 _MAX_UTF8_BYTES = 4
-_HOW_TO_MAKE = "transformers writes it: AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
 
 
 class ChatFormat:
@@ -58,15 +54,24 @@ class ChatFormat:
         self.tool_call_format = (
             detect_format("\n".join(templates.values())) if tool_call_format == "auto" else tool_call_format
         )
+        """How the model writes its answers: a key of `answer_formats.FORMATS`."""
+        self._answers = FORMATS[self.tool_call_format]
+        self._call_style: CallStyle = find_call_style(self._render)
         self.context_length = context_length
         """Most tokens of prompt and answer together that the model was made for; None if its config does not say."""
+        self._prompt = self.render([_QUESTION])
+        self._added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
         self.close_token = self._find_close_token()
         """The special token that the template ends an assistant message with; None if it ends otherwise."""
-        self._opens_thinking = self._prompt_opens_thinking()
-        close = [] if self.close_token is None else self.encode(self.close_token)
-        eos = self.encode(special_tokens["eos_token"]) if "eos_token" in special_tokens else []
-        self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys((*close, *eos, *eos_token_ids)))
-        """The tokens that end an answer."""
+        self.stop_token_ids: tuple[int, ...] = self._find_stops(special_tokens.get("eos_token"), eos_token_ids)
+        """The tokens that end an answer. `parse` drops the one that did."""
+        self.next_openings = frozenset(self._answers.next_openings).intersection(self._added)
+        """Special tokens that end an answer and belong to the message after it, which the template writes as its
+        first token (GLM: `<|user|>`, `<|observation|>`). A model that samples one has begun that message."""
+        self.reasoning_openings: tuple[str, ...] = tuple(marks.opening for marks in self._answers.reasoning)
+        """The texts that reasoning begins with, one of them for most models: `<think>`."""
+        self._closing = self._closing_pattern()
+        self._answer_lead = self._find_answer_lead()
 
     @classmethod
     def load(
@@ -76,7 +81,7 @@ class ChatFormat:
 
         Raises ModelError if one is missing or broken, or if the tool-call format is not known.
         """
-        known = ("auto", *READERS, "none")
+        known = ("auto", *FORMATS)
         if tool_call_format not in known:
             raise ModelError(
                 f"astune.model.tool_call_format={tool_call_format!r}: expected one of {', '.join(known)}."
@@ -84,7 +89,7 @@ class ChatFormat:
             )
         path = model_dir / "tokenizer.json"
         if not path.is_file():
-            raise ModelError(f"{model_dir} has no tokenizer.json. {_HOW_TO_MAKE}")
+            raise ModelError(f"{model_dir} has no tokenizer.json. {HOW_TO_MAKE}")
         try:
             tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the tokenizers library raises no narrower class
@@ -92,15 +97,15 @@ class ChatFormat:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         config = {
-            **_read_json(model_dir / "special_tokens_map.json"),
-            **_read_json(model_dir / "tokenizer_config.json"),
+            **read_json(model_dir / "special_tokens_map.json"),
+            **read_json(model_dir / "tokenizer_config.json"),
         }
-        model = _read_json(model_dir / "config.json")
-        eos = _read_json(model_dir / "generation_config.json").get("eos_token_id") or ()
+        model = read_json(model_dir / "config.json")
+        eos = read_json(model_dir / "generation_config.json").get("eos_token_id") or ()
         try:
             return cls(
                 tokenizer,
-                _read_templates(model_dir, config),
+                read_templates(model_dir, config),
                 special_tokens={name: text for name in _SPECIAL if (text := _token_text(config.get(name))) is not None},
                 eos_token_ids=(eos,) if isinstance(eos, int) else eos,
                 context_length={**model, **model.get("text_config", {})}.get("max_position_embeddings"),
@@ -121,10 +126,22 @@ class ChatFormat:
 
         Raises WorkflowError where the template refuses the conversation.
         """
+        prepared = [
+            self._call_style.apply(self._answers.for_template(for_template(message)), message) for message in messages
+        ]
+        return self._render(prepared, tools, add_generation_prompt=add_generation_prompt)
+
+    def _render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+    ) -> str:
         name = "tool_use" if tools and "tool_use" in self._templates else "default"
         try:
             return self._templates[name].render(
-                messages=[for_template(message) for message in messages],
+                messages=list(messages),
                 tools=list(tools) or None,
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
@@ -160,60 +177,81 @@ class ChatFormat:
                 before, group = group, []
         return pieces
 
-    def parse(self, output_ids: Sequence[int], tools: Sequence[Mapping[str, Any]] | None = None) -> ParsedMessage:
+    def parse(
+        self,
+        output_ids: Sequence[int],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        answer_start: str = "",
+        *,
+        prompt: str | None = None,
+    ) -> ParsedMessage:
         """Take a sampled answer apart. Its last token is dropped if it is a stop token.
 
+        `answer_start` is the text that the answer was made to begin with (see `forced_start`).
         `tools` are those offered with the request: with none offered, text that looks like a call is content.
-        None leaves that open: calls are read, and parameters whose type only a schema tells are strings.
+        None leaves that open: calls are read, and arguments whose type only a schema tells are strings.
+        `prompt` is the text that the model was given: some templates open reasoning in some prompts only. Without
+        it, the prompt is taken to be one that ends with a user message.
         """
         ended = bool(output_ids) and output_ids[-1] in self.stop_token_ids
-        return self.parse_text(self.decode(output_ids[:-1] if ended else output_ids), tools)
+        return self.parse_text(
+            answer_start + self.decode(output_ids[:-1] if ended else output_ids), tools, prompt=prompt
+        )
 
-    def parse_text(self, text: str, tools: Sequence[Mapping[str, Any]] | None = None) -> ParsedMessage:
+    def parse_text(
+        self, text: str, tools: Sequence[Mapping[str, Any]] | None = None, *, prompt: str | None = None
+    ) -> ParsedMessage:
         """Like `parse`, for the text that follows the generation prompt, without a stop token."""
-        reasoning, rest = split_reasoning(text, opened=self._opens_thinking)
-        form = self.tool_call_format if tools is None or tools else "none"
-        content, calls = split_tool_calls(rest, form, tools or ())
-        return ParsedMessage(content or None, reasoning, calls)
+        opened = self._answers.opened_by(self._prompt if prompt is None else prompt)
+        return self._answers.read(text, tools, opened)
+
+    def forced_start(
+        self, force: Literal["tool_call", "json_object"], tool: str | None = None, *, prompt: str | None = None
+    ) -> str:
+        """The text that an answer must begin with so that it calls a tool, `tool` if given, or is a JSON object.
+
+            chat_format.forced_start("tool_call", "add")    # <tool_call>\\n{"name": "add", "arguments":
+
+        It is written into the prompt, so it is context: not sampled, not trained. Reasoning is left out: where the
+        prompt (see `parse`) has opened it, it is closed first. Raises WorkflowError if no format of calls is known.
+        """
+        opened = self._answers.opened_by(self._prompt if prompt is None else prompt)
+        lead = self._answer_lead if opened is None else opened.empty_rest
+        if force == "tool_call":
+            return lead + self._answers.call_start(tool)
+        return lead + self._answers.text_start + "{"
+
+    def find_closing(self, rendering: str, start: int) -> tuple[int, str] | None:
+        """Where the answer that begins at `start` of a rendering ends, and the special token that is there.
+
+        The token closes the answer, or opens the next message if it is one of `next_openings`. None if there is none.
+        """
+        found = self._closing.search(rendering, start)
+        return None if found is None else (found.start(), found.group())
 
     def _find_close_token(self) -> str | None:
-        exchange = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE}]
-        _, _, after = self.render(exchange, add_generation_prompt=False).rpartition(_PROBE)
+        _, _, after = self.render([_QUESTION, _ANSWER], add_generation_prompt=False).rpartition(_PROBE)
         added = [token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special]
         return next((token for token in sorted(added, key=len, reverse=True) if after.startswith(token)), None)
 
-    def _prompt_opens_thinking(self) -> bool:
-        """Whether the template's generation prompt already ends inside `<think>`."""
-        question = [{"role": "user", "content": "?"}]
-        prompt = self.render(question)[len(self.render(question, add_generation_prompt=False)) :]
-        return prompt.rstrip().endswith("<think>")
+    def _find_stops(self, eos_token: str | None, eos_token_ids: Sequence[int]) -> tuple[int, ...]:
+        texts = (self.close_token, eos_token, *self._answers.stops)
+        ids = [self._tokenizer.token_to_id(text) for text in texts if text is not None]
+        return tuple(dict.fromkeys((*(number for number in ids if number is not None), *eos_token_ids)))
 
+    def _closing_pattern(self) -> re.Pattern[str]:
+        stops = [text for text in self._added if self._tokenizer.token_to_id(text) in self.stop_token_ids]
+        tokens = any_of([*stops, *self.next_openings])
+        further = self._answers.closing_pattern
+        return re.compile(f"{tokens}|{further}" if further else tokens)
 
-def _read_json(path: Path) -> dict[str, Any]:
-    """The object in a file, empty if there is no file."""
-    if not path.is_file():
-        return {}
-    try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{path} is not JSON: {error}") from error
-    return value
-
-
-def _read_templates(model_dir: Path, config: Mapping[str, Any]) -> dict[str, str]:
-    """Template texts by name, "default" among them."""
-    path = model_dir / "chat_template.jinja"
-    source = path.read_text(encoding="utf-8") if path.is_file() else config.get("chat_template")
-    if isinstance(source, str):
-        return {"default": source}
-    named = {entry["name"]: entry["template"] for entry in source or ()}
-    if "default" not in named:
-        raise ModelError(
-            f"{model_dir} has no chat template: neither chat_template.jinja nor a default 'chat_template' in "
-            f"tokenizer_config.json. Use the instruct version of the model, or set tokenizer.chat_template and "
-            f"save it. {_HOW_TO_MAKE}"
-        )
-    return named
+    def _find_answer_lead(self) -> str:
+        """What the template writes between the generation prompt and the text of an answer without reasoning."""
+        written = self.render([_QUESTION, _ANSWER, _QUESTION])
+        lead, found, _ = written.removeprefix(self._prompt).partition(_PROBE)
+        if not found or not written.startswith(self._prompt):
+            return ""
+        return lead.removesuffix(self._answers.text_start)
 
 
 def _token_text(token: Any) -> str | None:

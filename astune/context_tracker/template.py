@@ -1,10 +1,11 @@
-"""Jinja chat templates, compiled the way transformers compiles them, without transformers."""
+"""Jinja chat templates: read from a model folder and compiled the way transformers does, without transformers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any, NoReturn
 
 from jinja2 import Template, nodes
@@ -12,6 +13,10 @@ from jinja2.exceptions import TemplateError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from astune.errors import ModelError
+
+HOW_TO_MAKE = "transformers writes it: AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
 
 
 class _GenerationBlock(Extension):
@@ -54,3 +59,30 @@ def compile_template(source: str) -> Template:
     environment.filters["tojson"] = _tojson
     environment.globals.update(_GLOBALS)
     return environment.from_string(source)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file, empty if there is no file."""
+    if not path.is_file():
+        return {}
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{path} is not JSON: {error}") from error
+    return value
+
+
+def read_templates(model_dir: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """Template texts by name, "default" among them."""
+    path = model_dir / "chat_template.jinja"
+    source = path.read_text(encoding="utf-8") if path.is_file() else config.get("chat_template")
+    if isinstance(source, str):
+        return {"default": source}
+    named = {entry["name"]: entry["template"] for entry in source or ()}
+    if "default" not in named:
+        raise ModelError(
+            f"{model_dir} has no chat template: neither chat_template.jinja nor a default 'chat_template' in "
+            f"tokenizer_config.json. Use the instruct version of the model, or set tokenizer.chat_template and "
+            f"save it. {HOW_TO_MAKE}"
+        )
+    return named

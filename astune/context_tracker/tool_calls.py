@@ -1,32 +1,31 @@
-"""Reading an answer's text: reasoning, content and tool calls, in the formats that chat templates teach.
-
-A parser takes out what is well-formed and leaves everything else in the text: nothing is guessed or lost.
-"""
+"""Tool calls as models write them, and the helpers that every format needs to read them."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from astune.context_tracker.messages import parse_arguments
 
 Tools = Sequence[Mapping[str, Any]]
-_TOOL_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
-_FUNCTION = re.compile(r"\s*<function=([^<>\n]+)>(.*)</function>\s*", re.DOTALL)
-_PARAMETER = re.compile(r"\s*<parameter=([^<>\n]+)>(.*?)</parameter>", re.DOTALL)
 _JSON = json.JSONDecoder()
 _SPACE = re.compile(r"\s*")
+_PYTHON = {"True": "true", "False": "false", "None": "null"}
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """One call as the model wrote it; `arguments` is the JSON text of an object."""
+    """One call as the model wrote it; `arguments` is the JSON text of an object.
+
+    `call_id` is the id the model wrote, in the formats that have one (Mistral's).
+    """
 
     name: str
     arguments: str
+    call_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -38,62 +37,117 @@ class ParsedMessage:
     tool_calls: tuple[ToolCall, ...]
 
 
-def read_hermes(block: str, tools: Tools) -> ToolCall | None:
-    """`{"name": "f", "arguments": {...}}`: Hermes, Qwen2.5, Qwen3. The arguments keep the text the model wrote."""
-    fields = _object_slices(block)
-    if fields is None or not {"name", "arguments"} <= fields.keys():
-        return None
-    name = json.loads(fields["name"])
-    if not isinstance(name, str) or not name or parse_arguments(fields["arguments"]) is None:
-        return None
-    return ToolCall(name, fields["arguments"])
+Found = tuple[int, int, tuple[ToolCall, ...]]
+"""Calls, and the range `[start, stop)` of the text that says them."""
 
 
-def _object_slices(text: str) -> dict[str, str] | None:
-    """The JSON text of each value of the object that `text` is; None if it is not one well-formed object."""
+def take_out(text: str, found: Iterable[Found]) -> tuple[str, tuple[ToolCall, ...]]:
+    """The text without what was found, and all calls. Without any, the text is unchanged to the last space.
+
+    >>> take_out("Wait. <f/>", [(6, 10, (ToolCall("f", "{}"),))])
+    ('Wait.', (ToolCall(name='f', arguments='{}', call_id=None),))
+    """
+    rest: list[str] = []
+    calls: list[ToolCall] = []
+    position = 0
+    for start, stop, group in found:
+        if start < position:  # inside a call, as one of its arguments
+            continue
+        rest.append(text[position:start])
+        calls.extend(group)
+        position = stop
+    if not calls:
+        return text, ()
+    rest.append(text[position:])
+    return join_pieces(rest), tuple(calls)
+
+
+def join_pieces(pieces: Iterable[str]) -> str:
+    """Stretches of content that something stood between, as one text."""
+    return "\n".join(piece.strip() for piece in pieces if piece.strip())
+
+
+def make_call(name: str, arguments: str, call_id: str | None = None) -> ToolCall | None:
+    """The call, None unless it has a name and `arguments` is the JSON text of an object."""
+    return ToolCall(name, arguments, call_id) if name and parse_arguments(arguments) is not None else None
+
+
+def end_of_json(text: str, position: int) -> int | None:
+    """Where the JSON value that starts at `position` ends; None if none starts there."""
+    try:
+        return _JSON.raw_decode(text, position)[1]
+    except (ValueError, RecursionError):
+        return None
+
+
+def object_slices(text: str) -> dict[str, str] | None:
+    """The JSON text of each value of the object that `text` is; None if it is not one well-formed object.
+
+    >>> object_slices('{"name": "f", "arguments": {"x":1e2}}')
+    {'name': '"f"', 'arguments': '{"x":1e2}'}
+    """
     stripped = text.strip()
     if parse_arguments(stripped) is None:
         return None
     fields = {}
-    position = _skip(stripped, 1)
+    position = skip_space(stripped, 1)
     while stripped[position] != "}":
         key, position = _JSON.raw_decode(stripped, position)
-        start = _skip(stripped, _skip(stripped, position) + 1)  # past the colon
+        start = skip_space(stripped, skip_space(stripped, position) + 1)  # past the colon
         _, position = _JSON.raw_decode(stripped, start)
         fields[key] = stripped[start:position]
-        position = _skip(stripped, position)
-        if stripped[position] == ",":
-            position = _skip(stripped, position + 1)
+        position = _next_item(stripped, position)
     return fields
 
 
-def _skip(text: str, position: int) -> int:
+def array_slices(text: str) -> list[str] | None:
+    """The JSON text of each item of the array that `text` is; None if it is not one well-formed array."""
+    if not text.startswith("[") or end_of_json(text, 0) != len(text):
+        return None
+    items = []
+    position = skip_space(text, 1)
+    while text[position] != "]":
+        _, stop = _JSON.raw_decode(text, position)
+        items.append(text[position:stop])
+        position = _next_item(text, stop)
+    return items
+
+
+def _next_item(text: str, position: int) -> int:
+    """Past white space and a comma."""
+    position = skip_space(text, position)
+    return skip_space(text, position + 1) if text[position] == "," else position
+
+
+def skip_space(text: str, position: int) -> int:
     """The first position from `position` on that is not white space."""
     found = _SPACE.match(text, position)
     return found.end() if found else position
 
 
-def read_qwen3_coder(block: str, tools: Tools) -> ToolCall | None:
-    """`<function=f><parameter=x>1</parameter></function>`: Qwen3-Coder, Qwen3.5 and later.
+def read_json_call(text: str, arguments_key: str, others: frozenset[str] | None = None) -> ToolCall | None:
+    """`{"name": "f", <arguments_key>: {...}}`; of other keys it may have those in `others`, any if that is None.
 
-    The format does not tell the string "1" from the number 1: the tool's schema does. A parameter whose
-    schema does not say is a string.
+    The arguments keep the text the model wrote; an "id" that is a string becomes the call's.
     """
-    function = _FUNCTION.fullmatch(block)
-    if function is None:
+    fields = object_slices(text)
+    needed = {"name", arguments_key}
+    if fields is None or not needed <= fields.keys() or not (others is None or fields.keys() <= needed | others):
         return None
-    name, body = function.groups()
+    name, call_id = json.loads(fields["name"]), json.loads(fields.get("id", "null"))
+    if not isinstance(name, str):
+        return None
+    return make_call(name, fields[arguments_key], call_id if isinstance(call_id, str) else None)
+
+
+def typed_arguments(name: str, pairs: Iterable[tuple[str, str]], tools: Tools) -> ToolCall | None:
+    """The call whose arguments were written as text, each given the type that the tool's schema asks for.
+
+    Such formats do not tell the string "1" from the number 1; an argument whose schema does not say is a string.
+    """
     schema = _parameters_of(name, tools)
-    arguments: dict[str, Any] = {}
-    position = 0
-    for parameter in _PARAMETER.finditer(body):
-        if parameter.start() != position:
-            return None
-        position = parameter.end()
-        key, value = parameter.groups()
-        text = value.removeprefix("\n").removesuffix("\n")
-        arguments[key] = _typed(text, schema.get(key, {}))
-    return None if body[position:].strip() else ToolCall(name, json.dumps(arguments, ensure_ascii=False))
+    arguments = {key: _typed(text, schema.get(key, {})) for key, text in pairs}
+    return make_call(name, json.dumps(arguments, ensure_ascii=False))
 
 
 def _parameters_of(name: str, tools: Tools) -> Mapping[str, Any]:
@@ -105,14 +159,17 @@ def _parameters_of(name: str, tools: Tools) -> Mapping[str, Any]:
 
 
 def _typed(text: str, schema: Mapping[str, Any]) -> Any:
-    """`text` as the value its schema asks for; text that is not such a value stays a string."""
+    """`text` as the value its schema asks for; text that is not such a value stays a string.
+
+    Python's names count as JSON's (`True`), since some templates write arguments with `str`.
+    """
     types = _types(schema)
-    if text == "null" and "null" in types:
+    if text in ("null", "None") and "null" in types:
         return None
     if not types or "string" in types:
         return text
     try:
-        return json.loads(text)
+        return json.loads(_PYTHON.get(text, text))
     except (ValueError, RecursionError):
         return text
 
@@ -122,55 +179,3 @@ def _types(schema: Mapping[str, Any]) -> set[str]:
     own = schema.get("type", [])
     types = {own} if isinstance(own, str) else set(own)
     return types.union(*(_types(choice) for choice in schema.get("anyOf", ())))
-
-
-READERS: dict[str, Callable[[str, Tools], ToolCall | None]] = {
-    "hermes": read_hermes,
-    "qwen3_coder": read_qwen3_coder,
-}
-
-
-def detect_format(template: str) -> str:
-    """The format that a chat template teaches: a key of `READERS`, or "none"."""
-    if "<tool_call>" not in template or "<arg_key>" in template:
-        return "none"
-    if "<function=" in template:
-        return "qwen3_coder"
-    return "hermes" if "arguments" in template else "none"
-
-
-def split_tool_calls(text: str, form: str, tools: Tools = ()) -> tuple[str, tuple[ToolCall, ...]]:
-    """The text without its well-formed tool calls, and the calls.
-
-    >>> split_tool_calls('Wait. <tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>', "hermes")
-    ('Wait.', (ToolCall(name='f', arguments='{"x": 1}'),))
-    """
-    if form == "none":
-        return text, ()
-    calls = []
-    rest = []
-    position = 0
-    for block in _TOOL_CALL.finditer(text):
-        call = READERS[form](block.group(1), tools)
-        if call is not None:
-            calls.append(call)
-            rest.append(text[position : block.start()])
-            position = block.end()
-    if not calls:
-        return text, ()
-    rest.append(text[position:])
-    return "\n".join(piece.strip() for piece in rest if piece.strip()), tuple(calls)
-
-
-def split_reasoning(text: str, *, opened: bool) -> tuple[str | None, str]:
-    """The reasoning and the text after it. `opened` says that the prompt already ends inside `<think>`.
-
-    >>> split_reasoning("<think>\\nHm.\\n</think>\\n\\nYes.", opened=False)
-    ('Hm.', 'Yes.')
-    """
-    start = text.lstrip()
-    if not opened and not start.startswith("<think>"):
-        return None, text
-    inside = start.removeprefix("<think>") if start.startswith("<think>") else text
-    reasoning, _, after = inside.partition("</think>")
-    return reasoning.strip("\n"), after.lstrip("\n")

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.context_tracker.tool_calls import ToolCall, detect_format, split_reasoning, split_tool_calls
+from astune.context_tracker.answer_formats import FORMATS, THINK, detect_format, split_reasoning
+from astune.context_tracker.tool_calls import ToolCall
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -25,6 +26,11 @@ WEATHER = {
         },
     },
 }
+
+
+def split_tool_calls(text, form, tools=None):
+    parsed = FORMATS[form].read(text, tools)
+    return parsed.content or "", parsed.tool_calls
 
 
 def hermes(name: str, arguments: str) -> str:
@@ -131,11 +137,11 @@ def test_format_none_reads_no_calls():
     ],
 )
 def test_reasoning_is_split_from_the_text(text, opened, expected):
-    assert split_reasoning(text, opened=opened) == expected
+    assert split_reasoning(text, opened=THINK if opened else None) == expected
 
 
 def test_the_format_is_read_off_the_template(qwen3, qwen3_6):
     assert qwen3.tool_call_format == "hermes"
     assert qwen3_6.tool_call_format == "qwen3_coder"
     assert detect_format("{{ messages }}") == "none"
-    assert detect_format("<tool_call>{name}<arg_key>{k}</arg_key>{{ call.arguments }}") == "none"
+    assert detect_format("<|tool_calls_section_begin|><|tool_call_begin|>{{ call.arguments }}") == "none"
