@@ -8,7 +8,8 @@
     constant           every token, unscaled    1 / (episodes x rollout.max_tokens)   Dr. GRPO, arXiv 2503.20783
 
 Tokens, turns, episodes and tasks are those with loss. All but `constant` sum to 1 over a step; a token that counts
-twice (`credit: per_branch`) is two tokens here.
+on two branches (`credit: per_branch`) is two tokens here. `max_tokens` is the limit of one answer, so with `constant`
+the sum grows with the length of the episodes: that is its point.
 """
 
 from __future__ import annotations

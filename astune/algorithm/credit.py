@@ -1,19 +1,22 @@
 """Who gets the advantage: agents, turns, and the branches of an episode.
 
 Outcome: an episode's reward is compared with the other attempts of its group. An agent with rewards of its own
-(`tuner.reward`) is compared with itself in the other attempts. Process: rewards of single turns (`tuner.reward_turn`)
-are compared over the group, and each is added to the advantage of its turn and of those before it on the timeline
-(GRPO with process supervision, arXiv 2402.03300, section 4.1.3).
+(`tuner.reward`) is compared with itself in the other attempts. Process: once a turn of an agent has a reward
+(`tuner.reward_turn`), all turns of that agent in the group are compared, 0 where there is none, and what each gets is
+added to the advantage of its turn and of those before it on the timeline (GRPO with process supervision, arXiv
+2402.03300, section 4.1.3). So a reward that every turn gets alike changes nothing.
 
 A turn that several timelines share (the agent went on from it more than once) lies on all these branches:
 
     credit         loss of its tokens                               an example with branches of +1 and -1
     once           in the first branch, with that one's advantage   +1
-    per_branch     in every branch, with that one's advantage       +1, -1: branches count, shared tokens weigh more
-    mean_branch    the same, each divided by the branches           +1/2, -1/2
+    mean_branch    in every branch, divided by their number         +1/2, -1/2
+    per_branch     in every branch, with that one's advantage       +1, -1: the loss of separate rows
 
-Branches have different advantages only where turns have rewards. The gradient of `mean_branch` is that of the mean
-over branches (Tree Training, arXiv 2511.00413); for a clipped loss every branch is clipped with its own advantage.
+`once` and `mean_branch` count every token once; they differ only where turns have rewards, as only then branches have
+different advantages. `per_branch` counts a token by the branches that pass through it, which is what the mean over
+branches comes to (Tree Training, arXiv 2511.00413). A clipped loss is clipped for every branch by itself, with its own
+advantage.
 """
 
 from __future__ import annotations
@@ -53,8 +56,12 @@ class EpisodeCredit:
 
     @property
     def has_signal(self) -> bool:
-        """Whether any advantage differs from 0."""
-        return any(any(self.span_advantages(timeline)) for timeline in self.episode.timelines)
+        """Whether any advantage of a trainable turn differs from 0."""
+        return any(
+            span.trainable and advantage
+            for timeline in self.episode.timelines
+            for span, advantage in zip(timeline.spans, self.span_advantages(timeline), strict=True)
+        )
 
 
 def credit_group(group: Group, estimator: AdvantageFunction) -> list[EpisodeCredit]:
@@ -71,8 +78,9 @@ def credit_group(group: Group, estimator: AdvantageFunction) -> list[EpisodeCred
         values = _estimated(estimator, [reward for reward in own if reward is not None], group)
         for number, value in zip(acting, values, strict=True):
             of_agent[number][agent] = value
-    for places in _rewarded_turns(judged).values():
-        values = _estimated(estimator, [judged[number].turn_rewards[turn] for number, turn in places], group)
+    for agent in _agents_with_turn_rewards(judged):
+        places = _turns_of(judged, agent)
+        values = _estimated(estimator, [judged[number].turn_rewards.get(turn, 0.0) for number, turn in places], group)
         for (number, turn), value in zip(places, values, strict=True):
             of_turn[number][turn] = value
     credited = zip(judged, outcomes, of_agent, of_turn, strict=True)
@@ -97,13 +105,18 @@ def _has_acted(episode: Episode, agent: str) -> bool:
     return any(turn.agent == agent for turn in episode.turns)
 
 
-def _rewarded_turns(judged: Sequence[Episode]) -> dict[str, list[tuple[int, int]]]:
-    """(number of the episode, number of the turn) of all turns with a reward, by agent."""
-    places: dict[str, list[tuple[int, int]]] = {}
-    for number, episode in enumerate(judged):
-        for turn in sorted(episode.turn_rewards):
-            places.setdefault(episode.turns[turn].agent, []).append((number, turn))
-    return places
+def _agents_with_turn_rewards(judged: Sequence[Episode]) -> list[str]:
+    return sorted({episode.turns[turn].agent for episode in judged for turn in episode.turn_rewards})
+
+
+def _turns_of(judged: Sequence[Episode], agent: str) -> list[tuple[int, int]]:
+    """(number of the episode, number of the turn) of all turns of the agent."""
+    return [
+        (number, turn_number)
+        for number, episode in enumerate(judged)
+        for turn_number, turn in enumerate(episode.turns)
+        if turn.agent == agent
+    ]
 
 
 def _estimated(estimator: AdvantageFunction, rewards: Sequence[float], group: Group) -> list[float]:

@@ -14,7 +14,7 @@ class Receipt:
     """What became of the tokens that were sampled in a step.
 
     Invariants: `sampled == trained + sum(dropped.values())`; `trained == sum(trained_by_version.values())`; tokens
-    times weight over all samples is `weight_sum`: 1, or 0 if there is no sample (less with `constant`).
+    times weight over all samples is `weight_sum`: 1, or 0 if there is no sample (any number with `constant`).
     """
 
     turns: int = 0
@@ -47,6 +47,7 @@ class Receipt:
             "turns/total": self.turns,
             "turns/truncated": self.truncated,
             "tokens/trained": self.trained,
+            "tokens/trained_inexact": self.inexact,
             "tokens/loss_terms": self.loss_terms,
             "tokens/flattened": self.flattened,
             "tokens/unique": self.unique,
@@ -57,8 +58,6 @@ class Receipt:
         }
         if self.unique:
             figures["tokens/flattened_per_unique"] = self.flattened / self.unique
-        if self.inexact:
-            figures["tokens/trained_inexact"] = self.inexact
         if self.trained:
             ages = {policy_version - version: count for version, count in self.trained_by_version.items()}
             figures["policy_age/mean"] = sum(age * count for age, count in ages.items()) / self.trained

@@ -75,7 +75,8 @@ def _entries(number: int, episode: Episode, weighting: Weighting) -> Iterator[En
 
 
 def split_samples(samples: Sequence[Sample], parts: int, aggregation: LossAggregation) -> list[list[Sample]]:
-    """Deal whole episodes out to at most `parts` updates, each weighted as if it were a step of its own.
+    """Deal whole episodes out to at most `parts` updates, and scale the weights of each so that they sum to 1 again
+    (with `constant`: to what its episodes would have in a step of their own).
 
     Episodes go round in their order, so every update sees some of every group.
     """

@@ -215,13 +215,11 @@ def _turns_from_rows(rows: Sequence[Mapping[str, Any]], found: Mapping[int, _Ids
         before = former.get(values["agent"])
         number_kept = values.pop("messages_kept")
         kept = () if before is None else before.messages[:number_kept]
-        if "output_ids" in values:
-            ids = tuple(values["prompt_ids"]), tuple(values["output_ids"]), tuple(map(_number, values["logprobs"]))
-        else:
-            ids = found[index]
+        if "output_ids" not in values:
+            values |= dict(zip(("prompt_ids", "output_ids", "logprobs"), found[index], strict=True))
         tools = tuple(values["tools"]) if "tools" in values else () if before is None else before.tools
         values |= {"messages": (*kept, *values["messages"]), "tools": tools}
-        values |= {"prompt_ids": ids[0], "output_ids": ids[1], "logprobs": ids[2]}
+        values["logprobs"] = list(map(_number, values["logprobs"]))
         turns.append(Turn(**values))
         former[turns[-1].agent] = turns[-1]
     return tuple(turns)

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.algorithm import split_samples, to_samples
+from astune.algorithm import Receipt, Weighting, split_samples, to_samples
 from astune.algorithm.advantage import dr_grpo, grpo
+from astune.algorithm.aggregation import LossAggregation
 from astune.errors import TrainingError
 from astune.types import Episode, Group, Span, StopReason, Task, Timeline, Turn, Verdict
 
@@ -17,9 +19,8 @@ TASK = Task("t", "q")
 def episode(name: str, reward: float | None, sampled: int, trainable: bool = True) -> Episode:
     """One turn of `sampled` tokens behind a prompt of two."""
     ids, logprobs = tuple(range(sampled)), (-1.0,) * sampled
-    turn = Turn("a", (90, 91), ids, logprobs, 0, "stop", trainable=trainable)
-    mask = (False, False) + (trainable,) * sampled
-    line = Timeline("a", (90, 91, *ids), mask, (0.0, 0.0, *logprobs), (Span(0, 2, 2 + sampled, 0, 1.0, trainable),))
+    turn = Turn("a", (90, 91), ids, logprobs, 0, "stop", excluded=None if trainable else "frozen")
+    line = Timeline("a", (90, 91, *ids), (Span(0, 2, 2 + sampled, 0, 1.0, trainable, logprobs),))
     verdict = None if reward is None else Verdict(reward)
     return Episode(name, TASK, (turn,), (line,), StopReason.COMPLETED, verdict=verdict)
 
@@ -29,18 +30,22 @@ EPISODES = st.lists(
 )
 
 
-@given(st.lists(EPISODES, max_size=5), st.sampled_from(["token_mean", "episode_mean"]))
-def test_the_receipt_accounts_for_every_sampled_token(rows: list, aggregation: str) -> None:
+@given(st.lists(EPISODES, max_size=5), st.sampled_from(get_args(LossAggregation)))
+def test_the_receipt_accounts_for_every_sampled_token(rows: list, aggregation: LossAggregation) -> None:
     groups = [
         Group(TASK, tuple(episode(f"{g}/{i}", *row) for i, row in enumerate(group))) for g, group in enumerate(rows)
     ]
-    samples, receipt = to_samples(groups, grpo, aggregation)
+    samples, receipt = to_samples(groups, grpo, Weighting(aggregation))
     assert receipt.sampled == sum(row[1] for group in rows for row in group)
     assert receipt.sampled == receipt.trained + sum(receipt.dropped.values())
     assert receipt.trained == sum(sample.timeline.trained_tokens for sample in samples)
-    assert receipt.weight_sum == pytest.approx(1.0 if samples else 0.0)
-    for part in split_samples(samples, 2):
-        assert math.fsum(s.weight * s.timeline.trained_tokens for s in part) == pytest.approx(1.0)
+    assert receipt.trained == sum(receipt.trained_by_version.values()) == receipt.loss_terms
+    if aggregation == "constant":
+        assert receipt.weight_sum == pytest.approx(receipt.trained / 1024 / max(1, len(samples)))
+    else:
+        assert receipt.weight_sum == pytest.approx(1.0 if samples else 0.0)
+        for part in split_samples(samples, 2, aggregation):
+            assert math.fsum(sample.weight_sum for sample in part) == pytest.approx(1.0)
 
 
 def test_an_episode_without_verdict_does_not_count_as_zero() -> None:
@@ -60,12 +65,31 @@ def test_a_group_of_equal_rewards_is_left_out_and_counted() -> None:
     assert (receipt.groups_used, receipt.groups_without_signal, receipt.dropped) == (1, 1, {"no_signal": 7})
 
 
-def test_weights_of_a_long_and_a_short_episode() -> None:
+@pytest.mark.parametrize(
+    ("aggregation", "long", "short"),
+    [
+        (None, 1 / 16, 1 / 4),
+        ("episode_mean", 1 / 16, 1 / 4),
+        ("turn_mean", 1 / 16, 1 / 4),
+        ("token_mean", 1 / 10, 1 / 10),
+        ("task_mean", 1 / 10, 1 / 10),
+        ("constant", 1 / 2048, 1 / 2048),
+    ],
+)
+def test_a_long_episode_weighs_no_more_than_a_short_one_unless_asked(
+    aggregation: LossAggregation | None, long: float, short: float
+) -> None:
     group = Group(TASK, (episode("long", 1.0, 8), episode("short", 0.0, 2)))
-    by_token = {s.episode_id: s.weight for s in to_samples([group], grpo, "token_mean")[0]}
-    by_episode = {s.episode_id: s.weight for s in to_samples([group], grpo, "episode_mean")[0]}
-    assert by_token == {"long": 0.1, "short": 0.1}
-    assert by_episode == {"long": 1 / 16, "short": 1 / 4}
+    weighting = None if aggregation is None else Weighting(aggregation)
+    samples, _ = to_samples([group], grpo, weighting)
+    assert {s.episode_id: s.weights for s in samples} == {"long": (long,), "short": (short,)}
+
+
+def test_metrics_of_a_receipt_name_the_age_of_what_was_trained() -> None:
+    receipt = Receipt(sampled=9, trained=4, trained_by_version={3: 3, 1: 1}, dropped={"greedy": 5}, forks={"branch": 2})
+    found = receipt.metrics(policy_version=3)
+    assert (found["policy_age/mean"], found["policy_age/max"]) == (0.5, 2.0)
+    assert (found["tokens/dropped_greedy"], found["forks/branch"]) == (5.0, 2.0)
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=10))

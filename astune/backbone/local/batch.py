@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from astune.backbone.local.prefix_tree import TreeLayout, pack, split
+from astune.errors import TrainingError
 from astune.token_ids import TokenIds
 from astune.types import Sample
 
@@ -75,6 +76,8 @@ def _entries(sample: Sample, path: np.ndarray) -> tuple[np.ndarray, ...]:
     columns = []
     for span, advantage, weight in zip(sample.timeline.spans, sample.advantages, sample.weights, strict=True):
         if weight and len(span):
+            if span.start == 0:
+                raise TrainingError(f"turn {span.turn} of {sample.episode_id} has an empty prompt: nothing predicts it")
             whole = np.ones(len(span))
             places = slice(span.start, span.stop)
             before = path[span.start - 1 : span.stop - 1]

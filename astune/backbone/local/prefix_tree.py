@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Union
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -26,8 +26,7 @@ QUERY_BLOCK = 128
 SMALLEST_BLOCK, SMALLEST_WIDTH = 16, 64
 """Pieces of fewer queries or keys are padded to so many, so that they are computed together."""
 
-
-Row = Union[Sequence[int], np.ndarray]
+Row: TypeAlias = "Sequence[int] | np.ndarray"
 """Token ids."""
 
 
@@ -43,7 +42,8 @@ class PackedTree:
 
 
 def pack(rows: Sequence[Row]) -> PackedTree:
-    """Merge rows on their common prefixes. `rows` sorted so that equal beginnings stand together; paths come in the order of `rows`.
+    """Merge rows on their common prefixes. `rows` are sorted so that equal beginnings stand together; paths come in
+    their order.
 
     >>> pack([(1, 2, 3), (1, 2, 4), (5,)]).tokens.tolist()
     [1, 2, 3, 4, 5]
