@@ -6,6 +6,9 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
+WIDTH = 4
+"""Bytes of a packed token id."""
+
 
 class TokenIds(Sequence[int]):
     """An immutable sequence of token ids, 4 bytes each. Extending one copies only what is new:
@@ -18,32 +21,53 @@ class TokenIds(Sequence[int]):
     and hash are by value; anything that walks all ids costs time linear in them. ids are in [0, 2**31).
     """
 
-    __slots__ = ("_length", "before", "own")
-
-    before: TokenIds | None
-    """What this one extends; None if it stands alone."""
-    own: bytes
-    """The ids after `before`, as native 32-bit integers."""
+    __slots__ = ("_length", "_link")
 
     def __init__(self, ids: Iterable[int] = (), before: TokenIds | None = None) -> None:
-        self.before = before
-        self.own = ids.packed() if isinstance(ids, TokenIds) else array("i", ids).tobytes()
-        self._length = len(self.own) // 4 + (0 if before is None else len(before))
+        own = ids.packed() if isinstance(ids, TokenIds) else array("i", ids).tobytes()
+        self._link = (before, own)
+        self._length = len(own) // WIDTH + (0 if before is None else len(before))
 
     @classmethod
     def of(cls, ids: Sequence[int]) -> TokenIds:
         """`ids` itself if it is packed already."""
         return ids if isinstance(ids, TokenIds) else cls(ids)
 
+    @classmethod
+    def from_packed(cls, data: bytes, before: TokenIds | None = None) -> TokenIds:
+        """The ids that `data` holds as native 32-bit integers, after `before`; takes `data` as it is."""
+        ids = cls((), before)
+        ids._link = (before, data)
+        ids._length += len(data) // WIDTH
+        return ids
+
+    @property
+    def before(self) -> TokenIds | None:
+        """What this one extends; None if it stands alone."""
+        return self._link[0]
+
+    @property
+    def own(self) -> bytes:
+        """The ids after `before`, as native 32-bit integers."""
+        return self._link[1]
+
+    def share(self, before: TokenIds | None, own: bytes) -> None:
+        """Hold the same ids as `before` and `own` from now on, which others hold too: saves memory, changes no value.
+
+        `before` must be shorter than this (so links never run in a circle). One assignment, so that a reader in
+        another thread sees the old cut or the new one.
+        """
+        self._link = (before, own)
+
     def packed(self) -> bytes:
         """All ids as native 32-bit integers: for `numpy.frombuffer(ids.packed(), "i")` and fast comparison."""
-        if self.before is None:
-            return self.own
-        pieces = []
-        link: TokenIds | None = self
+        link, own = self._link
+        if link is None:
+            return own
+        pieces = [own]
         while link is not None:
-            pieces.append(link.own)
-            link = link.before
+            link, own = link._link
+            pieces.append(own)
         return b"".join(reversed(pieces))
 
     def __len__(self) -> int:
@@ -51,6 +75,9 @@ class TokenIds(Sequence[int]):
 
     def __iter__(self) -> Iterator[int]:
         return iter(memoryview(self.packed()).cast("i").tolist())
+
+    def __reversed__(self) -> Iterator[int]:
+        return reversed(self[:])
 
     def __add__(self, ids: Iterable[int]) -> TokenIds:
         return TokenIds(ids, before=self)
@@ -76,8 +103,14 @@ class TokenIds(Sequence[int]):
     def __repr__(self) -> str:
         return f"TokenIds({list(self)})"
 
+    def __copy__(self) -> TokenIds:
+        return self
+
+    def __deepcopy__(self, memo: object) -> TokenIds:
+        return self
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return TokenIds, (tuple(self),)
+        return TokenIds, (array("i", self.packed()),)
 
 
 class Logprobs(Sequence[float]):
@@ -117,5 +150,11 @@ class Logprobs(Sequence[float]):
     def __repr__(self) -> str:
         return f"Logprobs({list(self)})"
 
+    def __copy__(self) -> Logprobs:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Logprobs:
+        return self
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return Logprobs, (tuple(self),)
+        return Logprobs, (self._values,)

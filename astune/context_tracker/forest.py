@@ -1,31 +1,30 @@
 """Token sequences stored as a forest: whatever two of them begin with is stored once.
 
-a b c D E f G        a b c ─ D E ─ f G
-a b c D E h I     ->           └── h I
-a b X H              └─ a b splits where the third goes its own way: a b ─ c D E ... and a b ─ X H
+a b c D E f G           a b ─ c D E ─ f G
+a b c D E h I     ->        │       └ h I
+a b X H                     └ X H
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from astune.token_ids import TokenIds
-
-WIDTH = 4
-"""Bytes of a token id."""
+from astune.token_ids import WIDTH, TokenIds
 
 
 class Node:
-    """A run of tokens that is never left in its middle. `own` is packed; `stop` counts the tokens up to its end."""
+    """A run of tokens that no inserted sequence leaves in its middle. `own` is the run, packed; `ids` spells the whole
+    way to its end."""
 
-    __slots__ = ("children", "own", "parent", "stop", "turns")
+    __slots__ = ("children", "ids", "own", "parent", "turns")
 
-    def __init__(self, parent: Node | None, own: bytes, stop: int) -> None:
+    def __init__(self, parent: Node | None, ids: TokenIds) -> None:
         self.parent = parent
-        self.own = own
-        self.stop = stop
+        self.ids = ids
+        self.own = ids.own
         self.children: dict[bytes, Node] = {}
-        self.turns: list[int] = []
+        """By their first token, packed."""
+        self.turns: tuple[int, ...] = ()
         """Numbers of the turns that end exactly here."""
 
 
@@ -39,12 +38,13 @@ class PrefixForest:
 
     Invariant: the path to the node that `insert` returned spells the inserted ids, and goes on doing so: a node that
     is split keeps its end. Cost: a sequence that extends one inserted before (the same `TokenIds` object among its
-    links) is read from there on only; memory is the new tokens.
+    links) is read from there on only. Memory: the inserted objects afterwards share what they have in common
+    (`TokenIds.share`), so a token is held once however many sequences have it.
     """
 
     def __init__(self) -> None:
-        self._root = Node(None, b"", 0)
-        self._ends: dict[int, tuple[TokenIds, Node]] = {}  # by id(); the reference keeps the id taken
+        self._root = Node(None, TokenIds())
+        self._nodes = {id(self._root.ids): self._root}  # by id() of their ids, which they keep alive
         self.unique_tokens = 0
         """Tokens stored."""
 
@@ -52,30 +52,12 @@ class PrefixForest:
         """The node that `ids` end at, made if there is none."""
         links = []
         link: TokenIds | None = ids
-        while link is not None and id(link) not in self._ends:
+        while link is not None and id(link) not in self._nodes:
             links.append(link)
             link = link.before
-        node = self._root if link is None else self._ends[id(link)][1]
+        node = self._root if link is None else self._nodes[id(link)]
         for link in reversed(links):
-            node = self._descend(node, link.own)
-            self._ends[id(link)] = (link, node)
-        return node
-
-    def _descend(self, node: Node, data: bytes) -> Node:
-        """The node that is `data` further than `node`."""
-        place = 0
-        while place < len(data):
-            child = node.children.get(data[place : place + WIDTH])
-            if child is None:
-                own = data[place:]
-                child = Node(node, own, node.stop + len(own) // WIDTH)
-                node.children[own[:WIDTH]] = child
-                self.unique_tokens += len(own) // WIDTH
-                return child
-            if not data.startswith(child.own, place):
-                child = _split(child, _shared_bytes(child.own, data[place : place + len(child.own)]))
-            place += len(child.own)
-            node = child
+            node = self._descend(node, link)
         return node
 
     def nodes(self) -> Iterator[Node]:
@@ -86,6 +68,40 @@ class PrefixForest:
             yield node
             stack.extend(reversed(node.children.values()))
 
+    def _descend(self, node: Node, link: TokenIds) -> Node:
+        """The node at which `link` ends, whose own ids begin at `node`."""
+        data = link.own
+        place = 0
+        while place < len(data):
+            child = node.children.get(data[place : place + WIDTH])
+            if child is None:
+                link.share(node.ids, data[place:])
+                self.unique_tokens += len(link.own) // WIDTH
+                return self._hang(node, link)
+            if not data.startswith(child.own, place):
+                child = self._split(child, _shared_bytes(child.own, data[place : place + len(child.own)]))
+            place += len(child.own)
+            node = child
+        link.share(node.parent.ids if node.parent else None, node.own)
+        return node
+
+    def _hang(self, parent: Node, ids: TokenIds) -> Node:
+        """A new node below `parent`."""
+        node = Node(parent, ids)
+        parent.children[node.own[:WIDTH]] = node
+        self._nodes[id(ids)] = node
+        return node
+
+    def _split(self, node: Node, size: int) -> Node:
+        """Cut `node` after `size` bytes; returns the new upper part. `node` stays the lower part, with its end."""
+        assert node.parent is not None, "the root is empty and never split"
+        upper = self._hang(node.parent, TokenIds.from_packed(node.own[:size], node.parent.ids))
+        node.parent = upper
+        node.own = node.own[size:]
+        node.ids.share(upper.ids, node.own)
+        upper.children[node.own[:WIDTH]] = node
+        return upper
+
 
 def path(node: Node) -> Iterator[Node]:
     """`node` and what it hangs on, upwards."""
@@ -93,18 +109,6 @@ def path(node: Node) -> Iterator[Node]:
     while current is not None:
         yield current
         current = current.parent
-
-
-def _split(node: Node, size: int) -> Node:
-    """Cut `node` after `size` bytes; returns the new upper part. `node` stays the lower part, with its end."""
-    parent = node.parent
-    assert parent is not None, "the root is empty and never split"
-    upper = Node(parent, node.own[:size], node.stop - (len(node.own) - size) // WIDTH)
-    parent.children[upper.own[:WIDTH]] = upper
-    node.parent = upper
-    node.own = node.own[size:]
-    upper.children[node.own[:WIDTH]] = node
-    return upper
 
 
 def _shared_bytes(left: bytes, right: bytes) -> int:

@@ -1,4 +1,4 @@
-"""Turns merged into timelines: as few training rows as exact prefixes allow, without changing a token.
+"""Turns merged into timelines: one training row per end of the tree that exact prefixes make of the turns.
 
 turn 0: prompt abc, sampled DE
 turn 1: prompt abcDEf, sampled G      continues turn 0
@@ -18,7 +18,7 @@ from astune.token_ids import TokenIds
 from astune.types import Span, Timeline, Turn
 
 
-@dataclass
+@dataclass(slots=True)
 class _Place:
     """Where a turn stands: its tokens, the turn of the same agent that it continues, the first that continues it."""
 
@@ -35,9 +35,10 @@ class TurnForest:
         forest.add(turn)                # as each call ends
         forest.timelines()
 
-    A turn continues the latest turn of its agent whose tokens, prompt and output, are a prefix of its prompt; so its
-    context is exactly what the engine saw. Adding one costs time linear in the tokens that its prompt does not share
-    by identity with an earlier one (`TokenIds.before`), and in no case looks at a token twice.
+    A turn continues the earlier turn of its agent whose tokens, prompt and output, are the longest prefix of its
+    prompt; so its context is exactly what the engine saw. Of several with the same tokens it is the latest that
+    none continues yet, so that each answer goes on in a row of its own. Adding one costs time linear in the tokens that its
+    prompt does not share by identity with an earlier one (`TokenIds.before`), at most one pass over the prompt.
     """
 
     def __init__(self) -> None:
@@ -54,14 +55,14 @@ class TurnForest:
     def add(self, turn: Turn) -> None:
         number = len(self.turns)
         prompt_end = self._tokens.insert(TokenIds.of(turn.prompt_ids))
-        before = self._latest(prompt_end, turn.agent)
+        before = self._continued(prompt_end, turn.agent)
         fork = None
         if before is None or self._places[before].after is not None:
             fork = turn.fork or self._cause(prompt_end, turn.agent)
         else:
             self._places[before].after = number
         whole = TokenIds.of(turn.prompt_ids) + turn.output_ids
-        self._tokens.insert(whole).turns.append(number)
+        self._tokens.insert(whole).turns += (number,)
         self.turns.append(turn)
         self._places.append(_Place(whole, before, fork))
         self._agents.add(turn.agent)
@@ -75,12 +76,15 @@ class TurnForest:
                     self.turns[number] = replace(turn, excluded=turn.excluded or reason)
                 return
 
-    def _latest(self, end: Node, agent: str) -> int | None:
-        """The last turn of `agent` on the way to `end`; of several that end in one place, one that none continues."""
+    def _continued(self, end: Node, agent: str) -> int | None:
+        """The turn that a prompt of `agent` which ends at `end` continues."""
+        if agent not in self._agents:
+            return None
         for node in path(end):
             mine = [number for number in node.turns if self.turns[number].agent == agent]
             if mine:
-                return next((number for number in mine if self._places[number].after is None), mine[0])
+                free = [number for number in mine if self._places[number].after is None]
+                return (free or mine)[-1]
         return None
 
     def _cause(self, end: Node, agent: str) -> str | None:
@@ -99,16 +103,20 @@ class TurnForest:
             else:
                 row_of.append(len(rows))
                 rows.append([number])
-        return tuple(map(self._timeline, rows))
+        shared: dict[int, Span] = {}
+        return tuple(self._timeline(row, shared) for row in rows)
 
-    def _timeline(self, row: Sequence[int]) -> Timeline:
+    def _timeline(self, row: Sequence[int], shared: dict[int, Span]) -> Timeline:
+        """The turns of `row` after those that the first of them continues. `shared` keeps spans for other rows."""
         first = self._places[row[0]]
-        shared: list[int] = []
+        spans: list[Span] = []
         before = first.before
         while before is not None:
-            shared.append(before)
+            if before not in shared:
+                shared[before] = self._span(before, shared=True)
+            spans.append(shared[before])
             before = self._places[before].before
-        spans = [self._span(number, shared=True) for number in reversed(shared)]
+        spans.reverse()
         spans += [self._span(number, shared=False) for number in row]
         return Timeline(self.turns[row[0]].agent, self._places[row[-1]].token_ids, tuple(spans), first.fork)
 
