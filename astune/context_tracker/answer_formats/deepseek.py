@@ -23,6 +23,7 @@ class DeepSeekV3(TextFormat):
     """
 
     name = "deepseek_v3"
+    next_openings = ("<｜tool▁outputs▁begin｜>",)  # R1's template does not close an answer with one call
 
     def is_taught_by(self, template: str) -> bool:
         return "<｜tool▁call▁begin｜>" in template and "```json" in template

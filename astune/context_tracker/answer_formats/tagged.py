@@ -7,8 +7,18 @@ from abc import abstractmethod
 from collections.abc import Iterator
 
 from astune.context_tracker.answer_formats.base import TextFormat
-from astune.context_tracker.tool_calls import Found, ToolCall, Tools, read_json_call, take_out, typed_arguments
+from astune.context_tracker.tool_calls import (
+    Found,
+    ToolCall,
+    Tools,
+    end_of_json,
+    read_json_call,
+    take_out,
+    typed_arguments,
+)
 
+_OPEN = re.compile(r"<tool_call>\s*")
+_CLOSE = re.compile(r"\s*</tool_call>")
 _BLOCK = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _FUNCTION = re.compile(r"\s*<function=([^<>\n]+)>(.*)</function>\s*", re.DOTALL)
 _PARAMETER = re.compile(r"\s*<parameter=([^<>\n]+)>(.*?)</parameter>", re.DOTALL)
@@ -16,7 +26,34 @@ _GLM_CALL = re.compile(r"\s*([\w.-]+)\s*((?:<arg_key>.*)?)", re.DOTALL)
 _GLM_ARGUMENT = re.compile(r"\s*<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
 
 
-class _Tagged(TextFormat):
+class Hermes(TextFormat):
+    """`<tool_call>{"name": "f", "arguments": {...}}</tool_call>`; the arguments may hold the closing tag."""
+
+    name = "hermes"
+
+    def is_taught_by(self, template: str) -> bool:
+        tagged = "<tool_call>" in template and "arguments" in template
+        return tagged and "<function=" not in template and "<arg_key>" not in template
+
+    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[ToolCall, ...]]:
+        return take_out(text, self._found(text))
+
+    def _found(self, text: str) -> Iterator[Found]:
+        for mark in _OPEN.finditer(text):
+            stop = end_of_json(text, mark.end())
+            close = None if stop is None else _CLOSE.match(text, stop)
+            call = None if close is None else read_json_call(text[mark.end() : stop], "arguments")
+            if call is not None and close is not None:
+                yield mark.start(), close.end(), (call,)
+
+    def call_start(self, tool: str | None) -> str:
+        start = '<tool_call>\n{"name": "'
+        return start if tool is None else f'{start}{tool}", "arguments": '
+
+
+class _TypedBySchema(TextFormat):
+    """Arguments are text between tags, so what the text stands for is up to the tool's schema."""
+
     @abstractmethod
     def read_block(self, block: str, tools: Tools) -> ToolCall | None:
         """The call that stands between the tags, None if it is malformed."""
@@ -31,24 +68,7 @@ class _Tagged(TextFormat):
                 yield block.start(), block.end(), (call,)
 
 
-class Hermes(_Tagged):
-    """`<tool_call>{"name": "f", "arguments": {...}}</tool_call>`"""
-
-    name = "hermes"
-
-    def is_taught_by(self, template: str) -> bool:
-        tagged = "<tool_call>" in template and "arguments" in template
-        return tagged and "<function=" not in template and "<arg_key>" not in template
-
-    def read_block(self, block: str, tools: Tools) -> ToolCall | None:
-        return read_json_call(block, "arguments")
-
-    def call_start(self, tool: str | None) -> str:
-        start = '<tool_call>\n{"name": "'
-        return start if tool is None else f'{start}{tool}", "arguments": '
-
-
-class Qwen3Coder(_Tagged):
+class Qwen3Coder(_TypedBySchema):
     """`<tool_call><function=f><parameter=x>1</parameter></function></tool_call>`; also Nemotron 3."""
 
     name = "qwen3_coder"
@@ -71,7 +91,7 @@ class Qwen3Coder(_Tagged):
         return start if tool is None else f"{start}{tool}>\n"
 
 
-class Glm(_Tagged):
+class Glm(_TypedBySchema):
     """`<tool_call>f <arg_key>x</arg_key> <arg_value>1</arg_value></tool_call>`, each on a line of its own.
 
     An answer has no closing token: the model samples the token that opens the next message.

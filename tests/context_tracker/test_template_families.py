@@ -1,0 +1,452 @@
+"""Every family's real chat template: what is rendered, read back, cut short, and forced. One row per template."""
+
+import json
+from itertools import product
+from typing import get_args
+
+import pytest
+from families import FAMILIES, Family, write_family_dir
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from astune.config.schema import ModelConfig
+from astune.context_tracker.answer_formats import FORMATS
+from astune.context_tracker.chat_format import ChatFormat, ParsedMessage, ToolCall
+from astune.errors import WorkflowError
+
+CALLING = [family for family in FAMILIES if family.calls]
+TYPES = {
+    "text": {"type": "string"},
+    "n": {"type": "integer"},
+    "x": {"type": "number"},
+    "yes": {"type": "boolean"},
+    "object": {"type": "object"},
+    "list": {"type": "array"},
+    "maybe": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+}
+ADD = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Adds.",
+        "parameters": {
+            "type": "object",
+            "properties": {name: {**schema, "description": "One."} for name, schema in TYPES.items()},
+            "required": ["n"],
+        },
+    },
+}
+QUESTION = {"role": "user", "content": "Grüße 🎉?"}
+
+
+@pytest.fixture(scope="session")
+def formats(tmp_path_factory):
+    made = {}
+
+    def make(family: Family, **template_kwargs) -> ChatFormat:
+        key = (family.template, *template_kwargs.items())
+        if key not in made:
+            path = write_family_dir(family, tmp_path_factory.mktemp(family.template))
+            made[key] = path, ChatFormat.load(path, template_kwargs=template_kwargs)
+        return made[key][1]
+
+    make.path = lambda family: (make(family), made[(family.template,)][0])[1]
+    return make
+
+
+def each(families=FAMILIES):
+    return pytest.mark.parametrize("family", families, ids=lambda family: family.template)
+
+
+def call(arguments, number=1, name="add"):
+    text = json.dumps(arguments, ensure_ascii=False)
+    return {"id": f"call0000{number}", "type": "function", "function": {"name": name, "arguments": text}}
+
+
+def answers(family: Family):
+    """One assistant message for each combination that the template can write."""
+    texts = [None, "Let me see."]
+    thoughts = [None, "Hm."] if family.writes_reasoning else [None]
+    groups = [[]] if not family.calls else [[], [call({"n": 1, "text": "ü"})]]
+    if family.parallel_calls and family.calls:
+        groups.append([call({"n": 1}), call({"n": 2, "list": [{"a": None}], "yes": True}, 2), call({}, 3)])
+    for text in texts:
+        for thought in thoughts:
+            for calls in groups:
+                if not (text or calls) or (text and calls and not family.text_beside_calls):
+                    continue
+                message = {"role": "assistant", "content": text}
+                yield (
+                    message
+                    | ({"reasoning_content": thought} if thought else {})
+                    | ({"tool_calls": calls} if calls else {})
+                )
+
+
+def results(message):
+    calls = message.get("tool_calls", ())
+    return [{"role": "tool", "tool_call_id": call["id"], "content": "Four"} for call in calls]
+
+
+def written_answer(chat_format, family, before, message, after=(), tools=(ADD,)):
+    """What the template writes for `message` in a conversation, without the token that closes it."""
+    tools = tools if family.calls else ()
+    rendering = chat_format.render([*before, message, *after], tools, add_generation_prompt=False)
+    start = rendering.index(family.role) + len(family.role)
+    closing = chat_format.find_closing(rendering, start)
+    return rendering[start:] if closing is None else rendering[start : closing[0]]
+
+
+def assert_says(parsed: ParsedMessage, message) -> None:
+    assert (parsed.content or "").strip() == (message["content"] or "")
+    assert (parsed.reasoning or "").strip() == message.get("reasoning_content", "")
+    functions = [call["function"] for call in message.get("tool_calls", ())]
+    assert [call.name for call in parsed.tool_calls] == [function["name"] for function in functions]
+    for read, sent in zip(parsed.tool_calls, functions, strict=True):
+        assert json.loads(read.arguments) == json.loads(sent["arguments"])
+
+
+@each()
+def test_the_format_is_read_off_the_template_by_one_format_alone(formats, family):
+    assert formats(family).tool_call_format == family.form
+    source = (formats.path(family) / "chat_template.jinja").read_text(encoding="utf-8")
+    assert [name for name, form in FORMATS.items() if form.is_taught_by(source)] == [family.form] * family.calls
+
+
+@each()
+def test_how_an_answer_ends(formats, family):
+    chat_format = formats(family)
+    assert chat_format.close_token == family.close
+    assert {chat_format.decode([number]) for number in chat_format.stop_token_ids} == set(family.stops)
+    assert chat_format.next_openings == set(family.next_openings)
+    for stop in family.stops:
+        assert chat_format.parse(chat_format.encode("Yes." + stop), prompt=family.role).content == "Yes."
+
+
+def conversations(family: Family):
+    """Conversations of any length that transformers can write with the template, in OpenAI's wire shape."""
+    for message in answers(family):
+        if family.refused_by_transformers and "tool_calls" in message:
+            continue
+        last = [{"role": "assistant", "content": "Done."}] if results(message) else []
+        whole = [QUESTION, message, *results(message), *last, QUESTION]
+        for length in range(1, len(whole) + 1):
+            yield [{"role": "system", "content": "Be brief."}, *whole[:length]]
+
+
+def for_transformers(family: Family, messages):
+    """The same messages as a caller of transformers must give them for this template."""
+    messages = json.loads(json.dumps(messages))
+    for message in messages:
+        if "reasoning_content" in message:
+            message["thinking"] = message["reasoning_content"]
+        if message["content"] is None and family.empty_content:
+            message["content"] = ""
+        for tool_call in message.get("tool_calls", ()):
+            if not family.arguments_as_text:
+                tool_call["function"]["arguments"] = json.loads(tool_call["function"]["arguments"])
+    return messages
+
+
+@each()
+def test_prompts_equal_those_of_transformers(formats, family):
+    transformers = pytest.importorskip("transformers")
+    ours, theirs = formats(family), transformers.AutoTokenizer.from_pretrained(formats.path(family))
+    tool_lists = ([], [ADD]) if family.calls else ([],)
+    for messages, tools, generate in product(conversations(family), tool_lists, (True, False)):
+        arguments = {"tools": tools or None, "add_generation_prompt": generate}
+        sent = for_transformers(family, messages)
+        text = theirs.apply_chat_template(sent, tokenize=False, **arguments)
+        ids = theirs.apply_chat_template(sent, tokenize=True, return_dict=False, **arguments)
+        assert ours.render(messages, tools, add_generation_prompt=generate) == text
+        assert ours.encode(text) == ids
+
+
+@each()
+def test_what_the_template_writes_for_an_answer_reads_back(formats, family):
+    chat_format = formats(family)
+    for message in answers(family):
+        moved = family.text_after_results and message["content"] and results(message)
+        for after in ([],) if moved else ([], results(message)):
+            text = written_answer(chat_format, family, [QUESTION], message, after)
+            assert_says(chat_format.parse_text(text, [ADD], prompt=family.role), message)
+            ids = [*chat_format.encode(text), chat_format.stop_token_ids[0]]
+            assert_says(chat_format.parse(ids, [ADD], prompt=family.role), message)
+
+
+@each()
+def test_an_answer_ends_where_the_next_message_begins(formats, family):
+    chat_format = formats(family)
+    answer = {"role": "assistant", "content": "Yes."}
+    rendering = chat_format.render([QUESTION, answer, QUESTION])
+    start = rendering.index(family.role) + len(family.role)
+    place, token = chat_format.find_closing(rendering, start)
+    assert_says(chat_format.parse_text(rendering[start:place], prompt=family.role), answer)
+    assert rendering.startswith(token, place)
+    assert token in {*family.stops, *family.next_openings, "<|end|>"}
+
+
+@each(CALLING)
+def test_no_tool_offered_means_no_call(formats, family):
+    message = next(message for message in answers(family) if message.get("tool_calls"))
+    text = written_answer(formats(family), family, [QUESTION], message)
+    parsed = formats(family).parse_text(text, (), prompt=family.role)
+    assert parsed.tool_calls == ()
+    assert '"ü"' in parsed.content or "ü" in parsed.content
+
+
+@each(CALLING)
+def test_a_call_cut_short_stays_in_the_text(formats, family):
+    message = {"role": "assistant", "content": None, "tool_calls": [call({"n": 1, "text": "ü"})]}
+    text = written_answer(formats(family), family, [QUESTION], message)
+    text = text[text.index(FORMATS[family.form].call_start(None)) :]
+    for length in range(len(text)):
+        parsed = formats(family).parse_text(text[:length], [ADD], prompt=family.role)
+        if parsed.tool_calls:  # all that is missing is white space or a bracket around the whole
+            assert_says(parsed, message)
+        else:
+            assert (parsed.content or "") == text[:length]
+    assert formats(family).parse_text(text[: len(text) // 2], [ADD], prompt=family.role).tool_calls == ()
+
+
+@each(CALLING)
+def test_a_call_with_arguments_that_are_none_stays_in_the_text(formats, family):
+    message = {"role": "assistant", "content": None, "tool_calls": [call({"n": 1, "text": "ü"})]}
+    text = written_answer(formats(family), family, [QUESTION], message)
+    text = text[text.index(FORMATS[family.form].call_start(None)) :]
+    broken = text.replace("{", "{{", 2).replace("<parameter=", "<parameter").replace("<arg_key>", "<arg_key")
+    assert broken != text
+    assert formats(family).parse_text(broken, [ADD], prompt=family.role) == ParsedMessage(broken, None, ())
+
+
+XML_MARKS = ("</tool_call>", "</function>", "</parameter>", "<parameter=", "</arg_key>", "</arg_value>", "<arg_key>")
+NAMES = st.from_regex(r"[^\W\d]\w{0,20}([.-]\w{1,5})?", fullmatch=True)
+
+
+def json_values(keys):
+    numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    return st.recursive(
+        st.none() | st.booleans() | numbers | st.text(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
+        max_leaves=6,
+    )
+
+
+@st.composite
+def arguments_of(draw, family: Family):
+    """Arguments that the format can carry: bare keys are names, and where types come from a schema, it has them."""
+    keys = st.from_regex(r"\w+", fullmatch=True) if family.bare_keys else st.text()
+    values = json_values(keys)
+    if not family.typed:
+        return draw(st.dictionaries(keys, values, max_size=4))
+    of_type = {
+        "text": st.text(),
+        "n": st.integers(),
+        "x": st.floats(allow_nan=False, allow_infinity=False),
+        "yes": st.booleans(),
+        "object": st.dictionaries(st.text(), values, max_size=3),
+        "list": st.lists(values, max_size=3),
+        "maybe": st.none() | st.integers(),
+    }
+    return draw(st.fixed_dictionaries({}, optional=of_type))
+
+
+@each(CALLING)
+@given(data=st.data())
+def test_any_call_reads_back(formats, family, data):
+    arguments = data.draw(arguments_of(family))
+    name = data.draw(NAMES)
+    written = json.dumps(arguments, ensure_ascii=False)
+    assume(not any(mark in written for mark in (*family.tokens, *family.stops, *(XML_MARKS if family.typed else ()))))
+    tool = {**ADD, "function": {**ADD["function"], "name": name}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call(arguments, name=name)]}
+    text = written_answer(formats(family), family, [QUESTION], message, tools=[tool])
+    assert_says(formats(family).parse_text(text, [tool], prompt=family.role), message)
+
+
+@each()
+@given(text=st.text())
+def test_any_text_is_content_unchanged(formats, family, text):
+    assume(not any(mark in text for mark in ("<think>", "[THINK]", "<|channel>thought", "<|message|>")))
+    parsed = formats(family).parse_text(text, [ADD], prompt=family.role)
+    assert parsed == ParsedMessage(text or None, None, ())
+
+
+@each(CALLING)
+def test_a_forced_call_is_how_the_template_writes_it(formats, family):
+    chat_format = formats(family)
+    start = chat_format.forced_start("tool_call", "add")
+    assert start == family.forced
+    assert start.startswith(chat_format.forced_start("tool_call"))
+    message = {"role": "assistant", "content": None, "tool_calls": [call({"n": 1, "text": "ü"})]}
+    prompt = chat_format.render([QUESTION], [ADD])
+    rendering = chat_format.render([QUESTION, message, *results(message)], [ADD], add_generation_prompt=False)
+    if rendering.startswith(prompt):
+        assert rendering.startswith(prompt + start)
+    written = written_answer(chat_format, family, [QUESTION], message, results(message))
+    lead, _, rest = written.partition(start.removeprefix(family.lead))
+    assert rest
+    assert not FORMATS[family.form].read(lead).content
+    assert_says(chat_format.parse(chat_format.encode(rest), [ADD], answer_start=start), message)
+    any_tool = chat_format.forced_start("tool_call")
+    _, _, rest = written.partition(any_tool.removeprefix(family.lead))
+    assert_says(chat_format.parse(chat_format.encode(rest), [ADD], answer_start=any_tool), message)
+
+
+@each()
+def test_a_forced_object_is_the_content(formats, family):
+    chat_format = formats(family)
+    start = chat_format.forced_start("json_object")
+    assert start == family.lead + family.json_start
+    output = chat_format.encode('"a": [1]}' + family.stops[0])
+    assert chat_format.parse(output, [ADD], answer_start=start).content == '{"a": [1]}'
+
+
+@each([family for family in FAMILIES if not family.calls])
+def test_a_call_cannot_be_forced_where_none_is_known(formats, family):
+    with pytest.raises(WorkflowError, match=r"astune\.model\.tool_call_format"):
+        formats(family).forced_start("tool_call", "add")
+
+
+@each([family for family in FAMILIES if family.opens_thinking])
+def test_reasoning_that_the_prompt_opened_is_read(formats, family):
+    assert formats(family).parse_text("Hm.\n</think>\n\nSo.") == ParsedMessage("So.", "Hm.", ())
+    assert formats(family).parse_text("Hm.") == ParsedMessage(None, "Hm.", ())
+
+
+def family_of(template: str) -> Family:
+    return next(family for family in FAMILIES if family.template == template)
+
+
+def test_a_prompt_that_opens_no_reasoning_says_so(formats):
+    chat_format = formats(family_of("deepseekv3"))
+    message = {"role": "assistant", "content": None, "tool_calls": [call({"n": 1})]}
+    prompt = chat_format.render([QUESTION, message, *results(message)], [ADD])
+    assert chat_format.parse_text("Four.", [ADD], prompt=prompt) == ParsedMessage("Four.", None, ())
+    assert chat_format.parse_text("Four.", [ADD]) == ParsedMessage(None, "Four.", ())
+    assert chat_format.forced_start("json_object", prompt=prompt) == "{"
+
+
+def test_gemma_opens_its_thinking_after_a_tool_result(formats):
+    chat_format = formats(family_of("gemma4"), enable_thinking=True)
+    message = {"role": "assistant", "content": None, "tool_calls": [call({"n": 1})]}
+    prompt = chat_format.render([QUESTION, message, *results(message)], [ADD])
+    assert chat_format.parse_text("Hm.\n<channel|>Four.", prompt=prompt) == ParsedMessage("Four.", "Hm.", ())
+    assert chat_format.parse_text("Four.") == ParsedMessage("Four.", None, ())
+    assert chat_format.forced_start("json_object", prompt=prompt) == "\n<channel|>{"
+
+
+def test_glm_says_what_an_answer_without_thinking_begins_with(formats):
+    assert formats(family_of("glm4moe"), enable_thinking=False).forced_start("json_object") == "\n{"
+
+
+def test_llama_marks_a_call_with_a_tag_too(formats):
+    text = 'I call.<|python_tag|>{"type": "function", "name": "add", "parameters": {"n":1}}'
+    expected = ParsedMessage("I call.", None, (ToolCall("add", '{"n":1}'),))
+    chat_format = formats(family_of("llama3_1"))
+    assert chat_format.parse(chat_format.encode(text + "<|eom_id|>"), [ADD]) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'Sure: {"name": "add", "parameters": {}}',
+        '{"name": "Ada", "parameters": {}, "age": 36}',
+        '{"name": "add", "parameters": {}}; {"name": "add", "parameters": {}}',
+        '{"name": "add", "arguments": {}}',
+        "<|python_tag|>print(1)",
+    ],
+)
+def test_llama_text_that_only_resembles_a_call_is_content(formats, text):
+    assert formats(family_of("llama3_1")).parse_text(text, [ADD]) == ParsedMessage(text, None, ())
+
+
+def test_mistral_calls_keep_their_ids(formats):
+    listed = '[TOOL_CALLS] [{"name": "add", "arguments": {"n":1}, "id": "abcdefghi"}]'
+    spelled = '[TOOL_CALLS]add[CALL_ID]abcdefghi[ARGS]{"n":1}'
+    for template, text in (("mistral_v3", listed), ("mistral_v11", spelled)):
+        parsed = formats(family_of(template)).parse_text("Hm." + text, [ADD])
+        assert parsed == ParsedMessage("Hm.", None, (ToolCall("add", '{"n":1}', "abcdefghi"),))
+
+
+def test_mistral_calls_inside_an_argument_are_an_argument(formats):
+    inside = '{"n": "[TOOL_CALLS]add[ARGS]{}"}'
+    parsed = formats(family_of("mistral_v13")).parse_text("[TOOL_CALLS]add[ARGS]" + inside, [ADD])
+    assert parsed.tool_calls == (ToolCall("add", inside),)
+
+
+HARMONY_CALL = '<|channel|>commentary to=functions.add <|constrain|>json<|message|>{"n":1}'
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (HARMONY_CALL, ParsedMessage(None, None, (ToolCall("add", '{"n":1}'),))),
+        (
+            "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>I add.<|end|>"
+            "<|start|>assistant" + HARMONY_CALL,
+            ParsedMessage("I add.", "Hm.", (ToolCall("add", '{"n":1}'),)),
+        ),
+        (
+            "<|channel|>analysis<|message|>A<|end|><|start|>assistant<|channel|>analysis<|message|>B",
+            ParsedMessage(None, "A\nB", ()),
+        ),
+        ("<|channel|>final<|message|> So\n", ParsedMessage(" So\n", None, ())),
+        ("<|channel|>final", ParsedMessage("<|channel|>final", None, ())),
+    ],
+)
+def test_harmony_channels(formats, text, expected):
+    chat_format = formats(family_of("gptoss"))
+    assert chat_format.parse_text(text, [ADD]) == expected
+    assert chat_format.parse(chat_format.encode(text), [ADD]) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<|channel|>commentary to=browser.search<|message|>{}",
+        "<|channel|>commentary to=functions.add<|message|>{",
+        "<|channel|>musing<|message|>Hm.",
+        "oops <|channel|>final<|message|>So.",
+        "<|message|>So.",
+    ],
+)
+def test_harmony_messages_that_are_not_known_stay_as_they_are(formats, text):
+    assert formats(family_of("gptoss")).parse_text(text, [ADD]) == ParsedMessage(text, None, ())
+
+
+def test_harmony_history_is_written_whole_or_refused(formats):
+    chat_format = formats(family_of("gptoss"))
+    message = {"role": "assistant", "content": "I add.", "reasoning_content": "Hm.", "tool_calls": [call({"n": 1})]}
+    rendering = chat_format.render([QUESTION, message, *results(message)], [ADD])
+    assert "<|channel|>analysis<|message|>Hm.\nI add.<|end|>" in rendering
+    with pytest.raises(WorkflowError, match="calls 2 tools at once"):
+        chat_format.render([QUESTION, {**message, "tool_calls": [call({}), call({}, 2)]}], [ADD])
+
+
+@pytest.mark.parametrize(
+    "inside", ["{n:}", "{n:1", "{n:1 2}", "{:1}", '{text:<|"|>ü}', "{list:[1,,2]}", "{list:[1 2]}", "{n:1,}", "{n=1}"]
+)
+def test_malformed_gemma_calls_stay_in_the_text(formats, inside):
+    text = f"<|tool_call>call:add{inside}<tool_call|>"
+    assert formats(family_of("gemma4")).parse_text(text, [ADD]) == ParsedMessage(text, None, ())
+
+
+def test_deepseek_blocks_are_read_as_a_whole(formats):
+    chat_format = formats(family_of("deepseekv3"))
+    calls = [call({"n": 1}), call({"n": 2}, 2)]
+    message = {"role": "assistant", "content": "I add.", "tool_calls": calls}
+    text = written_answer(chat_format, family_of("deepseekv3"), [QUESTION], message)
+    broken = text.replace('{"n": 2}', '{"n": 2')
+    assert chat_format.parse_text(broken, [ADD], prompt="") == ParsedMessage(broken, None, ())
+
+
+def test_the_text_of_arguments_that_were_sent_is_what_deepseek_is_given(formats):
+    chat_format = formats(family_of("deepseekv3"))
+    message = {"role": "assistant", "content": None, "tool_calls": [call({})]}
+    message["tool_calls"][0]["function"]["arguments"] = '{"n":1e0,   "text":"\\u00fc"}'
+    assert '```json\n{"n":1e0,   "text":"\\u00fc"}\n```' in chat_format.render([QUESTION, message], [ADD])
+
+
+def test_the_config_names_every_format():
+    assert get_args(ModelConfig.model_fields["tool_call_format"].annotation) == ("auto", *FORMATS)
