@@ -12,11 +12,14 @@ PYTEST_ARGS ?=
 VENV := .venv
 VENV1 := .venv-as1
 VENVB := .venv-bench
+VENVC := .venv-clients
+VENVO := .venv-openai-oldest
+OLDEST_OPENAI := 2.0.0
 BIN := $(VENV)/bin
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-agentscope1 check format docs bench lock clean
+.PHONY: demo test test-agentscope1 test-clients check format docs bench lock clean test-histories
 
 demo: $(VENV)/.done
 	$(BIN)/astune demo
@@ -27,6 +30,15 @@ test: $(VENV)/.done
 # What touches agentscope, with its older line.
 test-agentscope1: $(VENV1)/.done
 	$(VENV1)/bin/python -m pytest tests/gateway tests/workflow tests/tutorial tests/docs $(PYTEST_ARGS)
+
+# Real clients over HTTP: the newest of each, then the oldest openai package, in the process too. Without torch.
+test-clients: $(VENVC)/.done $(VENVO)/.done
+	$(VENVC)/bin/python -m pytest tests/clients $(PYTEST_ARGS)
+	$(VENVO)/bin/python -m pytest tests/clients/test_openai.py tests/gateway $(PYTEST_ARGS)
+
+# The histories of the context tracker against the definitions, twenty times as many as `make test` tries.
+test-histories: $(VENV)/.done
+	HISTORIES=10000 $(BIN)/python -m pytest tests/context_tracker/test_histories.py $(PYTEST_ARGS)
 
 check: $(VENV)/.done
 	$(BIN)/ruff check .
@@ -57,27 +69,37 @@ $(VENVB)/.done: pyproject.toml constraints/agentscope2.txt benchmarks/requiremen
 		--requirement benchmarks/requirements.txt
 	@touch $@
 
+$(VENVC)/.done: pyproject.toml constraints/clients.txt tests/clients/requirements.txt
+	$(call build,$(VENVC),constraints/clients.txt,dev,--requirement tests/clients/requirements.txt)
+
+# What `openai>=` in pyproject.toml promises.
+$(VENVO)/.done: pyproject.toml constraints/clients.txt
+	@mkdir -p $(VENVO)
+	@grep -v "^openai" constraints/clients.txt > $(VENVO)/constraints.txt
+	$(call build,$(VENVO),$(VENVO)/constraints.txt,dev,"openai==$(OLDEST_OPENAI)")
+
 comma := ,
 
-# $(call build,folder,constraints,extras)
+# $(call build,folder,constraints,extras,more to install)
 define build
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' \
 		|| { echo "$(PYTHON) is not Python 3.11, 3.12 or 3.13; name one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(1)
-	$(1)/bin/pip install --quiet $(PIP_ARGS) --constraint $(2) --editable ".[$(3)]"
+	$(1)/bin/pip install --quiet $(PIP_ARGS) --constraint $(2) --editable ".[$(3)]" $(4)
 	@touch $@
 endef
 
 # Exact versions anew, on Python 3.11.
 lock:
-	$(call freeze,agentscope2,agentscope2$(comma)local$(comma)huggingface$(comma)dev)
-	$(call freeze,agentscope1,agentscope1$(comma)local$(comma)dev)
+	$(call freeze,agentscope2,agentscope2$(comma)local$(comma)huggingface$(comma)dev,"torch==2.13.0")
+	$(call freeze,agentscope1,agentscope1$(comma)local$(comma)dev,"torch==2.13.0")
+	$(call freeze,clients,dev,--requirement tests/clients/requirements.txt)
 
-# $(call freeze,name,extras): the local part of a version (torch's +cpu) is no part of a pin.
+# $(call freeze,name,extras,more to install): the local part of a version (torch's +cpu) is no part of a pin.
 define freeze
 	rm -rf .venv-lock
 	$(PYTHON) -m venv .venv-lock
-	.venv-lock/bin/pip install --quiet $(PIP_ARGS) "torch==2.13.0" ".[$(2)]"
+	.venv-lock/bin/pip install --quiet $(PIP_ARGS) ".[$(2)]" $(3)
 	{ sed -n '/^#/p' constraints/$(1).txt; \
 	  .venv-lock/bin/pip freeze --exclude astune | sed 's/+[a-z0-9]*$$//'; } > constraints/$(1).new
 	mv constraints/$(1).new constraints/$(1).txt
@@ -85,4 +107,4 @@ define freeze
 endef
 
 clean:
-	rm -rf $(VENV) $(VENV1) $(VENVB) .venv-lock dist build
+	rm -rf $(VENV) $(VENV1) $(VENVB) $(VENVC) $(VENVO) .venv-lock dist build

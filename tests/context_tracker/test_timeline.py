@@ -1,95 +1,51 @@
+"""Timelines by example; `test_histories.py` holds them against the definitions for any history."""
+
 import random
+from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from astune.context_tracker.timeline import BRANCH, merge_turns
+from astune.context_tracker.forks import BRANCH, OTHER_AGENT
+from astune.context_tracker.timeline import TurnForest, merge_turns
+from astune.token_ids import TokenIds
 from astune.types import Turn
 
-TOKENS = st.lists(st.integers(0, 2), max_size=5).map(tuple)
+
+def turn(prompt, output, *, agent="a", excluded=None, version=0, fork=None):
+    logprobs = [-0.5 - index for index in range(len(output))]
+    return Turn(agent, prompt, output, logprobs, version, "stop", excluded=excluded, fork=fork)
 
 
-def turn(prompt, output, *, agent="a", trainable=True, version=0):
-    logprobs = tuple(-0.5 - index for index in range(len(output)))
-    return Turn(agent, tuple(prompt), tuple(output), logprobs, version, "stop", trainable=trainable)
+def rows(timelines):
+    return [tuple(line.token_ids) for line in timelines]
 
 
-@st.composite
-def histories(draw):
-    """Turns that extend, cut back, repeat or ignore the ones before."""
-    turns = []
-    for _ in range(draw(st.integers(0, 8))):
-        prompt = draw(TOKENS)
-        if turns and draw(st.booleans()):
-            earlier = draw(st.sampled_from(turns))
-            ids = earlier.prompt_ids + earlier.output_ids
-            prompt = ids[: draw(st.integers(0, len(ids)))] + prompt if draw(st.booleans()) else ids + prompt
-        agent = draw(st.sampled_from(["a", "b"]))
-        turns.append(turn(prompt, draw(TOKENS), agent=agent, trainable=draw(st.booleans())))
-    return turns
+def shared(line):
+    return [span.shared for span in line.spans]
 
 
-@given(histories())
-def test_every_turn_is_in_exactly_one_timeline_in_the_context_the_engine_saw(turns):
+def test_the_example_of_the_module():
+    a, b, c, d, e, f, g, h, i, x, j = range(11)
+    turns = [
+        turn([a, b, c], [d, e]),
+        turn([a, b, c, d, e, f], [g]),
+        turn([a, b, c, d, e, h], [i]),
+        turn([a, b, x], [j]),
+    ]
     timelines = merge_turns(turns)
-    spans = [(span, timeline) for timeline in timelines for span in timeline.spans]
-    assert sorted(span.turn for span, _ in spans) == list(range(len(turns)))
-    for span, timeline in spans:
-        own = turns[span.turn]
-        assert timeline.agent == own.agent
-        assert timeline.token_ids[: span.stop] == own.prompt_ids + own.output_ids
-        assert span.start == len(own.prompt_ids)
-        assert timeline.logprobs[span.start : span.stop] == own.logprobs
-        assert timeline.loss_mask[span.start : span.stop] == (own.trainable,) * len(own.output_ids)
-        assert span.trainable == own.trainable
+    assert rows(timelines) == [(a, b, c, d, e, f, g), (a, b, c, d, e, h, i), (a, b, x, j)]
+    assert [[span.turn for span in line.spans] for line in timelines] == [[0, 1], [0, 2], [3]]
+    assert [shared(line) for line in timelines] == [[False, False], [True, False], [False]]
 
 
-@given(histories())
-def test_loss_and_logprobs_are_zero_off_the_spans(turns):
-    for timeline in merge_turns(turns):
-        sampled = {place for span in timeline.spans for place in range(span.start, span.stop)}
-        for place in set(range(len(timeline.token_ids))) - sampled:
-            assert not timeline.loss_mask[place]
-            assert timeline.logprobs[place] == 0.0
-
-
-@given(histories())
-def test_trained_tokens_are_the_sampled_tokens_of_trainable_turns(turns):
-    trained = sum(timeline.trained_tokens for timeline in merge_turns(turns))
-    assert trained == sum(len(each.output_ids) for each in turns if each.trainable)
-
-
-@given(histories())
-def test_a_timeline_is_begun_only_where_no_earlier_one_could_go_on(turns):
-    timelines = merge_turns(turns)
-    for timeline in timelines:
-        first = timeline.spans[0].turn
-        prompt = turns[first].prompt_ids
-        for other in timelines:
-            if other is timeline or other.agent != timeline.agent:
-                continue
-            before = [span for span in other.spans if span.turn < first]
-            if before:  # the tokens that the other timeline had when this one was begun
-                assert other.token_ids[: before[-1].stop] != prompt[: before[-1].stop]
-
-
-@given(histories())
-def test_only_an_agents_first_timeline_has_no_cause(turns):
-    seen = set()
-    for timeline in merge_turns(turns, ["edited"] * len(turns)):
-        assert timeline.fork == ("edited" if timeline.agent in seen else None)
-        seen.add(timeline.agent)
-
-
-@given(st.lists(st.tuples(TOKENS, TOKENS), min_size=1, max_size=8))
-def test_an_append_only_history_is_one_timeline(steps):
-    ids, turns = (), []
-    for new, output in steps:
-        turns.append(turn(ids + new, output))
-        ids = ids + new + output
+def test_an_append_only_history_is_one_timeline():
+    ids, turns = TokenIds(), []
+    for step in range(20):
+        turns.append(turn(TokenIds([step, step + 1], ids), [7] * (step % 3)))
+        ids = turns[-1].prompt_ids + turns[-1].output_ids
     (timeline,) = merge_turns(turns)
     assert timeline.token_ids == ids
+    assert timeline.fork is None
 
 
 def test_agents_that_take_turns_keep_their_own_timelines():
@@ -99,39 +55,104 @@ def test_agents_that_take_turns_keep_their_own_timelines():
         turn([1, 2, 3], [4]),
         turn([1, 5, 6], [7], agent="b"),
     ]
-    assert [timeline.token_ids for timeline in merge_turns(turns)] == [(1, 2, 3, 4), (1, 5, 6, 7)]
+    assert rows(merge_turns(turns)) == [(1, 2, 3, 4), (1, 5, 6, 7)]
 
 
 def test_a_fork_can_be_gone_on_with_and_so_can_what_it_forked_from():
     turns = [turn([1], [2]), turn([1], [3]), turn([1, 2, 9], [4]), turn([1, 3, 9], [5])]
     timelines = merge_turns(turns)
-    assert [timeline.token_ids for timeline in timelines] == [(1, 2, 9, 4), (1, 3, 9, 5)]
+    assert rows(timelines) == [(1, 2, 9, 4), (1, 3, 9, 5)]
     assert [timeline.fork for timeline in timelines] == [None, BRANCH]
 
 
 def test_shared_sampled_tokens_are_context_in_the_fork():
-    turns = [turn([1], [2]), turn([1, 2, 3], [4]), turn([1, 2, 8], [5])]
-    kept, fork = merge_turns(turns, [None, None, "history_edited"])
+    turns = [turn([1], [2]), turn([1, 2, 3], [4]), turn([1, 2, 8], [5], fork="history_edited")]
+    kept, fork = merge_turns(turns)
     assert kept.loss_mask == (False, True, False, True)
     assert fork.token_ids == (1, 2, 8, 5)
     assert fork.loss_mask == (False, False, False, True)
+    assert fork.logprobs == (0.0, -0.5, 0.0, -0.5)
     assert fork.fork == "history_edited"
 
 
 def test_the_longest_timeline_goes_on():
     turns = [turn([1, 2], [3]), turn([1], []), turn([1, 2, 3, 4], [5]), turn([1, 7], [8])]
-    assert [timeline.token_ids for timeline in merge_turns(turns)] == [(1, 2, 3, 4, 5), (1, 7, 8)]
+    assert rows(merge_turns(turns)) == [(1, 2, 3, 4, 5), (1, 7, 8)]
+
+
+def test_the_reason_of_the_prompt_counts_only_where_it_forks():
+    turns = [turn([1], [2], fork="history_edited"), turn([1, 2, 3], [4], fork="compacted"), turn([9], [4])]
+    assert [line.fork for line in merge_turns(turns)] == ["history_edited", BRANCH]
+
+
+def test_an_agent_that_begins_with_what_another_one_has_says_so():
+    turns = [turn([1], [2]), turn([1, 2, 3], [4], agent="b"), turn([1, 8], [9], agent="c")]
+    assert [line.fork for line in merge_turns(turns)] == [None, OTHER_AGENT, None]
 
 
 def test_versions_and_temperatures_stay_with_their_span():
-    turns = [turn([1], [2], version=3), turn([1, 2], [4], version=5)]
+    turns = [turn([1], [2], version=3), replace(turn([1, 2], [4], version=5), temperature=0.5)]
     (timeline,) = merge_turns(turns)
-    assert [span.policy_version for span in timeline.spans] == [3, 5]
+    assert [(span.policy_version, span.temperature) for span in timeline.spans] == [(3, 1.0), (5, 0.5)]
 
 
-def test_causes_must_match_the_turns():
-    with pytest.raises(ValueError, match="1 turns but 2 fork causes"):
-        merge_turns([turn([1], [2])], [None, None])
+def test_turns_that_are_not_trained_are_in_the_timeline_without_loss():
+    turns = [turn([1], [2], excluded="frozen"), turn([1, 2, 3], [4])]
+    (timeline,) = merge_turns(turns)
+    assert timeline.loss_mask == (False, False, False, True)
+    assert timeline.trained_tokens == 1
+
+
+def grow(*turns):
+    forest = TurnForest()
+    for each in turns:
+        forest.add(each)
+    return forest
+
+
+def test_an_answer_that_was_asked_for_again_is_not_trained():
+    forest = grow(turn([1], [2]))
+    forest.exclude_repeated("a", TokenIds([1]), "retried")
+    forest.add(turn([1], [3]))
+    assert [each.excluded for each in forest.turns] == ["retried", None]
+    assert [line.loss_mask for line in forest.timelines()] == [(False, False), (False, True)]
+
+
+@pytest.mark.parametrize("agent, prompt", [("b", [1]), ("a", [2]), ("a", [1, 2])])
+def test_only_the_same_request_of_the_same_agent_is_asked_for_again(agent, prompt):
+    forest = grow(turn([1], [2]))
+    forest.exclude_repeated(agent, TokenIds(prompt), "retried")
+    assert forest.turns[0].excluded is None
+
+
+def test_an_answer_that_was_gone_on_with_did_arrive():
+    forest = grow(turn([1], [2]), turn([1, 2, 3], [4]))
+    forest.exclude_repeated("a", TokenIds([1]), "retried")
+    assert forest.turns[0].excluded is None
+
+
+def test_the_first_reason_not_to_train_stays():
+    forest = grow(turn([1], [2], excluded="frozen"))
+    forest.exclude_repeated("a", TokenIds([1]), "retried")
+    assert forest.turns[0].excluded == "frozen"
+
+
+def test_of_two_equal_answers_the_one_that_arrived_goes_on():
+    forest = grow(turn([1], [2]))
+    forest.exclude_repeated("a", TokenIds([1]), "retried")
+    forest.add(turn([1], [2]))
+    forest.add(turn([1, 2, 3], [4]))
+    lost, kept = forest.timelines()
+    assert [span.turn for span in lost.spans] == [0]
+    assert [span.turn for span in kept.spans] == [1, 2]
+
+
+def test_timelines_can_be_asked_for_at_any_time():
+    forest = grow(turn([1], [2]))
+    before = forest.timelines()
+    forest.add(turn([1, 2, 3], [4]))
+    assert rows(before) == [(1, 2)]
+    assert rows(forest.timelines()) == [(1, 2, 3, 4)]
 
 
 def test_two_hundred_long_turns_merge_whether_they_extend_or_fork():
