@@ -653,13 +653,22 @@ def test_malformed_gemma_calls_stay_in_the_text(formats, inside):
     assert formats(family_of("gemma4")).parse_text(text, [ADD]) == ParsedMessage(text, None, ())
 
 
-def test_deepseek_blocks_are_read_as_a_whole(formats):
-    chat_format = formats(family_of("deepseekv3"))
-    calls = [call({"n": 1}), call({"n": 2}, 2)]
-    message = {"role": "assistant", "content": "I add.", "tool_calls": calls}
-    text = written_answer(chat_format, family_of("deepseekv3"), [QUESTION], message)
-    broken = text.replace('{"n": 2}', '{"n": 2')
-    assert chat_format.parse_text(broken, [ADD], prompt="") == ParsedMessage(broken, None, ())
+@pytest.mark.parametrize(
+    ("template", "good", "bad"),
+    [
+        ("deepseekv3", '{"n": 2}', '{"n": 2'),
+        ("deepseekv3", "\n<｜tool▁call▁begin｜>", "and <｜tool▁call▁begin｜>"),
+        ("mistral_v3", '{"n": 2}', "[2]"),
+        ("gemma4", "<tool_call|>", ""),
+    ],
+)
+def test_a_block_of_calls_is_read_as_a_whole(formats, template, good, bad):
+    family = family_of(template)
+    message = {"role": "assistant", "content": None, "tool_calls": [call({"n": 1}), call({"n": 2}, 2)]}
+    text = written_answer(formats(family), family, [QUESTION], message)
+    broken = text.replace(good, bad)
+    assert broken != text
+    assert formats(family).parse_text(broken, [ADD], prompt=family.role) == ParsedMessage(broken, None, ())
 
 
 def test_the_text_of_arguments_that_were_sent_is_what_deepseek_is_given(formats):
