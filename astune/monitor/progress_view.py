@@ -14,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from astune.monitor.receipt import receipt_lines
 from astune.monitor.summary import show_figure, show_seconds
 from astune.types import Episode, RunReport, StopReason
 
@@ -178,8 +179,8 @@ def final_table(report: RunReport) -> RenderableType:
     facts.add_column(style="dim")
     facts.add_column()
     facts.add_row("episodes", _episode_facts(summary))
-    tokens = summary["tokens"]
-    facts.add_row("tokens", f"{tokens['sampled']:,} sampled, {tokens['trained']:,} trained")
+    for name, value in receipt_lines(summary["receipt"]):
+        facts.add_row(name, value)
     shares = [
         f"{name} {show_seconds(value)} ({100 * value / total:.0f} %)" for name, value in seconds.items() if value > 0
     ]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
-Metrics = Sequence[Mapping[str, Any]]
+from astune.monitor.receipt import Metrics, sum_of_receipts
 
 
 def series(metrics: Metrics, key: str) -> list[tuple[int, float]]:
@@ -23,7 +22,8 @@ def summarize(metrics: Metrics) -> dict[str, Any]:
     """The figures of the final table, of the report's head and of `RunReport.summary`.
 
     `held_out` has one entry per decoding: the figure (`success`, or `reward` where the judge knows no success) at the
-    first, last and best evaluation, each with its step. Counts are sums over steps; `seconds` says where the time went.
+    first, last and best evaluation, each with its step. Counts are sums over steps; `seconds` says where the time went,
+    `receipt` where the tokens did.
     """
     seconds = {name: _total(metrics, f"time/{name}") for name in ("rollout", "train", "step")}
     evaluation = sum(_total(metrics, f"eval/{decoding}/seconds") for decoding in decodings(metrics))
@@ -36,6 +36,7 @@ def summarize(metrics: Metrics) -> dict[str, Any]:
         "unjudged": int(_total(metrics, "episodes/unjudged")),
         "stop": {key.removeprefix("stop/"): int(_total(metrics, key)) for key in stops if _total(metrics, key)},
         "tokens": {name: int(_total(metrics, f"tokens/{name}")) for name in ("prompt", "sampled", "trained")},
+        "receipt": sum_of_receipts(metrics),
         "groups": {name: int(_total(metrics, f"groups/{name}")) for name in ("used", "no_signal")},
         "updates_skipped": int(_total(metrics, "updates/skipped")),
         "seconds": {

@@ -20,13 +20,14 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "episodes/total": float(len(episodes)),
         "episodes/failed": float(sum(episode.stop_reason in FAILED for episode in episodes)),
         "episodes/unjudged": float(sum(episode.verdict is None for episode in episodes)),
+        "calls/lost": math.fsum(episode.metrics.get("lost_calls", 0.0) for episode in episodes),
         "tokens/sampled": float(sum(len(turn.output_ids) for turn in turns)),
         "tokens/prompt": float(sum(len(turn.prompt_ids) for turn in turns)),
     }
     metrics |= {f"stop/{reason.value}": float(count) for reason, count in sorted(stops.items())}
     if episodes:
         metrics["turns/mean"] = len(turns) / len(episodes)
-    return metrics | verdict_metrics(episodes) | _own_metrics(episodes)
+    return metrics | _agent_metrics(episodes) | verdict_metrics(episodes) | _own_metrics(episodes)
 
 
 def verdict_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
@@ -42,6 +43,11 @@ def verdict_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     if passed:
         metrics["success/mean"] = math.fsum(passed) / len(passed)
     return metrics | _means("judge", [verdict.metrics for verdict in verdicts])
+
+
+def _agent_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Means of the rewards that agents got of their own, over the judged episodes in which they did."""
+    return _means("reward", [episode.agent_rewards for episode in episodes if episode.verdict is not None])
 
 
 def _own_metrics(episodes: Sequence[Episode]) -> dict[str, float]:

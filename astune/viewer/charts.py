@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from astune.monitor.summary import Metrics, decodings, series, show_figure
+from astune.monitor.receipt import Metrics
+from astune.monitor.summary import decodings, series, show_figure
 
 Points = Sequence[tuple[int, float]]
 

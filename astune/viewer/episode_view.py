@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from astune.algorithm.advantage import dr_grpo
+from astune.algorithm.credit import EpisodeCredit, credit_group
 from astune.context_tracker.messages import reasoning_of
-from astune.types import Episode, Timeline, Turn
+from astune.types import Episode, Group, Timeline, Turn
+from astune.viewer.words import FORKS, LEFT_OUT
 
 Pieces = Callable[[Sequence[int]], list[str]]
 """Token ids to one text each."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A small label and the sentence that explains it. `kind` is its colour: "fork", "warn", "good" or "bad"."""
+
+    text: str
+    meaning: str
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -24,6 +37,7 @@ class Bubble:
     reasoning: str = ""
     calls: tuple[str, ...] = ()
     facts: str = ""
+    marks: tuple[Mark, ...] = ()
 
 
 def conversation(episode: Episode) -> list[Bubble]:
@@ -34,14 +48,17 @@ def conversation(episode: Episode) -> list[Bubble]:
     agents = {turn.agent for turn in episode.turns}
     bubbles: list[Bubble] = []
     seen: dict[str, list[Mapping[str, Any]]] = {}
-    for turn in episode.turns:
+    forks = _forks(episode)
+    for number, turn in enumerate(episode.turns):
         agent = turn.agent if len(agents) > 1 else ""
         before = seen.get(turn.agent, [])
         kept = _kept(before, turn.messages)
         if kept < len(before):
             bubbles.append(Bubble("note", f"history rewritten: {len(before) - kept} of {len(before)} messages dropped"))
         bubbles += [bubble(message, agent) for message in turn.messages[kept:]]
-        bubbles.append(bubble({"role": "assistant", **turn.response}, agent, _turn_facts(turn)))
+        answer = bubble({"role": "assistant", **turn.response}, agent, _turn_facts(number, turn))
+        marks = _turn_marks(turn, forks.get(number), episode.turn_rewards.get(number))
+        bubbles.append(replace(answer, marks=tuple(marks)))
         seen[turn.agent] = [*turn.messages, turn.response]
     return bubbles
 
@@ -91,29 +108,65 @@ def _calls(message: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(shown)
 
 
-def _turn_facts(turn: Turn) -> str:
-    facts = [f"{len(turn.prompt_ids):,} + {len(turn.output_ids):,} tokens"]
+def _turn_facts(number: int, turn: Turn) -> str:
+    facts = [f"turn {number + 1}", f"{len(turn.prompt_ids):,} + {len(turn.output_ids):,} tokens"]
     if turn.finish_reason == "length":
         facts.append("cut off by the token limit")
-    if not turn.trainable:
-        facts.append("not trained")
     return ", ".join(facts)
 
 
-def tokens(timeline: Timeline, pieces: Pieces | None) -> dict[str, Any]:
+def _forks(episode: Episode) -> dict[int, str]:
+    """By number of a turn the reason why a training row begins with it."""
+    first = [(next(span.turn for span in line.spans if not span.shared), line.fork) for line in episode.timelines]
+    return {turn: fork for turn, fork in first if fork is not None}
+
+
+def _turn_marks(turn: Turn, fork: str | None, reward: float | None) -> list[Mark]:
+    marks = []
+    if fork is not None:
+        marks.append(Mark(f"new row: {_plain(fork)}", FORKS.get(fork, ""), "fork"))
+    if turn.excluded is not None:
+        marks.append(Mark(f"not trained: {_plain(turn.excluded)}", LEFT_OUT.get(turn.excluded, ""), "warn"))
+    if not turn.exact:
+        marks.append(Mark("inexact", LEFT_OUT["inexact"], "warn"))
+    if reward is not None:
+        kind = "good" if reward > 0 else "bad"
+        marks.append(Mark(f"turn reward {reward:+.3g}", "A reward of this turn, on top of the episode's.", kind))
+    return marks
+
+
+def _plain(label: str) -> str:
+    return label.replace("_", " ")
+
+
+def credit_of(episode: Episode, group: Sequence[Episode]) -> EpisodeCredit | None:
+    """What the turns of `episode` get in comparison with the attempts of its group: rewards less their mean. None for
+    one that nobody judged, and where all attempts did equally well."""
+    credits = credit_group(Group(episode.task, tuple(group)), dr_grpo)
+    if not any(credit.has_signal for credit in credits):
+        return None
+    return next((credit for credit in credits if credit.episode is episode), None)
+
+
+def tokens(episode: Episode, timeline: Timeline, pieces: Pieces | None, credit: EpisodeCredit | None) -> dict[str, Any]:
     """A timeline for the page's script. `texts` is None if the tokenizer is not at hand: ids are shown instead."""
+    advantages: Sequence[float | None] = (
+        [None] * len(timeline.spans) if credit is None else credit.span_advantages(timeline)
+    )
     return {
-        "ids": timeline.token_ids,
-        "texts": None if pieces is None else pieces(timeline.token_ids),
+        "ids": list(timeline.token_ids),
+        "texts": None if pieces is None else pieces(tuple(timeline.token_ids)),
         "spans": [
             {
                 "turn": span.turn + 1,
                 "start": span.start,
-                "trained": span.trainable,
+                "excluded": episode.turns[span.turn].excluded,
+                "shared": span.shared,
+                "advantage": advantage,
                 "version": span.policy_version,
-                "logprobs": [round(logprob, 4) for logprob in timeline.logprobs[span.start : span.stop]],
+                "logprobs": [round(logprob, 4) for logprob in span.logprobs],
             }
-            for span in timeline.spans
+            for span, advantage in zip(timeline.spans, advantages, strict=True)
         ],
     }
 
@@ -128,14 +181,17 @@ class Card:
     passed: bool | None
     advantage: float | None
     facts: str
+    receipt: str
     answer: str
     reference: str
     reason: str
+    own_rewards: str
     error: str
     traceback: str
     bubbles: list[Bubble] = field(default_factory=list)
     timelines: list[dict[str, Any]] = field(default_factory=list)
-    timeline_titles: list[str] = field(default_factory=list)
+    timeline_titles: list[tuple[str, str]] = field(default_factory=list)
+    """Of each row what it holds, and why it begins."""
 
     @property
     def outcome(self) -> str:
@@ -146,35 +202,61 @@ class Card:
         return "good" if better else "bad"
 
 
-def card(key: str, heading: str, episode: Episode, pieces: Pieces | None, advantage: float | None = None) -> Card:
+def card(key: str, heading: str, episode: Episode, pieces: Pieces | None, credit: EpisodeCredit | None = None) -> Card:
     verdict, error, output = episode.verdict, episode.error, episode.output
     return Card(
         key=key,
         heading=heading,
         reward=episode.reward,
         passed=None if verdict is None else verdict.passed,
-        advantage=advantage,
+        advantage=None if credit is None else credit.outcome,
         facts=_episode_facts(episode),
+        receipt=_receipt(episode),
         answer="" if output is None or output.answer is None else str(output.answer),
         reference=episode.task.answer or "",
         reason="" if verdict is None else verdict.reason,
+        own_rewards=", ".join(f"{agent} {reward:+.3g}" for agent, reward in episode.agent_rewards.items()),
         error="" if error is None else f"{error.stage}: {error.kind}: {error.message}",
         traceback="" if error is None else error.traceback,
         bubbles=conversation(episode),
-        timelines=[tokens(timeline, pieces) for timeline in episode.timelines],
+        timelines=[tokens(episode, timeline, pieces, credit) for timeline in episode.timelines],
         timeline_titles=[_timeline_title(timeline) for timeline in episode.timelines],
     )
 
 
 def _episode_facts(episode: Episode) -> str:
-    sampled = sum(len(turn.output_ids) for turn in episode.turns)
-    turns = "1 turn" if len(episode.turns) == 1 else f"{len(episode.turns)} turns"
-    facts = [turns, f"{sampled:,} tokens sampled", episode.stop_reason.value.replace("_", " ")]
+    facts = [_count(len(episode.turns), "turn"), _plain(episode.stop_reason.value)]
     if "seconds" in episode.metrics:
         facts.append(f"{episode.metrics['seconds']:.1f} s")
+    if episode.metrics.get("lost_calls"):
+        facts.append(f"{episode.metrics['lost_calls']:.0f} calls without an answer")
     return " · ".join(facts)
 
 
-def _timeline_title(timeline: Timeline) -> str:
-    fork = f", a new row because: {timeline.fork}" if timeline.fork else ""
-    return f"{timeline.agent}, {len(timeline.token_ids):,} tokens, {timeline.trained_tokens:,} trainable{fork}"
+def _receipt(episode: Episode) -> str:
+    """What became of the episode's tokens, as far as it tells by itself."""
+    left_out: Counter[str] = Counter()
+    for turn in episode.turns:
+        if turn.excluded is not None:
+            left_out[turn.excluded] += len(turn.output_ids)
+    sampled = sum(len(turn.output_ids) for turn in episode.turns)
+    parts = [f"{sampled:,} tokens sampled", f"{sampled - left_out.total():,} trainable"]
+    parts += [f"{count:,} {_plain(reason)}" for reason, count in left_out.most_common() if count]
+    rows = _count(len(episode.timelines), "training row")
+    size = sum(len(line.token_ids) for line in episode.timelines)
+    distinct = f" ({episode.unique_tokens:,} distinct)" if episode.unique_tokens < size else ""
+    return " · ".join([*parts, f"{rows} of {size:,} tokens{distinct}"])
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def _timeline_title(timeline: Timeline) -> tuple[str, str]:
+    shared = sum(len(span) for span in timeline.spans if span.shared)
+    facts = [timeline.agent, f"{len(timeline.token_ids):,} tokens", f"{timeline.trained_tokens:,} trainable here"]
+    if shared:
+        facts.append(f"{shared:,} shared with an earlier row")
+    if timeline.fork is None:
+        return ", ".join(facts), ""
+    return ", ".join(facts), f"A new row ({_plain(timeline.fork)}). {FORKS.get(timeline.fork, '')}"

@@ -15,10 +15,12 @@ from markupsafe import Markup
 from astune.config.schema import Config
 from astune.context_tracker.chat_format import ChatFormat
 from astune.monitor import RunDir, read_metrics, summarize
-from astune.monitor.summary import Metrics, decodings, series, show_figure, show_seconds
+from astune.monitor.receipt import Metrics
+from astune.monitor.summary import decodings, series, show_figure, show_seconds
 from astune.resources import tiny_model_dir
 from astune.viewer.charts import curve_svg, small_svg
-from astune.viewer.episode_view import Card, Pieces, card
+from astune.viewer.episode_view import Card, Pieces, card, credit_of
+from astune.viewer.receipt_view import receipt_view
 from astune.viewer.run_data import (
     Head,
     Share,
@@ -42,6 +44,8 @@ SMALL_CHARTS = (
     "kl/sampler",
     "clip_fraction",
     "tokens/sampled",
+    "tokens/trained",
+    "tokens/flattened_per_unique",
     "turns/mean",
     "groups/no_signal",
     "episodes/failed",
@@ -71,6 +75,7 @@ def write_report(run_dir: Path) -> Path:
         verdict=verdict_line(metrics, heads),
         facts=_facts(metrics, config),
         curve=Markup(curve_svg(metrics)) if metrics else "",
+        receipt=receipt_view(metrics),
         small=_small_charts(metrics),
         held_out=held_out_table(metrics, heads),
         failures=failures(heads),
@@ -162,7 +167,11 @@ def _facts(metrics: Metrics, config: Mapping[str, Any]) -> list[tuple[str, str]]
 
 
 def _small_charts(metrics: Metrics) -> list[Markup]:
-    curves = [(key, series(metrics, key)) for key in SMALL_CHARTS]
+    """One per figure of `SMALL_CHARTS`, after the first also one per agent with rewards of its own."""
+    agents = sorted(
+        {key for row in metrics for key in row if key.startswith("reward/")} - {"reward/mean", "reward/std"}
+    )
+    curves = [(key, series(metrics, key)) for key in (SMALL_CHARTS[0], *agents, *SMALL_CHARTS[1:])]
     return [Markup(small_svg(key, points)) for key, points in curves if len(points) > 1]
 
 
@@ -232,20 +241,17 @@ def _pair_cards(run: Path, heads: Mapping[str, Sequence[Head]], pieces: Pieces |
 
 def _training_cards(run: Path, heads: Sequence[Head], pieces: Pieces | None) -> dict[int, list[Card]]:
     chosen = pick_training(heads)
-    records = read_records(run, "train", [example.head for examples in chosen.values() for example in examples])
-    return {
-        step: [
-            card(
-                f"step{step}n{number}",
-                f"one of {example.group_size} attempts at {example.head.task_id}",
-                records[example.head.line].episode,
-                pieces,
-                example.advantage,
-            )
-            for number, example in enumerate(examples)
-        ]
-        for step, examples in chosen.items()
-    }
+    compared = [head for examples in chosen.values() for example in examples for head in example.group]
+    records = read_records(run, "train", compared)
+    shown: dict[int, list[Card]] = {}
+    for step, examples in chosen.items():
+        shown[step] = []
+        for number, example in enumerate(examples):
+            heading = f"one of {len(example.group)} attempts at {example.head.task_id}"
+            episode = records[example.head.line].episode
+            credit = credit_of(episode, [records[head.line].episode for head in example.group])
+            shown[step].append(card(f"step{step}n{number}", heading, episode, pieces, credit))
+    return shown
 
 
 def _debug_cards(run: Path, heads: Sequence[Head], pieces: Pieces | None) -> list[Card]:

@@ -157,17 +157,10 @@ def _succeeded(head: Head) -> bool:
 
 @dataclass(frozen=True)
 class Example:
-    """A training episode for show. `advantage` is its reward less the mean of its group."""
+    """A training episode for show, and the attempts that it is compared with, itself among them."""
 
     head: Head
-    group_size: int
-    group_mean: float | None
-
-    @property
-    def advantage(self) -> float | None:
-        if self.head.reward is None or self.group_mean is None:
-            return None
-        return self.head.reward - self.group_mean
+    group: tuple[Head, ...]
 
 
 def pick_training(heads: Sequence[Head]) -> dict[int, list[Example]]:
@@ -182,11 +175,9 @@ def _examples(heads: Sequence[Head]) -> list[Example]:
     for head in heads:
         groups[head.task_id].append(head)
     group = max(groups.values(), key=_spread)
-    judged = [head.reward for head in group if head.reward is not None]
-    mean = math.fsum(judged) / len(judged) if judged else None
     ranked = sorted(group, key=lambda head: -math.inf if head.reward is None else head.reward)
     shown = [ranked[-1], ranked[0]] if _spread(group) > 0 else ranked[:1]
-    return [Example(head, len(group), mean) for head in shown]
+    return [Example(head, tuple(group)) for head in shown]
 
 
 def _spread(group: Sequence[Head]) -> float:

@@ -348,6 +348,7 @@ def test_the_invariants_catch_a_step_that_breaks_one() -> None:
     for timelines, message in [
         (first.timelines[1:], "turn 0 has 0 spans of its own"),
         ((*first.timelines, first.timelines[0]), "turn 0 has 2 spans of its own"),
+        ((replace(first.timelines[0], token_ids=(9, 2, 3, 4, 5)), *first.timelines[1:]), "turn 0 is not in its timel"),
         ((replace(first.timelines[0], token_ids=(1, 2, 9, 4, 5)), *first.timelines[1:]), "turn 0 is not in its timel"),
     ]:
         with pytest.raises(InvariantError, match=message):

@@ -31,7 +31,9 @@ TOOLS = ({"type": "function", "function": {"name": "calc"}},)
 def two_turn_episode() -> Episode:
     first = Turn("solver", (1, 2), (3, 4), (-0.5, -0.25), 3, "stop", 1.0, None, True, None, (ASK,), TOOLS, CALL)
     history = (ASK, CALL, RESULT)
-    second = Turn("solver", (1, 2, 3, 4, 5), (6,), (-0.125,), 3, "length", 1.0, None, True, None, history, TOOLS, {"a": 1})
+    second = Turn(
+        "solver", (1, 2, 3, 4, 5), (6,), (-0.125,), 3, "length", 1.0, None, True, None, history, TOOLS, {"a": 1}
+    )
     spans = (Span(0, 2, 4, 3, 1.0, True, (-0.5, -0.25)), Span(1, 5, 6, 3, 1.0, True, (-0.125,)))
     row = Timeline("solver", (1, 2, 3, 4, 5, 6), spans)
     return Episode(

@@ -21,6 +21,19 @@ STEP = {
     "stop/timeout": 1,
     "tokens/sampled": 1000,
     "tokens/trained": 900,
+    "tokens/dropped_no_signal": 70,
+    "tokens/dropped_frozen": 30,
+    "tokens/flattened": 6000,
+    "tokens/unique": 4000,
+    "turns/total": 24,
+    "turns/truncated": 2,
+    "calls/lost": 1,
+    "timelines/total": 12,
+    "forks/branch": 3,
+    "forks/reasoning_stripped": 4,
+    "policy_age/mean": 0.5,
+    "policy_age/max": 1,
+    "weight_sum": 1.0,
     "time/rollout": 60.0,
     "time/train": 30.0,
     "time/step": 100.0,
@@ -108,9 +121,33 @@ def test_the_final_table_tells_before_after_best_failures_and_time(screen):
     text = text_of(screen)
     assert "success, greedy   40.0 %   80.0 %   90.0 % step 1" in text
     assert "16, 2 failed (timeout 2)" in text
-    assert "2,000 sampled, 1,800 trained" in text
     assert "rollout 2:00 (52 %)" in text and "evaluation 30 s (13 %)" in text
     assert "6 of 8 groups have attempts that differ in reward" in text
+
+
+def test_the_final_table_is_a_receipt_of_every_token(screen):
+    metrics = [{"step": step, **STEP} for step in (1, 2)]
+    metrics[1] |= {"policy_age/mean": 1.0, "policy_age/max": 3}
+    Progress("plain", screen).run_finished(RunReport(Path("runs/x"), 2, "completed", summarize(metrics)))
+    text = text_of(screen)
+    for line in (
+        "model calls   48 in 24 training rows, 4 cut off by a token limit, 2 more without an answer",
+        "tokens        2,000 sampled, 1,800 trained, left out: no_signal 140, frozen 60",
+        "forks         reasoning_stripped 8, branch 6",
+        "rows          12,000 tokens, 1.50 times the 8,000 distinct",
+        "policy age    0.75 updates between sampling and training, at most 3",
+        "loss weights  sum to 1 in each of the 2 steps that trained",
+    ):
+        assert line in text
+
+
+def test_the_receipt_of_an_on_policy_run_with_constant_weights_and_inexact_tokens(screen):
+    change = {"policy_age/mean": 0.0, "policy_age/max": 0, "weight_sum": 0.25, "tokens/trained_inexact": 9}
+    metrics = [{"step": 1, **STEP, **change}, {"step": 2, **STEP, "tokens/trained": 0, "weight_sum": 0.0}]
+    Progress("plain", screen).run_finished(RunReport(Path("runs/x"), 2, "completed", summarize(metrics)))
+    text = text_of(screen)
+    assert "0: all trained on the policy that sampled them" in text
+    assert "sum to 0.25 (" in text and "(9 of them inexact)" in text
 
 
 def test_a_run_whose_groups_never_differ_in_reward_says_that_nothing_was_learned(screen):

@@ -10,13 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from astune.algorithm import to_samples
+from astune.algorithm.advantage import grpo
 from astune.config.schema import Config
 from astune.context_tracker.chat_format import ChatFormat
 from astune.monitor import EpisodeLog, MetricsLog, RunDir
 from astune.resources import tiny_model_dir
 from astune.rollout.engine import RolloutSetup, run_groups
+from astune.rollout.metrics import rollout_metrics
 from astune.testing.policies import ScriptedPolicy
-from astune.types import Episode, Group, Sampling, StopReason, Task, Verdict, WorkflowOutput
+from astune.types import Episode, Group, Sampling, Task, Verdict, WorkflowOutput
 from astune.workflow.tuner import Tuner
 from astune.workflow.workflow_base import as_workflow
 
@@ -100,7 +103,9 @@ def play_run(folder: Path, steps: int = 12, tasks_per_step: int = 4, held_out: i
     chat_format = ChatFormat.load(tiny_model_dir())
     script = Script()
     policy = ScriptedPolicy(script, chat_format, context_length=2048)
-    setup = RolloutSetup(policy, chat_format, as_workflow(workflow), EqualAnswer(), 8, 60.0, 10.0)
+    setup = RolloutSetup(
+        policy, chat_format, as_workflow(workflow), EqualAnswer(), max_turns=8, episode_timeout=60.0, judge_timeout=10.0
+    )
     metrics, episodes = MetricsLog(run_dir, tensorboard=False), EpisodeLog(run_dir)
 
     def play(tasks: list[Task], n: int, label: str) -> list[Group]:
@@ -124,26 +129,19 @@ def play_run(folder: Path, steps: int = 12, tasks_per_step: int = 4, held_out: i
         played = [episode for group in groups for episode in group.episodes]
         for episode in played:
             episodes.write(episode, step=step, phase="train")
-        metrics.log(step, step_metrics(step, played, script.random))
+        metrics.log(step, step_metrics(step, groups, script.random))
     evaluate(steps)
     metrics.close()
     episodes.close()
     return run_dir
 
 
-def step_metrics(step: int, played: list[Episode], noise: random.Random) -> dict[str, float]:
-    rewards = [episode.reward or 0.0 for episode in played]
-    mean = sum(rewards) / len(rewards)
-    sampled = sum(len(turn.output_ids) for episode in played for turn in episode.turns)
+def step_metrics(step: int, groups: list[Group], noise: random.Random) -> dict[str, float]:
+    """What the local backbone logs, less the figures of an update, which are made up."""
+    _, receipt = to_samples(groups, grpo)
     return {
-        "reward/mean": mean,
-        "success/mean": mean,
-        "groups/used": 3,
-        "groups/no_signal": 1,
-        "episodes/total": len(played),
-        "episodes/failed": sum(episode.stop_reason is not StopReason.COMPLETED for episode in played),
-        "tokens/sampled": sampled,
-        "tokens/trained": sampled,
+        **rollout_metrics(groups),
+        **receipt.metrics(0),
         "loss": noise.gauss(0, 0.01),
         "grad_norm": 0.6 + noise.random() / (1 + step / 4),
         "entropy": 0.9 / (1 + step / 6) + 0.03 * noise.random(),

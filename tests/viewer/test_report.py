@@ -55,8 +55,10 @@ def hostile_episode() -> Episode:
     messages = ({"role": "user", "content": HOSTILE}, {"role": "tool", "content": HOSTILE})
     call = {"function": {"name": HOSTILE, "arguments": json.dumps({HOSTILE: HOSTILE})}}
     response = {"content": HOSTILE, "reasoning_content": HOSTILE, "tool_calls": [call]}
-    turn = Turn(HOSTILE, (1,), (2,), (-0.5,), 0, "stop", messages=messages, response=response)
-    line = Timeline(HOSTILE, (1, 2), (False, True), (0.0, -0.5), (Span(0, 1, 2, 0, 1.0, True),), HOSTILE)
+    turn = Turn(
+        HOSTILE, (1,), (2,), (-0.5,), 0, "stop", excluded=HOSTILE, fork=HOSTILE, messages=messages, response=response
+    )
+    line = Timeline(HOSTILE, (1, 2), (Span(0, 1, 2, 0, 1.0, False, (-0.5,)),), HOSTILE)
     return Episode(
         HOSTILE,
         Task(HOSTILE, HOSTILE, answer=HOSTILE, metadata={"kind": HOSTILE}),
@@ -66,6 +68,7 @@ def hostile_episode() -> Episode:
         WorkflowOutput(HOSTILE),
         Verdict(0.0, False, HOSTILE),
         EpisodeError("workflow", HOSTILE, HOSTILE, HOSTILE),
+        agent_rewards={HOSTILE: 1.0},
     )
 
 
@@ -76,7 +79,8 @@ def test_text_of_an_agent_can_neither_run_nor_break_out_of_the_page(tmp_path):
         for step in (0, 1):
             log.write(hostile_episode(), step=step, phase="train")
             log.write(hostile_episode(), step=step, phase="eval/greedy")
-            metrics.log(step, {"eval/greedy/success": 0.0})
+            named = {f"{key}{HOSTILE}": 1.0 for key in ("tokens/dropped_", "forks/", "reward/")}
+            metrics.log(step, {"eval/greedy/success": 0.0, "tokens/sampled": 1, "turns/total": 1, **named})
     metrics.close()
     page = page_of(run_dir)
     tags = {tag for tag, _ in page.tags}

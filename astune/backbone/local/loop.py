@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from astune.algorithm import AdvantageFunction, check_step, split_samples, to_samples
+from astune.algorithm import AdvantageFunction, check_episode, check_step, split_samples, to_samples
 from astune.backbone.local.learner import LocalLearner
 from astune.backbone.local.sampler import Sampler
 from astune.backbone.local.schedule import TaskSchedule
@@ -126,10 +126,14 @@ async def evaluate(run: Run) -> None:
         label = f"eval/{decoding}/{run.step}"
         sampling = sampling_for(run.config, decoding)
         groups = await roll_out(run, run.held_out, 1, sampling, f"evaluation, {decoding}", label)
-        found = verdict_metrics([episode for group in groups for episode in group.episodes])
+        episodes = [episode for group in groups for episode in group.episodes]
+        if run.config.monitor.check_invariants:
+            for episode in episodes:
+                check_episode(episode)
+        found = verdict_metrics(episodes)
         named = {"success": "success/mean", "reward": "reward/mean"}
         metrics = {name: found[key] for name, key in named.items() if key in found}
-        metrics["unjudged"] = float(sum(episode.verdict is None for group in groups for episode in group.episodes))
+        metrics["unjudged"] = float(sum(episode.verdict is None for episode in episodes))
         metrics["seconds"] = time.perf_counter() - started
         record(run, groups, f"eval/{decoding}")
         run.metrics.log(run.step, {f"eval/{decoding}/{name}": value for name, value in metrics.items()})

@@ -10,11 +10,18 @@
     return spans.find((span) => i >= span.start && i < span.start + span.logprobs.length) ?? null;
   }
 
-  function kind(span, advantage) {
+  function kind(span) {
     if (span === null) return "context";
-    if (!span.trained) return "untrained";
-    if (advantage === "" || Number(advantage) === 0) return "even";
-    return Number(advantage) > 0 ? "plus" : "minus";
+    if (span.shared) return "shared";
+    if (span.excluded !== null) return "untrained";
+    if (!span.advantage) return "even";
+    return span.advantage > 0 ? "plus" : "minus";
+  }
+
+  function creditOf(span) {
+    const advantage = span.advantage === null ? "" : `advantage ${span.advantage.toFixed(3)}`;
+    if (span.excluded !== null) return `not trained: ${span.excluded.replaceAll("_", " ")}`;
+    return span.shared ? "shared: an earlier row has this turn too" : advantage;
   }
 
   function paint(token) {
@@ -25,17 +32,18 @@
     token.style.background = byProbability ? `rgb(217 115 13 / ${(0.06 + 0.74 * doubt).toFixed(3)})` : "";
   }
 
-  function tokenElement(line, i, spans, advantage) {
+  function tokenElement(line, i, spans) {
     const element = document.createElement("span");
     const text = line.texts === null ? String(line.ids[i]) : line.texts[i];
     const span = spanOf(spans, i);
     element.dataset.id = line.ids[i];
     element.dataset.place = i;
-    element.dataset.kind = kind(span, advantage);
+    element.dataset.kind = kind(span);
     if (span !== null) {
       element.dataset.logprob = span.logprobs[i - span.start];
       element.dataset.turn = span.turn;
       element.dataset.version = span.version;
+      element.dataset.credit = creditOf(span);
     }
     for (const part of text.split(/(\n)/)) {
       if (part === "\n") {
@@ -62,7 +70,7 @@
     let next = 0;
     for (let i = 0; i < line.ids.length; i++) {
       while (next < line.spans.length && i >= line.spans[next].start + line.spans[next].logprobs.length) next++;
-      all.append(tokenElement(line, i, line.spans.slice(next, next + 1), details.dataset.advantage));
+      all.append(tokenElement(line, i, line.spans.slice(next, next + 1)));
     }
     stream.append(all);
     const sampled = stream.querySelector("[data-logprob]");
@@ -78,6 +86,7 @@
       const logprob = Number(data.logprob);
       lines.push(`logprob ${logprob.toFixed(4)}   probability ${(100 * Math.exp(logprob)).toFixed(1)} %`);
       lines.push(`turn ${data.turn}   policy version ${data.version}`);
+      if (data.credit) lines.push(data.credit);
     }
     return lines.join("\n");
   }

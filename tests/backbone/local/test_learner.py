@@ -1,17 +1,21 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from astune.algorithm import to_samples
+from astune.algorithm.advantage import grpo
 from astune.backbone.local.learner import LocalLearner
 from astune.backbone.local.model import load_model
 from astune.backbone.local.sampler import Sampler
 from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
+from astune.context_tracker.timeline import merge_turns
 from astune.errors import ModelError, TrainingError
-from astune.types import Sample, Sampling, Span, Timeline
+from astune.types import Episode, Group, Sample, Sampling, Span, StopReason, Task, Timeline, Turn, Verdict
 
 
 def learner_over(model_dir: Path, **trainer: Any) -> tuple[LocalLearner, Sampler]:
@@ -24,10 +28,8 @@ def learner_over(model_dir: Path, **trainer: Any) -> tuple[LocalLearner, Sampler
 async def sampled(sampler: Sampler, prompt: list[int], advantage: float) -> Sample:
     generation = await sampler.generate(prompt, Sampling(max_tokens=6, seed=len(prompt)))
     tokens = (*prompt, *generation.output_ids)
-    mask = (False,) * len(prompt) + (True,) * 6
-    spans = (Span(0, len(prompt), len(tokens), 0, 1.0, True),)
-    line = Timeline("a", tokens, mask, (0.0,) * len(prompt) + generation.logprobs, spans)
-    return Sample(line, (advantage,), 1 / 12, "t", f"e{advantage}")
+    line = Timeline("a", tokens, (Span(0, len(prompt), len(tokens), 0, 1.0, True, generation.logprobs),))
+    return Sample(line, (advantage,), (1 / 12,), "t", f"e{advantage}")
 
 
 async def good_and_bad(sampler: Sampler) -> list[Sample]:
@@ -45,11 +47,42 @@ async def test_an_update_makes_the_better_answer_likelier_and_the_worse_less_lik
     assert second["kl/sampler"] > 1e-6
 
 
+async def test_each_agent_of_a_zero_sum_game_learns_from_its_own_reward(model_dir: Path) -> None:
+    """Both episodes are worth the same; in each, one agent wins what the other loses."""
+    learner, sampler = learner_over(model_dir)
+    task = Task("t", "q")
+    episodes = []
+    for number, won in enumerate((1.0, -1.0)):
+        turns = []
+        for agent, prompt in (("buyer", (1, 2, 3)), ("seller", (4, 5))):
+            generation = await sampler.generate(prompt, Sampling(max_tokens=6, seed=number))
+            turns.append(Turn(agent, prompt, generation.output_ids, generation.logprobs, 0, "stop"))
+        rewards = {"buyer": won, "seller": -won}
+        end = StopReason.COMPLETED
+        episodes.append(
+            Episode(
+                f"e{number}", task, tuple(turns), merge_turns(turns), end, None, Verdict(0.5), agent_rewards=rewards
+            )
+        )
+    samples, _ = to_samples([Group(task, tuple(episodes))], grpo)
+    assert len(samples) == 4
+    for _ in range(3):
+        learner.update(samples)
+    learner._loaded.model.set_attn_implementation("sdpa")
+    for sample in samples:
+        row = torch.tensor([list(sample.timeline.token_ids)])
+        (span,) = sample.timeline.spans
+        with torch.no_grad():
+            logits = learner._loaded.model(input_ids=row, use_cache=False).logits[0, span.start - 1 : -1]
+        now = torch.log_softmax(logits, -1).gather(1, row[0, span.start :, None]).sum()
+        assert (float(now) > sum(span.logprobs)) == (sample.advantages[0] > 0)
+
+
 async def test_a_gradient_that_is_not_finite_is_skipped_and_the_run_goes_on(model_dir: Path) -> None:
     learner, sampler = learner_over(model_dir, max_skipped_updates=2)
     samples = await good_and_bad(sampler)
     before = {name: value.clone() for name, value in learner._loaded.model.state_dict().items()}
-    broken = [Sample(s.timeline, (float("nan"),), s.weight, s.task_id, s.episode_id) for s in samples]
+    broken = [replace(sample, advantages=(float("nan"),)) for sample in samples]
     assert learner.update(broken)["updates/skipped"] == 1
     assert all(torch.equal(value, before[name]) for name, value in learner._loaded.model.state_dict().items())
     assert learner.update(samples)["updates/skipped"] == 0

@@ -1,0 +1,101 @@
+"""What became of every token that a run sampled: the receipts of its steps (`astune.algorithm.receipt`), added up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Metrics = Sequence[Mapping[str, Any]]
+
+COUNTS = {
+    "turns": "turns/total",
+    "truncated": "turns/truncated",
+    "lost_calls": "calls/lost",
+    "timelines": "timelines/total",
+    "sampled": "tokens/sampled",
+    "trained": "tokens/trained",
+    "inexact": "tokens/trained_inexact",
+    "flattened": "tokens/flattened",
+    "unique": "tokens/unique",
+}
+"""Entries of the sum and the metrics that they add up."""
+
+
+def sum_of_receipts(metrics: Metrics) -> dict[str, Any]:
+    """`COUNTS` over all steps; `dropped` tokens by reason and `forks` by cause, most first; `age`: mean over trained
+    tokens and greatest; `weight_sums`: the least and the greatest of the steps that trained, None if none did."""
+    trained = [row for row in metrics if row.get("tokens/trained")]
+    tokens = sum(row["tokens/trained"] for row in trained)
+    ages = [(row["policy_age/mean"], row["policy_age/max"], row["tokens/trained"]) for row in trained if _dated(row)]
+    sums = [row["weight_sum"] for row in trained if row.get("weight_sum") is not None]
+    return {
+        **{name: int(_total(metrics, key)) for name, key in COUNTS.items()},
+        "dropped": _by_name(metrics, "tokens/dropped_"),
+        "forks": _by_name(metrics, "forks/"),
+        "age": (sum(mean * count for mean, _, count in ages) / tokens, max(age for _, age, _ in ages))
+        if ages
+        else None,
+        "weight_sums": (min(sums), max(sums)) if sums else None,
+        "steps_trained": len(trained),
+    }
+
+
+def _dated(row: Mapping[str, Any]) -> bool:
+    return row.get("policy_age/mean") is not None
+
+
+def _total(metrics: Metrics, key: str) -> float:
+    return sum(row[key] for row in metrics if row.get(key) is not None)
+
+
+def _by_name(metrics: Metrics, prefix: str) -> dict[str, int]:
+    names = {key.removeprefix(prefix) for row in metrics for key in row if key.startswith(prefix)}
+    counts = {name: int(_total(metrics, prefix + name)) for name in sorted(names)}
+    return dict(sorted(((name, count) for name, count in counts.items() if count), key=lambda item: -item[1]))
+
+
+def receipt_lines(receipt: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What `sum_of_receipts` gave as a table of two columns for people; empty if nothing was sampled."""
+    if not receipt["turns"]:
+        return []
+    lines = [("model calls", _calls(receipt)), ("tokens", _tokens(receipt))]
+    if receipt["forks"]:
+        lines.append(("forks", _counts(receipt["forks"])))
+    if receipt["unique"]:
+        ratio = receipt["flattened"] / receipt["unique"]
+        lines.append(("rows", f"{receipt['flattened']:,} tokens, {ratio:.2f} times the {receipt['unique']:,} distinct"))
+    if receipt["age"] is not None:
+        mean, most = receipt["age"]
+        by_others = f"{mean:.2f} updates between sampling and training, at most {most:g}"
+        lines.append(("policy age", by_others if most else "0: all trained on the policy that sampled them"))
+    if receipt["weight_sums"] is not None:
+        lines.append(("loss weights", _weights(receipt)))
+    return lines
+
+
+def _calls(receipt: Mapping[str, Any]) -> str:
+    parts = [f"{receipt['turns']:,} in {receipt['timelines']:,} training rows"]
+    if receipt["truncated"]:
+        parts.append(f"{receipt['truncated']:,} cut off by a token limit")
+    if receipt["lost_calls"]:
+        parts.append(f"{receipt['lost_calls']:,} more without an answer")
+    return ", ".join(parts)
+
+
+def _tokens(receipt: Mapping[str, Any]) -> str:
+    text = f"{receipt['sampled']:,} sampled, {receipt['trained']:,} trained"
+    if receipt["inexact"]:
+        text += f" ({receipt['inexact']:,} of them inexact)"
+    return f"{text}, left out: {_counts(receipt['dropped'])}" if receipt["dropped"] else text
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items())
+
+
+def _weights(receipt: Mapping[str, Any]) -> str:
+    low, high = receipt["weight_sums"]
+    if max(abs(low - 1), abs(high - 1)) < 1e-9:
+        return f"sum to 1 in each of the {receipt['steps_trained']:,} steps that trained"
+    figures = f"{low:.3g}" if low == high else f"between {low:.3g} and {high:.3g}"
+    return f"sum to {figures} (astune.algorithm.loss_aggregation=constant)"

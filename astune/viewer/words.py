@@ -1,0 +1,30 @@
+"""Labels of the context tracker and of the receipt in plain sentences."""
+
+from __future__ import annotations
+
+FORKS = {
+    "reasoning_stripped": "The chat template or the agent dropped reasoning that the model had written.",
+    "tools_changed": "The agent went on with other tools, which stand near the start of the prompt.",
+    "system_changed": "The agent went on with another system message.",
+    "history_edited": "An earlier message was changed, or the history holds an answer that the model never gave there.",
+    "truncated": "The oldest messages were dropped and the rest went on.",
+    "compacted": "Earlier messages were replaced by fewer others, such as a summary.",
+    "template_not_append_only": "The chat template wrote earlier messages differently than before.",
+    "new_conversation": "The agent began a new conversation.",
+    "branch": "The agent went on from an earlier point once more.",
+    "best_of_n": "One request asked for several answers.",
+    "retry": "The same request was sent again.",
+    "other_agent": "Another agent began with the same tokens.",
+}
+"""Why a training row does not go on from an earlier one (`astune.context_tracker.forks`)."""
+
+LEFT_OUT = {
+    "unjudged": "The episode has no reward: it failed, or nobody judged it.",
+    "no_signal": "All attempts at the task did equally well: there is nothing to learn from.",
+    "frozen": "The agent is not trained (trainable=False).",
+    "greedy": "Drawn at temperature 0: no chance was in it, so there is nothing to compare.",
+    "retried": "The agent asked again and never went on from this answer.",
+    "inexact": "The token ids were made from text and may not be those that were sampled.",
+    "no_logprobs": "The engine did not report log-probabilities.",
+}
+"""Why sampled tokens are not trained (`astune.algorithm.receipt`, `Turn.excluded`)."""
