@@ -463,7 +463,7 @@ async def test_what_is_not_served_is_an_error_in_openais_shape(make_tuner):
         with pytest.raises(openai.NotFoundError) as missing:
             await client.embeddings.create(model="m", input="Hi")
     assert missing.value.code == "unknown_url"
-    assert missing.value.message.endswith("POST v1/embeddings: Not Found")
+    assert "POST v1/embeddings: Not Found" in missing.value.message
     async with httpx.AsyncClient() as client:
         wrong = await client.get(f"{tuner.base_url()}/chat/completions")
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "unknown_url")
