@@ -1,0 +1,193 @@
+"""`/v1/responses` as data: a request body in, a response or its events out.
+
+What an option comes to where a policy is trained is told in `chat_completions`; it is the same here. Besides:
+
+- `previous_response_id` and items given by id continue what this endpoint stored (`Memory`). As at OpenAI,
+  `instructions` are those of this request alone.
+- Reasoning comes as the text of a `reasoning` item. An agent may send the item back or leave it out: what was sampled
+  is known. So `reasoning.encrypted_content` may be asked for, and has nothing to add.
+- `message.output_text.logprobs` are those of all tokens of the answer, its reasoning and its calls too; an answer
+  without a message has nowhere to show them.
+- Tools that OpenAI runs itself are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from astune.context_tracker.tracker import ChatRequest
+from astune.gateway.call import sampling_fields
+from astune.gateway.errors import ApiError, invalid, unsupported
+from astune.gateway.fields import Fields, Known, flag, get, integer, read_fields
+from astune.gateway.messages import forced_call
+from astune.gateway.responses_call import Memory, ResponseCall
+from astune.gateway.responses_items import Message, fold
+
+# fmt: off
+KNOWN = Known(
+    honoured=frozenset((
+        "input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "text", "reasoning", "include",
+        "previous_response_id", "store", "stream", "max_output_tokens", "temperature", "top_p", "metadata", "model",
+    )),
+    ignored=frozenset((
+        "user", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "max_tool_calls",
+    )),
+    neutral={
+        "background": (False,),
+        "truncation": ("disabled",),
+        "top_logprobs": (0,),
+        "stream_options": ({}, {"include_obfuscation": False}),
+    },
+    instead={
+        "top_logprobs": "Only those of the sampled tokens are known: include=['message.output_text.logprobs'].",
+        "truncation": "A prompt that is too long is an error: shorten the history in the agent.",
+        "conversation": "Use previous_response_id.",
+        "prompt": "Use instructions.",
+        "max_tokens": "Use max_output_tokens.",
+        "messages": "Use input.",
+        "response_format": "Use text.format.",
+        "top_k": "Set astune.rollout.top_k.",
+        "chat_template_kwargs": "Set astune.model.chat_template_kwargs.",
+    },
+)
+# fmt: on
+_INSTEAD = {
+    "reasoning": "How the policy reasons is set by astune.model.chat_template_kwargs.",
+    "text": "Say in the instructions how long an answer should be.",
+}
+_AGENTS_SDK = (
+    "The OpenAI Agents SDK sends reasoning.effort and text.verbosity where an agent has no model name or one of gpt-5: "
+    "give it another name."
+)
+_LOGPROBS = "message.output_text.logprobs"
+_INCLUDES = (_LOGPROBS, "reasoning.encrypted_content")
+_FORMATS = ("text", "json_object", "json_schema")
+_TOOL_SHAPE = '{"type": "function", "name": ..., ...}'
+_TOOL_FIELDS = ("name", "description", "parameters")
+
+
+def parse_response(body: object, memory: Memory) -> ResponseCall:
+    """The request body as a `ResponseCall`.
+
+    Raises:
+        ApiError: 400, naming the field that is wrong, unknown or not supported.
+    """
+    fields = read_fields(body, KNOWN)
+    _refuse_all(fields, "reasoning", except_for=())
+    _refuse_all(fields, "text", except_for=("format",))
+    instructions = get(fields, "instructions", str, "a string", "")
+    system = ({"role": "system", "content": instructions},) if instructions else ()
+    conversation = _conversation(fields, memory)
+    include = get(fields, "include", list, "a list", [])
+    for index, name in enumerate(include):
+        if name not in _INCLUDES:
+            raise invalid(f"include[{index}]", name, f"one of {', '.join(_INCLUDES)}")
+    return ResponseCall(
+        request=ChatRequest(
+            messages=(*system, *conversation),
+            max_tokens=integer(fields, "max_output_tokens", at_least=1),
+            **_tools_and_force(fields),
+            **sampling_fields(fields),
+        ),
+        conversation=conversation,
+        stream=flag(fields, "stream"),
+        store=flag(fields, "store", True),
+        logprobs=_LOGPROBS in include,
+        parallel_tool_calls=flag(fields, "parallel_tool_calls", True),
+        echo=_echo(fields),
+        memory=memory,
+    )
+
+
+def _refuse_all(fields: Fields, name: str, *, except_for: Sequence[str]) -> None:
+    """Refuse what the object `name` asks for; null asks for nothing."""
+    for key, value in get(fields, name, dict, "an object", {}).items():
+        if key not in except_for and value is not None:
+            option = f"{name}.{key}"
+            raise unsupported(option, f"{option}={value!r:.200} is not supported here. {_INSTEAD[name]} {_AGENTS_SDK}")
+
+
+def _conversation(fields: Fields, memory: Memory) -> tuple[Message, ...]:
+    """The messages of the request after what it continues."""
+    given = fields.get("input", [])
+    if not isinstance(given, (str, list)):
+        raise invalid("input", given, "text or a list of items")
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    conversation = (*_previous(fields, memory), *fold(items, memory.items))
+    if not conversation:
+        raise invalid("input", given, "text or a list with at least one message")
+    return conversation
+
+
+def _previous(fields: Fields, memory: Memory) -> tuple[Message, ...]:
+    name = "previous_response_id"
+    if name not in fields:
+        return ()
+    response_id = get(fields, name, str, "a string", None)
+    if response_id not in memory.conversations:
+        known = ", ".join(memory.conversations) or "none"
+        message = f"{name}={response_id!r:.200}: no stored response of this endpoint has this id. There are: {known}"
+        raise ApiError(400, "previous_response_not_found", message, name)
+    return memory.conversations[response_id]
+
+
+def _tools_and_force(fields: Fields) -> dict[str, Any]:
+    tools = tuple(_tool(i, tool) for i, tool in enumerate(get(fields, "tools", list, "a list of tools", [])))
+    choice = fields.get("tool_choice", "auto")
+    if isinstance(choice, dict) and choice.get("type") == "function" and isinstance(choice.get("name"), str):
+        choice = {"type": "function", "function": {"name": choice["name"]}}
+    elif choice not in ("auto", "none", "required"):
+        raise invalid("tool_choice", choice, f"'auto', 'none', 'required' or {_TOOL_SHAPE}")
+    arguments = forced_call(choice, tools)
+    if _asks_for_json(fields) and not arguments["tools"]:
+        arguments["force"] = "json_object"
+    return arguments
+
+
+def _tool(index: int, tool: object) -> Message:
+    """A function in the shape of chat completions, which chat templates are made for. `strict` stays behind."""
+    name = f"tools[{index}]"
+    if not isinstance(tool, dict):
+        raise invalid(name, tool, _TOOL_SHAPE)
+    if tool.get("type") != "function":
+        raise unsupported(name, f"tools of type {tool.get('type')!r:.200} are not supported here, only functions")
+    if not isinstance(tool.get("name"), str):
+        raise invalid(name, tool, _TOOL_SHAPE)
+    for key, value in tool.items():
+        if key not in (*_TOOL_FIELDS, "type", "strict") and value not in (None, False):
+            raise unsupported(f"{name}.{key}", f"{name}.{key}={value!r:.200} is not supported here")
+    return {"type": "function", "function": {key: tool[key] for key in _TOOL_FIELDS if tool.get(key) is not None}}
+
+
+def _asks_for_json(fields: Fields) -> bool:
+    value = fields.get("text", {}).get("format") or {"type": "text"}
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind not in _FORMATS:
+        raise invalid("text.format.type", kind, f"one of {', '.join(_FORMATS)}")
+    for key, shape in (("name", str), ("schema", dict)) if kind == "json_schema" else ():
+        if not isinstance(value.get(key), shape):
+            raise invalid(f"text.format.{key}", value.get(key), "a string" if shape is str else "an object")
+    return bool(kind != "text")
+
+
+def _echo(fields: Fields) -> dict[str, Any]:
+    function = {"description": None, "parameters": None, "strict": None}
+    return {
+        "model": get(fields, "model", str, "a string", ""),
+        "instructions": fields.get("instructions"),
+        "previous_response_id": fields.get("previous_response_id"),
+        "tools": [{**function, **tool} for tool in fields.get("tools", [])],
+        "tool_choice": fields.get("tool_choice", "auto"),
+        "parallel_tool_calls": fields.get("parallel_tool_calls", True),
+        "text": {"format": fields.get("text", {}).get("format") or {"type": "text"}},
+        "reasoning": {"effort": None, "summary": None},
+        "max_output_tokens": fields.get("max_output_tokens"),
+        "temperature": fields.get("temperature"),
+        "top_p": fields.get("top_p"),
+        "truncation": "disabled",
+        "background": False,
+        "store": fields.get("store", True),
+        "metadata": get(fields, "metadata", dict, "an object", {}),
+        "user": fields.get("user"),
+    }

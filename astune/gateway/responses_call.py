@@ -1,0 +1,100 @@
+"""A request to `/v1/responses` as it was read, the response to it, and what is kept for later ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+from astune.context_tracker.tracker import ChatAnswer, ChatRequest
+from astune.gateway.call import Pieces
+from astune.gateway.responses_items import Item, Message, answer_number, output_items
+from astune.gateway.responses_stream import stream_events
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What an endpoint keeps of its stored responses until its episode is over: by the id of a response the
+    conversation up to its answer, without instructions, and the items of the answers by their ids."""
+
+    conversations: dict[str, tuple[Message, ...]] = field(default_factory=dict)
+    items: dict[str, Item] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ResponseCall:
+    """A parsed request. `conversation` is what it asks to be continued, and `echo` what a response repeats of it."""
+
+    request: ChatRequest
+    conversation: tuple[Message, ...]
+    stream: bool
+    store: bool
+    logprobs: bool
+    parallel_tool_calls: bool
+    echo: Mapping[str, Any]
+    memory: Memory
+    n: int = 1
+
+    def body(self, answers: Sequence[ChatAnswer], pieces: Pieces) -> dict[str, Any]:
+        """The response; it is remembered if the request says so."""
+        (answer,) = answers
+        message, number = self._message(answer), answer_number(answer)
+        truncated = answer.finish_reason == "length"
+        logprobs = _logprobs(answer, pieces) if self.logprobs else []
+        output = output_items(message, number, truncated=truncated, logprobs=logprobs)
+        if self.store:
+            self.memory.conversations[f"resp_{number}"] = (*self.conversation, message)
+            self.memory.items.update((item["id"], item) for item in output)
+        now = int(time.time())
+        return {
+            "id": f"resp_{number}",
+            "object": "response",
+            "created_at": now,
+            "completed_at": None if truncated else now,
+            "status": "incomplete" if truncated else "completed",
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if truncated else None,
+            **self.echo,
+            "output": output,
+            "usage": _usage(answer, pieces),
+        }
+
+    def events(self, answers: Sequence[ChatAnswer], pieces: Pieces) -> Iterator[str]:
+        return stream_events(self.body(answers, pieces))
+
+    def _message(self, answer: ChatAnswer) -> Message:
+        calls = answer.message.get("tool_calls")
+        if self.parallel_tool_calls or not calls:
+            return answer.message
+        return {**answer.message, "tool_calls": calls[:1]}
+
+
+def _logprobs(answer: ChatAnswer, pieces: Pieces) -> list[dict[str, Any]]:
+    return [
+        {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
+        for text, logprob in zip(pieces(answer.turn.output_ids), answer.turn.logprobs, strict=True)
+    ]
+
+
+def _usage(answer: ChatAnswer, pieces: Pieces) -> dict[str, Any]:
+    return {
+        "input_tokens": answer.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": answer.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": _reasoning_tokens(answer, pieces)},
+        "total_tokens": answer.prompt_tokens + answer.completion_tokens,
+    }
+
+
+def _reasoning_tokens(answer: ChatAnswer, pieces: Pieces) -> int:
+    """The sampled tokens that are part of the text of the reasoning, without the marks around it."""
+    reasoning = answer.message.get("reasoning_content")
+    if not reasoning:
+        return 0
+    tokens = pieces(answer.turn.output_ids)
+    start = "".join(tokens).find(reasoning)
+    ends = list(accumulate(map(len, tokens)))
+    inside = [end > start and end - len(text) < start + len(reasoning) for text, end in zip(tokens, ends, strict=True)]
+    return sum(inside) if start >= 0 else 0
