@@ -1,4 +1,4 @@
-"""The web app: `/{token}/v1/chat/completions`, `/{token}/v1/completions` and `/{token}/v1/models`.
+"""The web app: `/{token}/v1/` with `chat/completions`, `responses`, `completions` and `models`.
 
 One app serves all episodes of a process, whether called in process (`client`) or over HTTP (`server`). The token
 names the episode and the agent, and cannot be guessed.
@@ -11,7 +11,7 @@ import functools
 import json
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from starlette.applications import Starlette
@@ -26,23 +26,26 @@ from astune.gateway.call import Call, Pieces, to_json
 from astune.gateway.chat_completions import parse_chat_completion
 from astune.gateway.completions import parse_completion
 from astune.gateway.errors import ApiError, api_error, episode_over
+from astune.gateway.responses import parse_response
+from astune.gateway.responses_call import Memory
 
 # OpenAI's clients repeat a failed request, unless told not to; a repeated call would be a second turn.
 _ERROR_HEADERS = {"x-should-retry": "false"}
 
 Choices = Callable[[ChatRequest, int], Awaitable[Sequence[ChatAnswer]]]
-Parse = Callable[[object], Call]
+Parse = Callable[[object, Memory], Call]
 
 
 @dataclass(frozen=True)
 class Endpoint:
     """Where the calls of one agent of one episode go. `choices(request, n)` runs on `loop`, whichever thread the
-    call comes from; cancelling `answers` cancels it."""
+    call comes from; cancelling `answers` cancels it. `memory` holds the responses that later ones may continue."""
 
     model: str
     choices: Choices
     pieces: Pieces
     loop: asyncio.AbstractEventLoop
+    memory: Memory = field(default_factory=Memory)
 
     async def answers(self, request: ChatRequest, n: int) -> Sequence[ChatAnswer]:
         if asyncio.get_running_loop() is self.loop:
@@ -67,8 +70,9 @@ class OpenAIApp:
         self._endpoints: dict[str, Endpoint] = {}
         self.asgi = Starlette(
             routes=[
-                self._route("chat/completions", parse_chat_completion),
-                self._route("completions", parse_completion),
+                self._route("chat/completions", lambda body, _: parse_chat_completion(body)),
+                self._route("responses", parse_response),
+                self._route("completions", lambda body, _: parse_completion(body)),
                 Route("/{token}/v1/models", self._models, methods=["GET"]),
             ],
             exception_handlers={ApiError: _error_response, HTTPException: _http_error_response},
@@ -105,7 +109,7 @@ class OpenAIApp:
 
     async def _answer(self, request: Request, parse: Parse) -> Response:
         endpoint = self._endpoint(request)
-        call = parse(_from_json(await request.body()))
+        call = parse(_from_json(await request.body()), endpoint.memory)
         asked = call.request
         if request.headers.get("x-stainless-retry-count", "0") != "0":
             asked = replace(asked, retry=True)
