@@ -1,22 +1,27 @@
 """Why a prompt does not go on from an earlier call: the labels of forks, in one table.
 
-    cause                       what the agent, the template or the run did             set by
-    reasoning_stripped          the template dropped reasoning that was sampled         the prompt builder
-    tools_changed               the conversation goes on with other tools               the prompt builder
-    system_changed              only the system message is another one                  the prompt builder
-    history_edited              an earlier message is another one, or an answer in      the prompt builder
-                                the history was never sampled in this place
-    truncated                   the oldest messages are gone, the rest goes on          the prompt builder
-    compacted                   earlier messages were replaced by fewer others          the prompt builder
-    template_not_append_only    the template writes earlier messages differently now    the prompt builder
-    new_conversation            shares at most the system message with earlier calls    the prompt builder
-    branch                      an earlier point is continued once more                 the merge
-    best_of_n                   one request asked for several answers                   the tracker
-    retry                       the same request was sent again after an answer         the tracker
-    other_agent                 an agent begins with tokens that another one has        the merge
+cause                       what the agent, the template or the run did             set by
+reasoning_stripped          the template dropped reasoning that was sampled         the prompt builder
+tools_changed               the conversation goes on with other tools               the prompt builder
+system_changed              only the system message is another one                  the prompt builder
+history_edited              an earlier message is another one, or an answer in      the prompt builder
+                            the history was never sampled in this place
+truncated                   the oldest messages are gone, the rest goes on          the prompt builder
+compacted                   earlier messages were replaced by fewer others          the prompt builder
+template_not_append_only    the template writes earlier messages differently now    the prompt builder
+new_conversation            shares at most the system message with earlier calls    the prompt builder
+branch                      an earlier point is continued once more                 the merge
+best_of_n                   one request asked for several answers                   the tracker
+retry                       the same request was sent again after an answer         the tracker
+retokenized                 an engine elsewhere tokenized what was sampled anew    the tracker
+other_agent                 an agent begins with tokens that another one has        the merge
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+from astune.context_tracker.messages import Meaning
 
 REASONING_STRIPPED = "reasoning_stripped"
 """The template drops reasoning that was sampled, or the agent's history has it no more and the template writes what
@@ -55,5 +60,50 @@ BEST_OF_N = "best_of_n"
 RETRY = "retry"
 """The agent sent the request of an earlier call again: its first answer was lost or not wanted."""
 
+RETOKENIZED = "retokenized"
+"""The engine is a chat API (`astune.rollout.auxiliary_models`) that tokenizes the conversation anew, and writes what it
+sampled, or what stood before it, in other tokens now."""
+
 OTHER_AGENT = "other_agent"
 """Another agent of the episode begins with the same tokens, and nothing of its own goes before."""
+
+_SYSTEM_ROLES = ("system", "developer")
+
+
+def without_system(conversation: Sequence[Meaning]) -> Sequence[Meaning]:
+    """The conversation after the system messages at its start."""
+    lead = next((i for i, message in enumerate(conversation) if message[0] not in _SYSTEM_ROLES), len(conversation))
+    return conversation[lead:]
+
+
+def shared_start(left: Sequence[Meaning], right: Sequence[Meaning]) -> int:
+    """How many messages both begin with."""
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((i for i, (one, other) in pairs if one != other), min(len(left), len(right)))
+
+
+def cause_of(earlier: Sequence[Meaning], now: Sequence[Meaning]) -> str:
+    """What was done to the conversation `earlier` so that `now` came of it; `now` does not go on from it.
+
+    earlier  s a b c d e        s: system message, the letters: the others
+    now      S a b c d e f      system_changed
+             s c d e f          truncated: what is kept follows on nothing new
+             s X c d e f        compacted: fewer others stand where a b was
+             s a X c d e f      history_edited: as many or more
+             s x y              new_conversation
+    """
+    before, after = without_system(earlier), without_system(now)
+    head = shared_start(before, after)
+    if not any(message[0] == "assistant" for message in after[head:]):
+        other_system = earlier[: len(earlier) - len(before)] != now[: len(now) - len(after)]
+        return NEW_CONVERSATION if not head else SYSTEM_CHANGED if other_system else HISTORY_EDITED
+    last_places = {message: place for place, message in enumerate(before[head:], start=head)}
+    end = next((i for i in range(len(after) - 1, head - 1, -1) if after[i] in last_places), None)
+    if end is None:
+        return HISTORY_EDITED if head else NEW_CONVERSATION
+    place = last_places[after[end]]
+    kept = shared_start(before[head : place + 1][::-1], after[head : end + 1][::-1])
+    removed, put_in = place + 1 - head - kept, end + 1 - head - kept
+    if any(message[0] == "assistant" for message in after[end + 1 :]) or put_in >= removed:
+        return HISTORY_EDITED
+    return COMPACTED if put_in else TRUNCATED

@@ -6,7 +6,6 @@ The model's reasoning is `reasoning_content` (also read: `reasoning` and `thinki
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,8 +32,8 @@ def content_text(message: Mapping[str, Any]) -> str:
 
 
 def reasoning_of(message: Mapping[str, Any]) -> str | None:
-    """The reasoning that came with a message, None if there is none."""
-    return next((message[key] for key in _REASONING_KEYS if message.get(key) is not None), None)
+    """The reasoning that came with a message as text, None if there is none."""
+    return next((message[key] for key in _REASONING_KEYS if isinstance(message.get(key), str)), None)
 
 
 def parse_arguments(text: Any) -> dict[str, Any] | None:
@@ -97,24 +96,42 @@ def _number(text: str) -> float | int:
     return int(number) if number.is_integer() else number
 
 
-def _meaning(message: Mapping[str, Any]) -> list[Any]:
-    calls = [
-        [call.get("id"), call["function"].get("name"), _meaning_of_arguments(call["function"].get("arguments"))]
-        for call in message.get("tool_calls") or ()
-    ]
-    return [message.get("role"), content_text(message), calls, message.get("tool_call_id")]
+Meaning = tuple[Any, ...]
+"""What one message says; the first entry is its role. Equal meanings are written alike by every template."""
 
 
-def prefix_keys(messages: Sequence[Mapping[str, Any]]) -> list[bytes]:
-    """One key for every non-empty prefix of a conversation; equal keys mean equal conversations.
+def meaning(messages: Sequence[Mapping[str, Any]], index: int) -> Meaning:
+    """What message `index` of a conversation says: role, text, tool calls, and which call a result answers.
 
-    Counted: role, text, tool calls (id, name, arguments as JSON) and tool-call ids. Not counted: reasoning,
-    `name`, whether the content is a string or parts. Costs one pass over the text.
+    Not counted: `name`, keys that clients add (`refusal`, `annotations`, ...), whether text comes as a string, as
+    parts or as None, how arguments are laid out, and reasoning, which agents drop (see `same_reasoning`). Tool-call
+    ids count by what they point at: `("tool", "42", (), (1, 0))` answers the first call of the message before. So
+    ids that a framework rewrites in call and result alike change nothing.
     """
-    keys = []
-    key = b""
-    for message in messages:
-        meaning = json.dumps(_meaning(message), ensure_ascii=True).encode()
-        key = hashlib.blake2b(key + meaning, digest_size=16).digest()
-        keys.append(key)
-    return keys
+    message = messages[index]
+    calls = tuple(
+        (call["function"].get("name"), _meaning_of_arguments(call["function"].get("arguments")))
+        for call in message.get("tool_calls") or ()
+    )
+    return message.get("role"), content_text(message), calls, answered_call(messages, index)
+
+
+def answered_call(messages: Sequence[Mapping[str, Any]], index: int) -> tuple[int, int] | str | None:
+    """How many messages before `index` the call is that it answers, and the place of that call in its message.
+
+    The id itself if no message before has such a call, None if the message answers none.
+    """
+    wanted: str | None = messages[index].get("tool_call_id")
+    if wanted is None:
+        return None
+    for place in range(index - 1, -1, -1):
+        for number, call in enumerate(messages[place].get("tool_calls") or ()):
+            if call.get("id") == wanted:
+                return index - place, number
+    return wanted
+
+
+def same_reasoning(sent: Mapping[str, Any], sampled: Mapping[str, Any]) -> bool:
+    """Whether the agent sends a message's reasoning as it was, or dropped it."""
+    reasoning = reasoning_of(sent)
+    return not reasoning or reasoning.strip() == (reasoning_of(sampled) or "").strip()

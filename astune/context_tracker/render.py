@@ -8,190 +8,167 @@ So the new prompt is the old tokens plus the tokens of what the template writes 
     sampled   Hello<|im_end|>
     rest      \n<|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant\n     only this is tokenized
 
-It works from renderings, for any template. Where the template writes the earlier part differently now (Qwen3
-drops reasoning once a new user message comes), the whole is rendered anew, and the prompt says why.
+It works from renderings, for any template. Where the template writes an earlier part differently now (Qwen3 drops
+reasoning once a new user message comes) or the agent changed its history, the prompt is built anew from there, and
+says why. Answers after that place which the template still writes as they were sampled keep their tokens.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from astune.context_tracker.chat_format import ChatFormat
-from astune.context_tracker.messages import prefix_keys, reasoning_of, same_arguments
-from astune.context_tracker.tool_calls import ParsedMessage
+from astune.context_tracker.conversations import Conversations, Match
+from astune.context_tracker.forks import REASONING_STRIPPED, TEMPLATE_NOT_APPEND_ONLY, TOOLS_CHANGED
+from astune.context_tracker.written import Answer, Beginnings, Call, Message, Text, windows
 from astune.token_ids import TokenIds
 
-REASONING_STRIPPED = "reasoning_stripped"
-TOOLS_CHANGED = "tools_changed"
-HISTORY_EDITED = "history_edited"
-NOT_APPEND_ONLY = "template_not_append_only"
-
-Message = Mapping[str, Any]
+_ENDING = 200
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prompt:
-    """Token ids to send, and why they do not extend an earlier conversation.
+    """Token ids to send, and why they do not go on from the agent's closest earlier call.
 
-    `fork` is None for the first prompt and for a pure extension, else
-    - "reasoning_stripped": the template drops reasoning that was sampled;
-    - "tools_changed": the conversation goes on with other tools;
-    - "history_edited": the history holds an assistant message that was not sampled in this place;
-    - "template_not_append_only": the template writes earlier messages differently now.
+    Where they do, `ids` is that call's rope extended: its `Prompt.ids`, its output ids, the new ids. `fork` is None
+    for an agent's first prompt and for one that goes on from an earlier point, else one of `forks`. `answer_start` is
+    the text at the end of `ids` that the answer was made to begin with.
 
-    The other fields are what `PromptBuilder.record` needs: the messages as they were rendered (dropped
-    reasoning put back), the template's own text of them, and the text of `ids`.
+    The other fields are what `PromptBuilder.record` needs: the template's text, and the request beside what is known;
+    None for a raw text.
     """
 
     ids: TokenIds
     fork: str | None
-    messages: tuple[Message, ...] = field(repr=False)
-    tools: tuple[Message, ...] = field(repr=False)
-    rendering: str = field(repr=False)
-    text: str = field(repr=False)
+    answer_start: str = ""
+    start_ids: tuple[int, ...] = field(default=(), repr=False)
+    rendering: Text = field(default_factory=lambda: Text(""), repr=False)
+    match: Match | None = field(default=None, repr=False)
 
-
-@dataclass(frozen=True)
-class _Conversation:
-    """A prompt and its sampled answer. `messages` ends with the answer; `text` is the text of `ids`."""
-
-    messages: tuple[Message, ...]
-    tools: str
-    rendering: str
-    answer: ParsedMessage
-    closed: bool
-    ids: TokenIds
-    text: str
+    @property
+    def ending(self) -> str:
+        """The last characters of its text, without `answer_start`: they tell whether reasoning was opened."""
+        return self.rendering.tail(_ENDING)
 
 
 class PromptBuilder:
-    """Builds prompts from earlier conversations of the same agent. Invariant: `prompt.ids` is what is to be sent.
+    """Builds prompts from earlier calls of the same agent. Invariant: `prompt.ids` is what is to be sent.
 
-    prompt = builder.build("solver", messages, tools)
-    output_ids = sample(prompt.ids)
-    builder.record("solver", prompt, output_ids, answer_message)
+        prompt = builder.build("solver", messages, tools)
+        output_ids = sample(prompt.ids)
+        builder.record("solver", prompt, output_ids, answer_message)
+
+    Memory is linear in the distinct messages and tokens; a call costs one rendering, plain comparisons, and the
+    tokenizing of what is new.
     """
 
     def __init__(self, chat_format: ChatFormat) -> None:
         self._format = chat_format
-        self._conversations: dict[str, dict[bytes, list[_Conversation]]] = {}
+        self._conversations: dict[str, Conversations] = {}
+        self._texts: dict[str, list[Call]] = {}
 
-    def record(self, agent: str, prompt: Prompt, output_ids: Sequence[int], answer: Message) -> None:
-        """Remember that `output_ids` was sampled after `prompt` and given to the agent as `answer`."""
-        messages = (*prompt.messages, answer)
-        conversation = _Conversation(
-            messages=messages,
-            tools=_tools_key(prompt.tools),
-            rendering=prompt.rendering,
-            answer=self._format.parse(output_ids, prompt.tools),
-            closed=bool(output_ids) and output_ids[-1] in self._format.stop_token_ids,
-            ids=prompt.ids + output_ids,
-            text=prompt.text + self._format.decode(output_ids),
+    def build(
+        self, agent: str, messages: Sequence[Message], tools: Sequence[Message] = (), *, answer_start: str = ""
+    ) -> Prompt:
+        """The prompt for `messages`, of the tokens of earlier calls wherever the template writes the same.
+
+        Earlier messages are compared in meaning (see `messages.meaning`); reasoning that the agent dropped is put
+        back, so that the template decides whether it stays.
+        """
+        match = self._conversations.get(agent, Conversations()).match(messages, tools)
+        rendering = self._format.render(match.messages, match.tools)
+        place, base, position = self._longest_written(match, rendering)
+        later = {index: Answer(self._format, call) for index, call in match.calls.items() if index > place}
+        around = windows(self._format, match.messages, match.tools, rendering) if later else {}
+        new: list[int] = []
+        for index, answer in sorted(later.items()):
+            found = _place_of(answer, rendering, *around[index]) if index in around else None
+            if found is not None and found[0] >= position:
+                new += self._format.encode(rendering[position : found[0]])
+                new += answer.call.answer_ids()
+                position = found[1]
+        new += self._format.encode(rendering[position:])
+        start_ids = tuple(self._format.encode(answer_start))
+        return Prompt(
+            ids=TokenIds([*new, *start_ids], before=None if base is None else base.ids),
+            fork=_fork(match, rendering, place, later, around),
+            answer_start=answer_start,
+            start_ids=start_ids,
+            rendering=Text(rendering) if base is None else Text(rendering[len(base.rendering) :], base.rendering),
+            match=match,
         )
-        self._conversations.setdefault(agent, {}).setdefault(prefix_keys(messages)[-1], []).append(conversation)
 
-    def build(self, agent: str, messages: Sequence[Message], tools: Sequence[Message] = ()) -> Prompt:
-        """The prompt for `messages`, from the longest earlier conversation with equal tools that they continue.
+    def build_text(self, agent: str, text: str | Sequence[int]) -> Prompt:
+        """The prompt for a raw text, without a template: the ids of the longest earlier raw text and answer of the
+        agent that `text` goes on from, and the tokens of the rest. Token ids are taken as they are.
 
-        Earlier messages are compared in meaning (see `messages.prefix_keys`); reasoning that the agent
-        dropped is put back, so that the template decides whether it stays.
+        Text that goes on without the end token that was sampled goes on from the ids before that token.
         """
-        tools_key = _tools_key(tools)
-        known: tuple[Message, ...] = ()
-        base = None
-        for conversation in self._continued(agent, messages):
-            known = known or conversation.messages
-            if conversation.tools == tools_key:
-                base = conversation
-                break
-        full = (*known, *messages[len(known) :])
-        rendering = self._format.render(full, tools)
-        rest = None if base is None else self._rest(base, rendering, tools)
-        fork = None
-        if len(known) > (0 if base is None else len(base.messages)):
-            fork = TOOLS_CHANGED
-        elif base is not None and rest is None:
-            fork = self._cause(base, rendering, tools)
-        elif agent in self._conversations and any(message.get("role") == "assistant" for message in full[len(known) :]):
-            fork = HISTORY_EDITED
-        if base is None or rest is None:
-            ids, text = TokenIds(self._format.encode(rendering)), rendering
+        if not isinstance(text, str):
+            return Prompt(TokenIds(text), None, rendering=Text(self._format.decode(list(text))))
+        begins = Beginnings(text)
+        found: tuple[int, Call, int] | None = None
+        for call in self._texts.get(agent, ()):
+            if begins.has(call.rendering):
+                answer = Answer(self._format, call)
+                dropped = 0 if text.startswith(answer.text, len(call.rendering)) else 1
+                said = answer.text.removesuffix(answer.stop or "") if dropped else answer.text
+                end = len(call.rendering) + len(said)
+                if text.startswith(said, len(call.rendering)) and (found is None or end >= found[0]):
+                    found = end, call, dropped
+        if found is None:
+            return Prompt(TokenIds(self._format.encode(text)), None, rendering=Text(text))
+        end, call, dropped = found
+        before = call.ids if not dropped else TokenIds(call.answer_ids()[:-1], before=call.ids.before)
+        rest = Text(text[len(call.rendering) :], call.rendering)
+        return Prompt(before + self._format.encode(text[end:]), None, rendering=rest)
+
+    def record(self, agent: str, prompt: Prompt, output_ids: Sequence[int], answer: Message | None) -> None:
+        """Remember that `output_ids` was sampled after `prompt` and given to the agent as the message `answer`, or as
+        text if that is None."""
+        ids = prompt.ids + output_ids
+        if prompt.match is None or answer is None:
+            self._texts.setdefault(agent, []).append(Call(prompt.rendering, (), ids))
         else:
-            ids, text = base.ids + self._format.encode(rest), base.text + rest
-        return Prompt(ids, fork, full, tuple(tools), rendering, text)
+            call = Call(prompt.rendering, prompt.match.tools, ids, prompt.start_ids)
+            self._conversations.setdefault(agent, Conversations()).add(prompt.match, answer, call)
 
-    def _continued(self, agent: str, messages: Sequence[Message]) -> Iterator[_Conversation]:
-        """Earlier conversations that `messages` continues: longest first, newest first among equals."""
-        stored = self._conversations.get(agent, {})
-        for key in reversed(prefix_keys(messages)) if stored else ():
-            for conversation in reversed(stored.get(key, ())):
-                if all(map(_same_reasoning, messages, conversation.messages)):
-                    yield conversation
-
-    def _rest(self, base: _Conversation, rendering: str, tools: Sequence[Message]) -> str | None:
-        """What `rendering` holds after the answer of `base`; None if it does not hold the whole of `base`.
-
-        Either the exact text of what was sent and sampled is there, or the template's own text of the prompt
-        is there and the answer after it reads the same (arguments in another JSON layout, white space trimmed).
-        """
-        if rendering.startswith(base.text):
-            return rendering[len(base.text) :]
-        segment = self._answer_segment(base, rendering)
-        if segment is None or not _same_answer(self._format.parse_text(segment, tools), base.answer):
-            return None
-        close = self._format.close_token or ""
-        return rendering[len(base.rendering) + len(segment) + (len(close) if base.closed else 0) :]
-
-    def _answer_segment(self, base: _Conversation, rendering: str) -> str | None:
-        """The template's own text of the answer of `base`, up to the token that closes it."""
-        close = self._format.close_token
-        if close is None or not rendering.startswith(base.rendering):
-            return None
-        end = rendering.find(close, len(base.rendering))
-        return None if end < 0 else rendering[len(base.rendering) : end]
-
-    def _cause(self, base: _Conversation, rendering: str, tools: Sequence[Message]) -> str:
-        """Why `rendering` does not extend `base`."""
-        segment = self._answer_segment(base, rendering)
-        if segment is not None:
-            lost = base.answer.reasoning is not None and self._format.parse_text(segment, tools).reasoning is None
-            return REASONING_STRIPPED if lost else NOT_APPEND_ONLY
-        place = _first_difference(base.rendering, rendering)
-        opening = "<think>"  # the texts may share its first characters, as in "<think>" and "<tool_call>"
-        starts = range(max(0, place - len(opening) + 1), place + 1)
-        return REASONING_STRIPPED if any(base.rendering.startswith(opening, i) for i in starts) else NOT_APPEND_ONLY
+    def _longest_written(self, match: Match, rendering: str) -> tuple[int, Call | None, int]:
+        """The last answer up to which `rendering` is what was sent and sampled: its index (-1 if there is none), its
+        call, and where the rendering goes on after it."""
+        begins = Beginnings(rendering)
+        for index, call in sorted(match.calls.items(), reverse=True):
+            if begins.has(call.rendering):
+                end = Answer(self._format, call).end_in(rendering, len(call.rendering), len(rendering))
+                if end is not None:
+                    return index, call, end
+        return -1, None, 0
 
 
-def _tools_key(tools: Sequence[Message]) -> str:
-    """Equal for tools that every template writes equally."""
-    return json.dumps(list(tools))
+def _place_of(answer: Answer, rendering: str, start: int, stop: int) -> tuple[int, int] | None:
+    """Where a rendering has the answer as it was sampled, after what it was sampled after; None if it has not."""
+    begin = answer.start_in(rendering, start, stop)
+    end = None if begin is None else answer.end_in(rendering, begin, stop)
+    return None if begin is None or end is None else (begin, end)
 
 
-def _same_reasoning(sent: Message, sampled: Message) -> bool:
-    """Whether the agent kept the reasoning as it was, or dropped it."""
-    reasoning = reasoning_of(sent)
-    return not reasoning or reasoning.strip() == (reasoning_of(sampled) or "").strip()
-
-
-def _same_answer(written: ParsedMessage, sampled: ParsedMessage) -> bool:
-    """Whether the template's text of an answer says what was sampled; an empty reasoning block counts as one."""
-    if (written.reasoning is None) != (sampled.reasoning is None) or len(written.tool_calls) != len(sampled.tool_calls):
-        return False
-    calls = zip(written.tool_calls, sampled.tool_calls, strict=True)
-    return (
-        (written.content or "").strip() == (sampled.content or "").strip()
-        and (written.reasoning or "").strip() == (sampled.reasoning or "").strip()
-        and all(left.name == right.name and same_arguments(left.arguments, right.arguments) for left, right in calls)
-    )
-
-
-def _first_difference(left: str, right: str) -> int:
-    """The length of the longest common prefix, by bisection."""
-    low, high = 0, min(len(left), len(right))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if left[low:middle] == right[low:middle] else (low, middle - 1)
-    return low
+def _fork(
+    match: Match, rendering: str, place: int, later: dict[int, Answer], around: dict[int, tuple[int, int]]
+) -> str | None:
+    """Why the prompt does not go on from the last call that its messages go on from; `place` is the answer up to
+    which it does, `later` are the answers after that."""
+    last = max((index for index, said in enumerate(match.meanings) if said[0] == "assistant"), default=-1)
+    if place == last >= 0:
+        return None
+    if match.change is not None:
+        return match.change
+    if not later:
+        others = not match.calls and match.request is not None and match.request.tools != match.tools
+        return TOOLS_CHANGED if others else None
+    if later[max(later)].call.tools != match.tools:
+        return TOOLS_CHANGED
+    whole = (0, len(rendering))
+    if any(answer.lost_reasoning(rendering[slice(*around.get(index, whole))]) for index, answer in later.items()):
+        return REASONING_STRIPPED
+    return TEMPLATE_NOT_APPEND_ONLY

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from astune.context_tracker.chat_format import ChatFormat
-from astune.context_tracker.messages import prefix_keys
+from astune.context_tracker.messages import meaning
 from astune.context_tracker.render import PromptBuilder
 
 USER = {"role": "user", "content": "What is 6 times 7?"}
@@ -95,7 +95,6 @@ def test_an_answer_equal_in_meaning_keeps_its_tokens(request, fixture, change):
         lambda message: rewritten(message, content="Look. "),
         lambda message: rewritten(message, content="Looked."),
         lambda message: with_arguments(message, '{"x": 101}'),
-        lambda message: rewritten(message, tool_calls=[{**message["tool_calls"][0], "id": "other"}]),
         lambda message: rewritten(message, tool_calls=[]),
         lambda message: rewritten(message, reasoning_content="Another reason."),
     ],
@@ -173,12 +172,14 @@ def test_reasoning_cut_at_its_length_is_closed_by_the_template(qwen3):
     assert qwen3.decode(again.ids[len(prompt.ids) + len(ids) :]).startswith("\n</think>\n\n<|im_end|>\n")
 
 
-def test_other_tools_are_named_as_the_cause(chat_format):
-    builder, _, _, message = answered(chat_format, f"<think>\nHm.\n</think>\n\n{CALL}<|im_end|>", tools=TOOLS)
+def test_other_tools_are_named_as_the_cause_and_what_was_sampled_stays(chat_format):
+    builder, _, ids, message = answered(chat_format, f"<think>\nHm.\n</think>\n\n{CALL}<|im_end|>", tools=TOOLS)
     messages = [USER, without_reasoning(message), tool_result()]
     again = builder.build("a", messages, ())
     assert again.fork == "tools_changed"
-    assert list(again.ids) == chat_format.encode(chat_format.render([USER, message, tool_result()]))
+    before, after = chat_format.render([USER]), chat_format.render([USER, message, tool_result()])
+    rest = after[after.index("<|im_end|>", len(before)) + len("<|im_end|>") :]
+    assert list(again.ids) == [*chat_format.encode(before), *ids, *chat_format.encode(rest)]
 
 
 def test_a_template_that_rewrites_history_is_named_as_the_cause(write_dir):
@@ -264,7 +265,7 @@ def test_a_history_that_begins_with_a_malformed_call_is_kept(chat_format):
     assert again.ids[: len(prompt.ids) + len(ids)] == (*prompt.ids, *ids)
 
 
-def test_prefix_keys_tell_conversations_apart_by_every_counted_part():
+def test_meanings_tell_messages_apart_by_every_counted_part():
     base = {
         "role": "assistant",
         "content": "x",
@@ -277,7 +278,5 @@ def test_prefix_keys_tell_conversations_apart_by_every_counted_part():
         {**base, "tool_call_id": "1"},
         with_arguments(base, "{"),
     ]
-    keys = [prefix_keys([each])[-1] for each in (base, *others)]
-    assert len(set(keys)) == len(keys)
-    assert prefix_keys([base, USER])[0] == keys[0]
-    assert prefix_keys([base, USER])[1] != prefix_keys([USER, USER])[1]
+    said = {meaning([each], 0) for each in (base, *others)}
+    assert len(said) == len(others) + 1

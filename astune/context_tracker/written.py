@@ -1,0 +1,197 @@
+"""Sampled answers beside what a chat template writes of them: where, and whether it still says the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.messages import content_text, same_arguments
+from astune.context_tracker.tool_calls import ParsedMessage
+from astune.token_ids import TokenIds
+
+Message = Mapping[str, Any]
+_TAIL = 200
+"""Characters of a prompt's end that tell where an answer begins."""
+_CLOSINGS_TRIED = 4
+"""An answer may itself hold the text of a closing token; so many are looked at for its end."""
+_FIRST_MARK = 0xF0000
+"""Marks are characters of a private plane of Unicode, one for each message."""
+_MARKS = re.compile("[\U000f0000-\U000ffffd]")
+
+
+class Text:
+    """A text that shares the beginning with the one it goes on from, as `TokenIds` does."""
+
+    __slots__ = ("before", "own", "start")
+
+    def __init__(self, own: str, before: Text | None = None) -> None:
+        self.before = before
+        self.own = own
+        self.start = 0 if before is None else len(before)
+
+    def __len__(self) -> int:
+        return self.start + len(self.own)
+
+    def tail(self, size: int) -> str:
+        """The last `size` characters, or all there are."""
+        text, link = self.own, self.before
+        while link is not None and len(text) < size:
+            text, link = link.own + text, link.before
+        return text[-size:]
+
+
+class Beginnings:
+    """Which texts a rendering begins with; what they share is compared once."""
+
+    def __init__(self, rendering: str) -> None:
+        self._rendering = rendering
+        self._found: dict[int, bool] = {}
+
+    def has(self, text: Text) -> bool:
+        links = []
+        link: Text | None = text
+        while link is not None and id(link) not in self._found:
+            links.append(link)
+            link = link.before
+        good = link is None or self._found[id(link)]
+        for link in reversed(links):
+            good = good and self._rendering.startswith(link.own, link.start)
+            self._found[id(link)] = good
+        return good
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One sampled answer: the template's text of its prompt, and the tokens of both.
+
+    `ids` is the prompt's rope and the sampled ids as its last link: what later prompts extend. `start_ids` are the
+    tokens at the end of the prompt that the answer was made to begin with.
+    """
+
+    rendering: Text
+    tools: tuple[Message, ...]
+    ids: TokenIds
+    start_ids: tuple[int, ...] = ()
+
+    def answer_ids(self) -> tuple[int, ...]:
+        """The forced start and the sampled ids."""
+        return (*self.start_ids, *memoryview(self.ids.own).cast("i").tolist())
+
+
+class Answer:
+    """A sampled answer as text: what it is compared by. Made when it is needed, not kept."""
+
+    def __init__(self, chat_format: ChatFormat, call: Call) -> None:
+        self._format = chat_format
+        self.call = call
+        ids = call.answer_ids()
+        self.text = chat_format.decode(ids)
+        ended = len(ids) > len(call.start_ids) and ids[-1] in chat_format.stop_token_ids
+        self.stop = chat_format.decode(ids[-1:]) if ended else None
+        """The text of the token that ended it, None if it was cut."""
+        self._prompt = call.rendering.tail(_TAIL)
+        self.said = self._parsed(self.text.removesuffix(self.stop or ""))
+
+    def _parsed(self, text: str) -> ParsedMessage:
+        return self._format.parse_text(text, self.call.tools, prompt=self._prompt)
+
+    def start_in(self, rendering: str, start: int, stop: int) -> int | None:
+        """Where in `rendering[start:stop]` the text ends that stood before it when it was sampled."""
+        place = rendering.rfind(self._prompt[-1], start, stop)
+        while place >= 0:
+            if self._prompt.endswith(rendering[max(start, place + 1 - _TAIL) : place + 1]):
+                return place + 1
+            place = rendering.rfind(self._prompt[-1], start, place)
+        return None
+
+    def end_in(self, rendering: str, start: int, stop: int) -> int | None:
+        """Where the rendering goes on after the answer at `start`; None if it is not written there as it was sampled.
+
+        Written as sampled is the exact text, or the template's own of it that reads the same: arguments in another
+        JSON layout, white space trimmed. The token that ended the answer stands for the template's closing token.
+        """
+        if rendering.startswith(self.text, start):
+            return start + len(self.text)
+        search = start
+        for _ in range(_CLOSINGS_TRIED):
+            found = self._format.find_closing(rendering, search)
+            if found is None or found[0] > stop:
+                break
+            place, mark = found
+            if _same(self._parsed(rendering[start:place]), self.said):
+                return self._after(place, mark)
+            search = place + len(mark)
+        return None
+
+    def _after(self, place: int, mark: str) -> int | None:
+        """Where the text after the answer begins, which the template ends at `place` with the token `mark`."""
+        opens_next = self._format.next_openings
+        if self.stop is None:
+            return place
+        if self.stop != mark and self.stop in opens_next:
+            return None  # the model began a message that is not the one that follows
+        return place if self.stop != mark and mark in opens_next else place + len(mark)
+
+    def lost_reasoning(self, written: str) -> bool:
+        """Whether `written`, what the template writes in the answer's place, has its reasoning no more."""
+        if self.said.reasoning is None:
+            return False
+        openings = self._format.reasoning_openings
+        return self.said.reasoning.strip() not in written or not any(opening in written for opening in openings)
+
+
+def _same(written: ParsedMessage, sampled: ParsedMessage) -> bool:
+    """Whether the template's text of an answer says what was sampled; an empty reasoning block counts as one."""
+    if (written.reasoning is None) != (sampled.reasoning is None) or len(written.tool_calls) != len(sampled.tool_calls):
+        return False
+    calls = zip(written.tool_calls, sampled.tool_calls, strict=True)
+    return (
+        (written.content or "").strip() == (sampled.content or "").strip()
+        and (written.reasoning or "").strip() == (sampled.reasoning or "").strip()
+        and all(left.name == right.name and same_arguments(left.arguments, right.arguments) for left, right in calls)
+    )
+
+
+def windows(
+    chat_format: ChatFormat, messages: Sequence[Message], tools: Sequence[Message], rendering: str
+) -> dict[int, tuple[int, int]]:
+    """For each assistant message, the stretch of `rendering` between the texts of the messages around it.
+
+    Found by rendering once more with marks around the text of every user and tool message. Empty where the
+    template does not simply write these texts: then it cannot be said what of the rendering is whose.
+    """
+    marked = [_marked(message, index) for index, message in enumerate(messages)]
+    with_marks = chat_format.render(marked, tools)
+    if _MARKS.sub("", with_marks) != rendering:
+        return {}
+    places: dict[int, list[int]] = {}
+    for count, mark in enumerate(_MARKS.finditer(with_marks)):
+        places.setdefault(ord(mark.group()) - _FIRST_MARK, []).append(mark.start() - count)
+    around = {index: found for index, found in places.items() if len(found) == 2}
+    stops = _next_ones(range(len(messages) - 1, -1, -1), {i: found[0] for i, found in around.items()}, len(rendering))
+    starts = _next_ones(range(len(messages)), {i: found[1] for i, found in around.items()}, 0)
+    assistants = [i for i, message in enumerate(messages) if message.get("role") == "assistant"]
+    return {i: (starts[i], stops[i]) for i in assistants if starts[i] <= stops[i]}
+
+
+def _marked(message: Message, index: int) -> Message:
+    """White space at the ends stays outside of the marks, where templates trim it."""
+    text = content_text(message)
+    inner = text.strip()
+    if message.get("role") not in ("user", "tool") or not inner:
+        return message
+    before, _, after = text.partition(inner)
+    mark = chr(_FIRST_MARK + index)
+    return {**message, "content": f"{before}{mark}{inner}{mark}{after}"}
+
+
+def _next_ones(order: Iterable[int], places: Mapping[int, int], default: int) -> dict[int, int]:
+    """For every index the place of the one that came last in this order."""
+    found = {}
+    for index in order:
+        default = places.get(index, default)
+        found[index] = default
+    return found
