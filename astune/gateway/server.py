@@ -13,18 +13,34 @@ import threading
 
 import uvicorn
 
+from astune.errors import RolloutError
 from astune.gateway.app import OpenAIApp, openai_app
+
+_BACKLOG = 2048
+"""Connections that may wait to be taken while the process is busy."""
 
 
 class HttpServer:
-    """`app` on a free port of the loopback interface. Connections are taken from the moment this returns."""
+    """`app` at an address, by default a free port of the loopback interface, which no other machine can reach.
+    Connections are taken from the moment this returns.
 
-    def __init__(self, app: OpenAIApp) -> None:
+    Whoever can reach another `host` can call the models of the episodes that run, if they know the token in the URL.
+
+    Raises:
+        RolloutError: the address cannot be used.
+    """
+
+    def __init__(self, app: OpenAIApp, *, host: str = "127.0.0.1", port: int = 0) -> None:
         # The protocol is named because asyncio turns Nagle's delay (40 ms an answer) off for such sockets only.
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        self._socket.bind(("127.0.0.1", 0))
-        self._socket.listen(1024)
-        self.origin = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind((host, port))
+        except OSError as error:
+            self._socket.close()
+            raise RolloutError(f"cannot serve at {host}:{port}: {error.strerror}") from error
+        self._socket.listen(_BACKLOG)
+        self.origin = f"http://{host}:{self._socket.getsockname()[1]}"
         config = uvicorn.Config(
             app.asgi, loop="asyncio", ws="none", lifespan="off", log_level="warning", access_log=False, log_config=None
         )
