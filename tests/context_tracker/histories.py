@@ -40,6 +40,7 @@ class Call:
     fork: str | None = None
     version: int = 0
     retry: bool = False
+    exact: bool = True
 
     @property
     def tokens(self) -> Tokens:
@@ -67,6 +68,10 @@ def edit(chance: Random, call: Call) -> Tokens:
     return (*call.tokens[:place], chance.randrange(3), *call.tokens[place + 1 :], *few(chance))
 
 
+def rephrase(chance: Random, call: Call) -> Tokens:
+    return edit(chance, replace(call, output=()))[: len(call.prompt)]
+
+
 def compact(chance: Random, call: Call) -> Tokens:
     return cut(chance, call.prompt) + few(chance) + call.tokens[chance.randint(0, len(call.tokens)) :]
 
@@ -84,7 +89,7 @@ def begin_anew(chance: Random, call: Call) -> Tokens:
 
 
 REWRITES: tuple[Callable[[Random, Call], Tokens], ...] = (
-    strip_reasoning, edit, compact, truncate, break_off, begin_anew,
+    strip_reasoning, edit, rephrase, compact, truncate, break_off, begin_anew,
 )  # fmt: skip
 
 
@@ -111,10 +116,11 @@ def next_call(chance: Random, agent: str, history: Sequence[Call]) -> Call:
         excluded=chance.choice([None, None, None, "frozen", "greedy"]),
         fork=chance.choice([None, None, "history_edited"]),
         version=chance.randrange(3),
+        exact=chance.randrange(8) > 0,
     )
     if number is None:
         return call
-    act = chance.choice(["append", "append", "append", "again", *REWRITES])
+    act = chance.choice(["append", "append", "append", "again", "again", *REWRITES])
     if act == "append":
         return replace(call, prompt=history[number].tokens + few(chance), base=number, whole=True)
     if act == "again":
@@ -140,6 +146,7 @@ def turn_of(call: Call, prompt_ids: Sequence[int]) -> Turn:
         finish_reason="stop",
         temperature=0.0 if call.excluded == "greedy" else 1.0,
         excluded=call.excluded,
+        exact=call.exact,
         fork=call.fork,
     )
 
@@ -178,8 +185,8 @@ def episode_of(name: str, forest: TurnForest, reward: float) -> Episode:
 def parents(history: Sequence[Call]) -> tuple[list[int | None], dict[int, int]]:
     """The call that each one continues, and for each call that is continued the first that does.
 
-    That is the agent's earlier call with the most tokens that the prompt begins with; of equal ones the latest that is
-    not continued yet, or else the latest.
+    That is the agent's earlier call with the most tokens that the prompt begins with, exact if this one is; of equal
+    ones the latest that is not continued yet, or else the latest.
     """
     found: list[int | None] = []
     first: dict[int, int] = {}
@@ -187,7 +194,8 @@ def parents(history: Sequence[Call]) -> tuple[list[int | None], dict[int, int]]:
         fits = [
             (len(other.tokens), earlier not in first, earlier)
             for earlier, other in enumerate(history[:number])
-            if other.agent == call.agent and call.prompt[: len(other.tokens)] == other.tokens
+            if (other.agent, other.exact) == (call.agent, call.exact)
+            and call.prompt[: len(other.tokens)] == other.tokens
         ]
         found.append(max(fits)[2] if fits else None)
         if fits:
