@@ -58,11 +58,10 @@ def synthetic(groups: int, repeat: int, prompt: int, answer: int) -> list[Sample
     for group in range(groups):
         question = some(prompt)
         for attempt in range(repeat):
-            mask = (False,) * prompt + (True,) * answer
-            span = Span(0, prompt, prompt + answer, 0, 1.0, True)
-            line = Timeline("agent", question + some(answer), mask, (-7.0,) * (prompt + answer), (span,))
+            span = Span(0, prompt, prompt + answer, 0, 1.0, True, (-7.0,) * answer)
+            line = Timeline("agent", question + some(answer), (span,))
             weight = 1 / (groups * repeat * answer)
-            samples.append(Sample(line, (attempt % 2 - 0.5,), weight, f"{group}", f"{group}/{attempt}"))
+            samples.append(Sample(line, (attempt % 2 - 0.5,), (weight,), f"{group}", f"{group}/{attempt}"))
     return samples
 
 
@@ -88,14 +87,14 @@ def padded_batches(samples: Sequence[Sample], most_tokens: int) -> Iterator[list
 
 def train_padded(model: Any, batch: Sequence[Sample]) -> None:
     """Adds the gradient of `-logprob x advantage`, which is that of the clipped ratio while the ratio is 1."""
-    rows = [torch.tensor(sample.timeline.token_ids) for sample in batch]
+    rows = [torch.tensor(list(sample.timeline.token_ids)) for sample in batch]
     ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
     mask = torch.zeros_like(ids, dtype=torch.bool)
     credit = torch.zeros(ids.shape)
     for number, sample in enumerate(batch):
-        for span, advantage in zip(sample.timeline.spans, sample.advantages, strict=True):
-            mask[number, span.start : span.stop] = span.trainable
-            credit[number, span.start : span.stop] = advantage * sample.weight
+        for span, advantage, weight in zip(sample.timeline.spans, sample.advantages, sample.weights, strict=True):
+            mask[number, span.start : span.stop] = weight > 0
+            credit[number, span.start : span.stop] = advantage * weight
     hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
     logprobs = torch.log_softmax(model.lm_head(hidden[:, :-1][mask[:, 1:]]), -1)
     (-(logprobs.gather(1, ids[mask][:, None])[:, 0] * credit[mask]).sum()).backward()

@@ -34,7 +34,7 @@ def receipt_view(metrics: Metrics) -> ReceiptView | None:
     if not receipt["sampled"]:
         return None
     tokens = {"trained": receipt["trained"], **receipt["dropped"]}
-    lines = [line for line in receipt_lines(receipt) if line[0] != "forks"]
+    lines = [line for line in receipt_lines(receipt) if line[0] not in ("tokens", "forks")]
     return ReceiptView(
         lines,
         _rows(tokens, receipt["sampled"], {"trained": "They carry loss.", **LEFT_OUT}),

@@ -16,7 +16,7 @@ from astune.backbone.debug.screen import user_traceback
 from astune.backbone.debug.showing_policy import ShowingPolicy
 from astune.config.load import load_config
 from astune.context_tracker.chat_format import ChatFormat
-from astune.errors import TaskError
+from astune.errors import InvariantError, TaskError
 from astune.monitor import read_episodes
 from astune.resources import tiny_model_dir
 from astune.testing.policies import ScriptedPolicy
@@ -144,6 +144,32 @@ def test_tasks_run_one_after_another_and_the_summary_has_them_all(conf):
         ["debug/b/0", "1"],
         ["debug/b/1", "1"],
     ]
+
+
+def test_attempts_at_one_task_are_compared_as_training_would(conf):
+    answers = [CALL, "The answer is 42.", "The answer is 43."]
+    _, text = debug(conf, answers, "astune.debug.num_repeat=2", "astune.algorithm.loss_aggregation=episode_mean")
+    table = text.partition("what a training step of these attempts alone would do")[2].partition("──")[0]
+    good, bad = [line.split() for line in table.strip().splitlines()[1:]]
+    assert good[:5] == ["debug/a/0", "1", "+1.000", "50.0", "%"]
+    assert bad[:5] == ["debug/a/1", "0", "-1.000", "50.0", "%"]
+    assert good[5] == good[6] and good[7] == "-"
+    alone = debug(conf, answers[:2])[1]
+    assert "what a training step" not in alone
+
+
+def test_the_reason_why_nothing_would_be_trained_is_named(conf):
+    _, text = debug(conf, ["42", "42"], "astune.debug.num_repeat=2")
+    assert "no_signal" in text.partition("what a training step")[2]
+    overrides = [f"astune.rollout.agentscope_learn_protocol={conf.parent}/agent.py:breaks", "astune.debug.num_repeat=2"]
+    _, text = debug(conf, ["42", "42"], *overrides)
+    assert "unjudged" in text.partition("what a training step")[2]
+
+
+def test_every_episode_is_checked_against_the_rules_of_the_tracker(conf, monkeypatch):
+    monkeypatch.setattr("astune.context_tracker.timeline.TurnForest.timelines", lambda forest: ())
+    with pytest.raises(InvariantError, match="turn 0 has 0 spans of its own"):
+        debug(conf, ["42"])
 
 
 def test_an_error_shows_the_users_lines_and_not_those_of_astune(conf):

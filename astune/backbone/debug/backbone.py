@@ -11,18 +11,20 @@ from typing import ClassVar
 
 from rich.console import Console
 
+from astune.algorithm import ADVANTAGES, AdvantageFunction, check_episode, check_step, to_samples
 from astune.backbone.debug.screen import Screen
 from astune.backbone.debug.showing_policy import ShowingPolicy
-from astune.backbone.parts import read_tasks, rollout_setup, sampling_for
+from astune.backbone.parts import read_tasks, rollout_setup, sampling_for, weighting_for
 from astune.config.load import LoadedConfig
 from astune.config.schema import AstuneConfig, Config
 from astune.context_tracker.chat_format import ChatFormat
 from astune.errors import TaskError
 from astune.monitor import EpisodeLog, RunDir
+from astune.plugins import load_plugin
 from astune.rollout.episode import run_episode
 from astune.rollout.group import episode_seed
 from astune.rollout.setup import RolloutSetup
-from astune.types import Episode, Policy, RunReport, Task
+from astune.types import Episode, Group, Policy, RunReport, Task
 
 NO_LIMIT = 7 * 24 * 3600.0
 """Seconds that no debugging session takes."""
@@ -49,7 +51,9 @@ class DebugBackbone:
     honours: ClassVar[frozenset[str]] = frozenset({"astune"})
     ignored_sections: ClassVar[frozenset[str]] = frozenset(
         {
-            "astune.algorithm",
+            "astune.algorithm.clip_high",
+            "astune.algorithm.clip_low",
+            "astune.algorithm.loss",
             "astune.evaluation",
             "astune.monitor",
             "astune.resume",
@@ -68,6 +72,7 @@ class DebugBackbone:
     def run(self, loaded: LoadedConfig) -> RunReport:
         config = _without_time_limits(loaded.config.astune)
         tasks = _tasks(config)
+        advantage = load_plugin(config.algorithm.advantage, kind="advantage", builtin=ADVANTAGES)
         policy, chat_format = self._make_policy(config)
         showing = ShowingPolicy(policy, chat_format, self._screen)
         setup = rollout_setup(config, showing, chat_format)
@@ -75,7 +80,7 @@ class DebugBackbone:
         self._screen.run_started(config, run_dir.path, len(tasks))
         finished = False
         with EpisodeLog(run_dir) as log, contextlib.suppress(KeyboardInterrupt, bdb.BdbQuit):
-            session = _Session(config, setup, showing, self._screen, log)
+            session = _Session(config, setup, showing, self._screen, log, advantage)
             asyncio.run(session.play(tasks))
             finished = True
         self._screen.run_finished(session.episodes)
@@ -85,22 +90,27 @@ class DebugBackbone:
 
 @dataclass
 class _Session:
-    """The episodes of one debug run. Each is kept as soon as it ends."""
+    """The episodes of one debug run. Each is checked and kept as soon as it ends."""
 
     config: AstuneConfig
     setup: RolloutSetup
     showing: ShowingPolicy
     screen: Screen
     log: EpisodeLog
+    advantage: AdvantageFunction
     episodes: list[Episode] = field(default_factory=list)
 
     async def play(self, tasks: Sequence[Task]) -> None:
-        """One after another. Raises `BdbQuit` if the user quit the debugger."""
+        """One after another. Raises `BdbQuit` if the user quit the debugger, `InvariantError` for a fault of ASTune."""
         for task in tasks:
-            for number in range(self.config.debug.num_repeat):
-                await self._attempt(task, f"debug/{task.task_id}/{number}")
+            names = [f"debug/{task.task_id}/{number}" for number in range(self.config.debug.num_repeat)]
+            group = Group(task, tuple([await self._attempt(task, name) for name in names]))
+            samples, receipt = to_samples([group], self.advantage, weighting_for(self.config))
+            check_step([group], samples, receipt)
+            if len(group.episodes) > 1:
+                self.screen.group_done(group, samples)
 
-    async def _attempt(self, task: Task, episode_id: str) -> None:
+    async def _attempt(self, task: Task, episode_id: str) -> Episode:
         self.screen.episode_started(episode_id, task)
         self.showing.episode_started()
         episode = await run_episode(
@@ -115,6 +125,8 @@ class _Session:
         self.episodes.append(episode)
         self.log.write(episode, step=0, phase="debug")
         self.screen.episode_done(episode)
+        check_episode(episode)
+        return episode
 
 
 def _tasks(config: AstuneConfig) -> list[Task]:

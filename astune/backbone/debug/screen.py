@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from rich.text import Text
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.chat_format import ParsedMessage
 from astune.resources import PACKAGE, tutorial_dir
-from astune.types import Episode, Generation, Task, Timeline
+from astune.types import Episode, Generation, Group, Sample, Task, Timeline
 
 MARKUP = r"<\|[^|<>]*\|>|</?(?:think|tools|tool_call|tool_response)>"
 """Text by which chat templates mark roles, reasoning and tools."""
@@ -74,6 +75,11 @@ class Screen:
         if episode.timelines:
             self._console.print(Padding(_timelines(episode.timelines), (1, 0, 0, 2), expand=False))
 
+    def group_done(self, group: Group, samples: Sequence[Sample]) -> None:
+        """What training would make of the attempts at one task."""
+        self._heading("group", "what a training step of these attempts alone would do")
+        self._console.print(Padding(_credit(group, samples), (0, 0, 0, 2), expand=False))
+
     def run_finished(self, episodes: Sequence[Episode]) -> None:
         self._console.print()
         self._console.rule(style="bold")
@@ -121,6 +127,49 @@ def _timelines(timelines: Sequence[Timeline]) -> Table:
         cells = (f"{len(line.spans)}", f"{len(line.token_ids):,}", f"{line.trained_tokens:,}")
         table.add_row(Text(line.agent), *cells, line.fork or "-")
     return table
+
+
+def _credit(group: Group, samples: Sequence[Sample]) -> Table:
+    """One line per attempt: its advantages (from least to greatest where turns differ), its part in the loss, and why
+    tokens have none."""
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
+    table.add_column("attempt", overflow="fold")
+    for name in ("reward", "advantage", "in the loss", "sampled", "trained"):
+        table.add_column(name, justify="right")
+    table.add_column("left out")
+    for episode in group.episodes:
+        mine = [sample for sample in samples if sample.episode_id == episode.episode_id]
+        advantages = {
+            f"{advantage:+.3f}"
+            for sample in mine
+            for advantage, weight in zip(sample.advantages, sample.weights, strict=True)
+            if weight
+        }
+        reward = "-" if episode.reward is None else f"{episode.reward:g}"
+        share = math.fsum(sample.weight_sum for sample in mine)
+        sampled = sum(len(turn.output_ids) for turn in episode.turns)
+        left_out = _left_out(episode, bool(mine))
+        cells = (reward, " to ".join(_ends(advantages)) or "-", f"{100 * share:.1f} %", f"{sampled:,}")
+        trained = f"{sampled - left_out.total():,}"
+        why = ", ".join(f"{reason} {count:,}" for reason, count in left_out.items())
+        table.add_row(Text(episode.episode_id), *cells, trained, why or "-")
+    return table
+
+
+def _ends(values: set[str]) -> list[str]:
+    """The least and the greatest of numbers as text; one if they are equal."""
+    return sorted({min(values, key=float), max(values, key=float)}, key=float) if values else []
+
+
+def _left_out(episode: Episode, trained: bool) -> Counter[str]:
+    """Sampled tokens of an attempt that carry no loss, by reason."""
+    whole = None if trained else "unjudged" if episode.verdict is None else "no_signal"
+    counts: Counter[str] = Counter()
+    for turn in episode.turns:
+        reason = whole or turn.excluded
+        if reason is not None:
+            counts[reason] += len(turn.output_ids)
+    return counts
 
 
 def _summary(episodes: Sequence[Episode]) -> Table:

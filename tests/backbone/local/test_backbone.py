@@ -16,7 +16,7 @@ import torch
 
 from astune.backbone.local import LocalBackbone
 from astune.config.load import load_config
-from astune.errors import AstuneError, ConfigError
+from astune.errors import AstuneError, ConfigError, InvariantError
 from astune.monitor.episodes import read_episodes
 from astune.monitor.metrics import read_metrics
 from astune.types import RunReport
@@ -129,6 +129,21 @@ def test_training_that_cannot_go_on_leaves_a_failed_run_that_says_why(
     assert (report.status, report.steps) == ("failed", 0)
     assert "expected one finite number for each" in " ".join(capsys.readouterr().out.split())
     assert (report.run_dir / "config.yaml").is_file()
+
+
+def test_a_run_that_checks_its_invariants_learns_the_same(tmp_path: Path) -> None:
+    conf = write_job(tmp_path)
+    checked = run_job(conf, "astune.monitor.check_invariants=true", "astune.trainer.total_steps=1")
+    assert timeless(checked) == timeless(run_job(conf, "astune.trainer.total_steps=1"))
+
+
+@pytest.mark.parametrize("override", ["astune.evaluation.before=true", "astune.evaluation.before=false"])
+def test_invariants_are_checked_in_evaluations_and_in_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, override: str
+) -> None:
+    monkeypatch.setattr("astune.context_tracker.timeline.TurnForest.timelines", lambda forest: ())
+    with pytest.raises(InvariantError, match="turn 0 has 0 spans of its own"):
+        run_job(write_job(tmp_path), "astune.monitor.check_invariants=true", override)
 
 
 def test_several_updates_per_step(tmp_path: Path) -> None:

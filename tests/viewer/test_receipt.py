@@ -1,0 +1,133 @@
+"""What a run trained, forked and left out, as the page tells it."""
+
+import inspect
+import re
+
+from astune.algorithm.samples import to_samples
+from astune.context_tracker import forks
+from astune.context_tracker.timeline import merge_turns
+from astune.types import Episode, Group, StopReason, Task, Turn, Verdict
+from astune.viewer.episode_view import card, credit_of
+from astune.viewer.receipt_view import receipt_view
+from astune.viewer.words import FORKS, LEFT_OUT
+
+TASK = Task("t", "q")
+
+
+def turn(agent: str, prompt: tuple[int, ...], output: tuple[int, ...], **values: object) -> Turn:
+    return Turn(agent, prompt, output, (-1.0,) * len(output), 0, "stop", **values)
+
+
+def branching_episode(name: str, reward: float | None, bonus: float) -> Episode:
+    """Turn 1 goes on twice; a frozen user speaks between; one answer is inexact and left out."""
+    turns = (
+        turn("solver", (1,), (2, 3)),
+        turn("user", (7,), (8, 8, 8), excluded="frozen"),
+        turn("solver", (1, 2, 3, 4), (5,)),
+        turn("solver", (1, 2, 3, 6), (7, 7), fork="best_of_n"),
+        turn("solver", (9,), (9,), excluded="inexact", exact=False, fork="new_conversation"),
+    )
+    return Episode(
+        name,
+        TASK,
+        turns,
+        merge_turns(turns),
+        StopReason.COMPLETED,
+        verdict=None if reward is None else Verdict(reward),
+        agent_rewards={"solver": 0.5 * (reward or 0.0)},
+        turn_rewards={2: bonus},
+        unique_tokens=13,
+    )
+
+
+def test_every_cause_of_a_fork_has_a_sentence():
+    causes = {value for name, value in inspect.getmembers(forks) if name.isupper() and isinstance(value, str)}
+    assert set(FORKS) == causes
+
+
+def test_every_reason_to_leave_tokens_out_has_a_sentence():
+    noted = set(re.findall(r'"(\w+)"', inspect.getdoc(Turn).partition("carry no loss (")[2].partition(")")[0]))
+    assert set(LEFT_OUT) == noted | {"unjudged", "no_signal"}
+
+
+def test_marks_tell_of_each_turn_what_became_of_it():
+    shown = card("k", "h", branching_episode("e", 1.0, -0.25), None)
+    marks = [[mark.text for mark in bubble.marks] for bubble in shown.bubbles if bubble.role == "assistant"]
+    assert marks == [
+        [],
+        ["not trained: frozen"],
+        ["turn reward -0.25"],
+        ["new row: best of n"],
+        ["new row: new conversation", "not trained: inexact", "inexact"],
+    ]
+    assert all(mark.meaning for bubble in shown.bubbles for mark in bubble.marks)
+    assert shown.receipt == (
+        "9 tokens sampled · 5 trainable · 3 frozen · 1 inexact · 4 training rows of 17 tokens (13 distinct)"
+    )
+    assert shown.own_rewards == "solver +0.5"
+
+
+def test_rows_say_why_they_begin_and_what_they_share():
+    shown = card("k", "h", branching_episode("e", 1.0, 0.0), None)
+    assert shown.timeline_titles == [
+        ("solver, 5 tokens, 3 trainable here", ""),
+        ("user, 4 tokens, 0 trainable here", ""),
+        (
+            "solver, 6 tokens, 2 trainable here, 2 shared with an earlier row",
+            f"A new row (best of n). {FORKS['best_of_n']}",
+        ),
+        ("solver, 2 tokens, 0 trainable here", f"A new row (new conversation). {FORKS['new_conversation']}"),
+    ]
+    assert [[span["shared"] for span in line["spans"]] for line in shown.timelines] == [
+        [False, False],
+        [False],
+        [True, False],
+        [False],
+    ]
+
+
+def test_tokens_are_coloured_by_the_advantage_of_their_agent_and_turn():
+    group = [branching_episode("good", 1.0, 0.8), branching_episode("bad", 0.0, 0.0)]
+    shown = card("k", "h", group[0], None, credit_of(group[0], group))
+    found = [[span["advantage"] for span in line["spans"]] for line in shown.timelines]
+    own, bonus, none = 0.25, 0.8 - 0.1, -0.1  # eight turns of the solver, one of them with a bonus
+    expected = [[own + bonus + none, own + bonus], [0.5], [own + 2 * none, own + none], [own + none]]
+    assert [[round(value, 9) for value in line] for line in found] == [
+        [round(value, 9) for value in line] for line in expected
+    ]
+
+
+def test_an_episode_of_a_group_without_signal_or_verdict_has_no_advantage():
+    same = [branching_episode(name, 1.0, 0.0) for name in "ab"]
+    plain = [Episode(e.episode_id, TASK, e.turns, e.timelines, e.stop_reason, verdict=e.verdict) for e in same]
+    assert credit_of(plain[0], plain) is None
+    unjudged = branching_episode("c", None, 0.0)
+    assert credit_of(unjudged, [*group_that_differs(), unjudged]) is None
+
+
+def group_that_differs() -> list[Episode]:
+    return [branching_episode("good", 1.0, 0.0), branching_episode("bad", 0.0, 0.0)]
+
+
+def test_the_receipt_of_a_run_accounts_for_every_token():
+    groups = [Group(TASK, tuple(group_that_differs())), Group(TASK, (branching_episode("alone", None, 0.0),))]
+    _, receipt = to_samples(groups, lambda rewards: [reward - 0.5 for reward in rewards])
+    view = receipt_view([{"step": 1, "tokens/sampled": receipt.sampled, **receipt.metrics(0)}])
+    assert view is not None
+    assert [(row.name, row.count) for row in view.tokens] == [
+        ("trained", 10),
+        ("unjudged", 9),
+        ("frozen", 6),
+        ("inexact", 2),
+    ]
+    assert round(sum(row.percent for row in view.tokens), 9) == 100
+    assert [(row.name, row.count) for row in view.forks] == [("best_of_n", 3), ("new_conversation", 3)]
+    assert receipt_view([]) is None
+
+
+def test_the_page_has_the_receipt(make_run):
+    from astune.viewer import write_report
+
+    text = write_report(make_run(steps=2, held_out=2).path).read_text("utf-8")
+    assert "What was trained" in text and LEFT_OUT["no_signal"] in text
+    assert "sum to 1 in each of the" in text
