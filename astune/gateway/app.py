@@ -32,7 +32,7 @@ from astune.gateway.responses_call import Memory
 # OpenAI's clients repeat a failed request, unless told not to; a repeated call would be a second turn.
 _ERROR_HEADERS = {"x-should-retry": "false"}
 
-Choices = Callable[[ChatRequest, int], Awaitable[Sequence[ChatAnswer]]]
+Choices = Callable[[ChatRequest, int], Coroutine[Any, Any, Sequence[ChatAnswer]]]
 Parse = Callable[[object, Memory], Call]
 
 
@@ -50,17 +50,13 @@ class Endpoint:
     async def answers(self, request: ChatRequest, n: int) -> Sequence[ChatAnswer]:
         if asyncio.get_running_loop() is self.loop:
             return await self.choices(request, n)
-        call = asyncio.run_coroutine_threadsafe(_awaited(self.choices(request, n)), self.loop)
+        call = asyncio.run_coroutine_threadsafe(self.choices(request, n), self.loop)
         try:
             return await asyncio.wrap_future(call)
         except asyncio.CancelledError:
             if not call.cancelled():
                 raise
             raise episode_over() from None
-
-
-async def _awaited(answers: Awaitable[Sequence[ChatAnswer]]) -> Sequence[ChatAnswer]:
-    return await answers
 
 
 class OpenAIApp:
