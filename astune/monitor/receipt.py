@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -45,7 +46,7 @@ def _dated(row: Mapping[str, Any]) -> bool:
 
 
 def _total(metrics: Metrics, key: str) -> float:
-    return sum(row[key] for row in metrics if row.get(key) is not None)
+    return math.fsum(row[key] for row in metrics if row.get(key) is not None)
 
 
 def _by_name(metrics: Metrics, prefix: str) -> dict[str, int]:

@@ -151,8 +151,8 @@ def test_attempts_at_one_task_are_compared_as_training_would(conf):
     _, text = debug(conf, answers, "astune.debug.num_repeat=2", "astune.algorithm.loss_aggregation=episode_mean")
     table = text.partition("what a training step of these attempts alone would do")[2].partition("──")[0]
     good, bad = [line.split() for line in table.strip().splitlines()[1:]]
-    assert good[:5] == ["debug/a/0", "1", "+1.000", "50.0", "%"]
-    assert bad[:5] == ["debug/a/1", "0", "-1.000", "50.0", "%"]
+    assert good[:5] == ["0", "1", "+1.000", "50.0", "%"]
+    assert bad[:5] == ["1", "0", "-1.000", "50.0", "%"]
     assert good[5] == good[6] and good[7] == "-"
     alone = debug(conf, answers[:2])[1]
     assert "what a training step" not in alone

@@ -20,6 +20,7 @@ class Probe(Workflow):
         await ask([question], temperature=0.0)
         if task.metadata["case"] == "broken":
             raise ValueError("this task always fails")
+        tuner.reward("probe", len(text) / 100)
         return WorkflowOutput(answer=text, metrics={"characters": len(text)})
 
 

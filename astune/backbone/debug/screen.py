@@ -133,11 +133,10 @@ def _credit(group: Group, samples: Sequence[Sample]) -> Table:
     """One line per attempt: its advantages (from least to greatest where turns differ), its part in the loss, and why
     tokens have none."""
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
-    table.add_column("attempt", overflow="fold")
-    for name in ("reward", "advantage", "in the loss", "sampled", "trained"):
+    for name in ("attempt", "reward", "advantage", "in the loss", "sampled", "trained"):
         table.add_column(name, justify="right")
     table.add_column("left out")
-    for episode in group.episodes:
+    for number, episode in enumerate(group.episodes):
         mine = [sample for sample in samples if sample.episode_id == episode.episode_id]
         advantages = {
             f"{advantage:+.3f}"
@@ -152,7 +151,7 @@ def _credit(group: Group, samples: Sequence[Sample]) -> Table:
         cells = (reward, " to ".join(_ends(advantages)) or "-", f"{100 * share:.1f} %", f"{sampled:,}")
         trained = f"{sampled - left_out.total():,}"
         why = ", ".join(f"{reason} {count:,}" for reason, count in left_out.items())
-        table.add_row(Text(episode.episode_id), *cells, trained, why or "-")
+        table.add_row(str(number), *cells, trained, why or "-")
     return table
 
 
