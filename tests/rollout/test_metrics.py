@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import pytest
+
+from astune.rollout.metrics import rollout_metrics
+from astune.types import Episode, Group, StopReason, Task, Turn, Verdict
+
+TASK = Task("t", "q")
+
+
+def episode(reward: float | None, lost: float = 0.0, **of_agent: float) -> Episode:
+    turn = Turn("a", (1, 2), (3, 4, 5), (-1.0,) * 3, 0, "stop")
+    verdict = None if reward is None else Verdict(reward)
+    stop = StopReason.ERROR if reward is None else StopReason.COMPLETED
+    metrics = {"lost_calls": lost}
+    return Episode("e", TASK, (turn,), (), stop, verdict=verdict, metrics=metrics, agent_rewards=of_agent)
+
+
+def test_agents_with_rewards_of_their_own_have_means_over_the_judged_episodes_in_which_they_got_them() -> None:
+    episodes = episode(1.0, buyer=-3.0, seller=3.0), episode(0.0, buyer=-1.0), episode(None, buyer=9.0)
+    found = rollout_metrics([Group(TASK, episodes)])
+    assert (found["reward/mean"], found["reward/buyer"], found["reward/seller"]) == (0.5, -2.0, 3.0)
+
+
+def test_an_agent_called_mean_does_not_hide_the_mean() -> None:
+    assert rollout_metrics([Group(TASK, (episode(1.0, mean=-3.0),))])["reward/mean"] == 1.0
+
+
+def test_calls_without_an_answer_are_counted() -> None:
+    assert rollout_metrics([Group(TASK, (episode(1.0, lost=2.0), episode(None, lost=1.0)))])["calls/lost"] == 3.0
+
+
+def test_tokens_turns_and_ends_are_those_of_all_episodes() -> None:
+    found = rollout_metrics([Group(TASK, (episode(1.0),)), Group(TASK, (episode(None), episode(0.0)))])
+    assert (found["tokens/sampled"], found["tokens/prompt"], found["turns/mean"]) == (9.0, 6.0, 1.0)
+    assert (found["episodes/failed"], found["stop/error"], found["stop/completed"]) == (1.0, 1.0, 2.0)
+    assert found["reward/std"] == pytest.approx(0.5)
+
+
+def test_a_step_without_episodes_has_no_means() -> None:
+    assert not {name for name in rollout_metrics([]) if name.endswith("/mean")}
