@@ -114,7 +114,7 @@ class OpenAIApp:
         except ClientDisconnect:
             raise
         except Exception as error:
-            raise api_error(error) from error
+            raise api_error(error, call.prompt_field) from error
         if call.stream:
             return Response("".join(call.events(answers, endpoint.pieces)), media_type="text/event-stream")
         return _json_response(call.body(answers, endpoint.pieces))

@@ -24,6 +24,10 @@ class Call(Protocol):
     """A parsed request: what goes to the tracker, and how the answers are to look."""
 
     @property
+    def prompt_field(self) -> str:
+        """The field of the request body that the prompt is made of."""
+
+    @property
     def request(self) -> ChatRequest: ...
 
     @property

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest
 from astune.gateway.call import DONE, Pieces, choices_field, envelope, sampling_fields, sse, usage
@@ -58,6 +58,8 @@ _FORMATS = ("text", "json_object", "json_schema")
 @dataclass(frozen=True)
 class ChatCall:
     """A parsed request."""
+
+    prompt_field: ClassVar[str] = "messages"
 
     request: ChatRequest
     n: int

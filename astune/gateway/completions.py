@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar
 
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest
 from astune.gateway.call import DONE, Pieces, choices_field, envelope, sampling_fields, sse, usage
@@ -45,6 +45,8 @@ _MOST_TOKEN_ID = 2**31 - 1
 @dataclass(frozen=True)
 class TextCall:
     """A parsed request."""
+
+    prompt_field: ClassVar[str] = "prompt"
 
     request: ChatRequest
     n: int

@@ -36,12 +36,12 @@ def episode_over() -> ApiError:
     return ApiError(404, "episode_over", "no such endpoint: its episode is over, or the URL is wrong")
 
 
-def api_error(error: Exception) -> ApiError:
-    """What the tracker or the policy raised, as an answer."""
+def api_error(error: Exception, prompt_field: str) -> ApiError:
+    """What the tracker or the policy raised, as an answer. `prompt_field` made the prompt."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ContextOverflow):
-        return ApiError(400, "context_length_exceeded", str(error), "messages")
+        return ApiError(400, "context_length_exceeded", str(error), prompt_field)
     if isinstance(error, TooManyTurns):
         return ApiError(400, "max_turns_exceeded", str(error))
     if isinstance(error, TooManyTokens):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar
 
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest
 from astune.gateway.call import Pieces
@@ -27,6 +27,7 @@ class Memory:
 class ResponseCall:
     """A parsed request. `conversation` is what it asks to be continued, and `echo` what a response repeats of it."""
 
+    prompt_field: ClassVar[str] = "input"
     request: ChatRequest
     conversation: tuple[Message, ...]
     stream: bool

@@ -163,12 +163,15 @@ async def test_limits_are_bad_requests_with_a_code_and_are_remembered(make_tuner
     async with client_of(tuner, way) as client:
         with pytest.raises(openai.BadRequestError) as overflow:
             await ask(client, [{"role": "user", "content": "word " * 50}])
+        with pytest.raises(openai.BadRequestError) as text:
+            await client.completions.create(model="m", prompt="word " * 50)
         await ask(client)
         with pytest.raises(openai.BadRequestError) as turns:
             await ask(client)
-    assert overflow.value.code == "context_length_exceeded"
+    assert (overflow.value.code, overflow.value.param) == ("context_length_exceeded", "messages")
+    assert (text.value.code, text.value.param) == ("context_length_exceeded", "prompt")
     assert turns.value.code == "max_turns_exceeded"
-    assert [type(error).__name__ for error in tuner.failures] == ["ContextOverflow", "TooManyTurns"]
+    assert [type(error).__name__ for error in tuner.failures] == ["ContextOverflow", "ContextOverflow", "TooManyTurns"]
     assert len(tracker.turns) == 1
 
 
