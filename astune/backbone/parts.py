@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from astune.algorithm import Weighting
+from astune.clients.chat import ChatClient
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.chat_format import ChatFormat
 from astune.plugins import load_plugin
@@ -16,7 +17,7 @@ from astune.workflow.workflow_base import as_workflow
 
 
 def rollout_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat) -> RolloutSetup:
-    """Workflow and judge of the configuration around a policy."""
+    """Workflow, judge and auxiliary models of the configuration around a policy."""
     protocol = config.rollout.agentscope_learn_protocol
     assert protocol is not None, "astune.config.rules refuses a configuration without a workflow"
     workflow = load_plugin(protocol, kind="workflow")
@@ -26,9 +27,11 @@ def rollout_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat)
         workflow_factory=as_workflow(workflow),
         judge=make_judge(config.task_judge),
         max_turns=config.rollout.max_turns,
-        max_episode_tokens=config.rollout.max_episode_tokens,
         episode_timeout=config.rollout.episode_timeout,
         judge_timeout=config.task_judge.timeout,
+        max_episode_tokens=config.rollout.max_episode_tokens,
+        clients={name: ChatClient(name, model) for name, model in config.rollout.auxiliary_models.items()},
+        allow_inexact=config.rollout.allow_inexact,
     )
 
 

@@ -6,6 +6,7 @@ An unknown key, a wrong type or a combination that cannot work is a `ConfigError
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -19,6 +20,7 @@ from pydantic import (
     PositiveInt,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 
 
@@ -128,6 +130,33 @@ class TaskReaderConfig(Section):
     max_validation_tasks: PositiveInt | None = Field(None, description="read at most this many; null: all")
 
 
+class AuxiliaryModelConfig(Section):
+    """A chat API that agents of the workflow may run on: `tuner.model("critic", source="<its name>")`."""
+
+    base_url: str = Field(pattern=r"^https?://", description="of an OpenAI-compatible API, usually ending in /v1")
+    model: str = Field(description="the model's name there")
+    api_key_env: str | None = Field(None, description="environment variable that holds the API key; null: none needed")
+    timeout: PositiveFloat = Field(120.0, description="seconds one attempt at a call may take")
+    max_retries: NonNegativeInt = Field(3, description="attempts after the first where the API is busy or unreachable")
+    limit_field: Literal["max_tokens", "max_completion_tokens"] = Field(
+        "max_tokens", description="what the API calls the most tokens of an answer; OpenAI's: max_completion_tokens"
+    )
+    trainable: bool = Field(False, description="it serves the very model that is trained, and its turns are trained")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_are_known(cls, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            missing = [name for name in ("base_url", "model") if name not in value]
+            unknown = [str(name) for name in value if name not in cls.model_fields]
+            if missing or unknown:
+                wrong = [f"no {name}" for name in missing] + [f"unknown key {name!r}" for name in unknown]
+                raise ValueError(
+                    f"base_url, model and any of {', '.join([*cls.model_fields][2:])} ({'; '.join(wrong)})"
+                )
+        return value
+
+
 class RolloutConfig(Section):
     agentscope_learn_protocol: OptionalPlugin = Field(
         None,
@@ -145,6 +174,10 @@ class RolloutConfig(Section):
     top_k: NonNegativeInt = Field(0, description="of training episodes; 0: whole vocabulary")
     allow_inexact: bool = Field(
         False, description="train on turns whose token ids were made from text, as their source gave none"
+    )
+    auxiliary_models: dict[str, AuxiliaryModelConfig] = Field(
+        default_factory=dict,
+        description="chat APIs for agents that are not the policy, by name: {base_url, model, ...}",
     )
     episode_timeout: PositiveFloat = Field(600.0, description="seconds after which an episode is stopped and counted")
 

@@ -55,7 +55,7 @@ class TurnForest:
     def add(self, turn: Turn) -> None:
         number = len(self.turns)
         prompt_end = self._tokens.insert(TokenIds.of(turn.prompt_ids))
-        before = self._continued(prompt_end, turn.agent)
+        before = self._continued(prompt_end, turn)
         fork = None
         if before is None or self._places[before].after is not None:
             fork = turn.fork or self._cause(prompt_end, turn.agent)
@@ -76,12 +76,14 @@ class TurnForest:
                     self.turns[number] = replace(turn, excluded=turn.excluded or reason)
                 return
 
-    def _continued(self, end: Node, agent: str) -> int | None:
-        """The turn that a prompt of `agent` which ends at `end` continues."""
-        if agent not in self._agents:
+    def _continued(self, end: Node, turn: Turn) -> int | None:
+        """The turn that `turn`, whose prompt ends at `end`, continues. Ids made from text never go on from an
+        engine's, nor an engine's from them."""
+        if turn.agent not in self._agents:
             return None
+        kind = (turn.agent, turn.exact)
         for node in path(end):
-            mine = [number for number in node.turns if self.turns[number].agent == agent]
+            mine = [number for number in node.turns if (self.turns[number].agent, self.turns[number].exact) == kind]
             if mine:
                 free = [number for number in mine if self._places[number].after is None]
                 return (free or mine)[-1]

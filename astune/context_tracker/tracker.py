@@ -1,45 +1,29 @@
-"""One episode's model: chat requests in, exact turns recorded, timelines out."""
+"""One episode's models: chat requests in, exact turns recorded, timelines out."""
 
 from __future__ import annotations
 
 import asyncio
 import copy
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from astune.context_tracker.chat_format import ChatFormat, ParsedMessage
-from astune.context_tracker.forks import BEST_OF_N, RETRY
+from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.chat_source import ChatSource, shown_text
+from astune.context_tracker.forks import BEST_OF_N, RETOKENIZED, RETRY
 from astune.context_tracker.render import Prompt, PromptBuilder
+from astune.context_tracker.request import ChatRequest
+from astune.context_tracker.sources import Answer, PolicySource, Source
 from astune.context_tracker.timeline import TurnForest
-from astune.errors import ContextOverflow, TooManyTokens, TooManyTurns, WorkflowError
-from astune.types import Generation, Policy, Sampling, Timeline, Turn
+from astune.errors import ContextOverflow, TooManyTokens, TooManyTurns, WorkflowError, nearest
+from astune.types import Policy, Sampling, Timeline, Turn
 
+if TYPE_CHECKING:
+    from astune.clients.chat import ChatClient
 
-@dataclass(frozen=True)
-class ChatRequest:
-    """A chat completion as the agent asks for it, in OpenAI's shape. None takes the run's default."""
-
-    messages: Sequence[Mapping[str, Any]]
-    tools: Sequence[Mapping[str, Any]] = ()
-    max_tokens: int | None = None
-    """Lowers the run's limit, never raises it."""
-    temperature: float | None = None
-    top_p: float | None = None
-    seed: int | None = None
-    """Calls of one episode with equal seed and prompt get equal answers; other attempts at the task get others,
-    as training needs."""
-    stop: tuple[str, ...] = ()
-    """Texts that end the answer. They are sampled, and trained, but not part of the message."""
-    force: Literal["tool_call", "json_object"] | None = None
-    """What the answer must be. Its start is then written into the prompt: context, not sampled, not trained."""
-    force_tool: str | None = None
-    """With `force="tool_call"`: the one tool to call; None leaves the choice."""
-    retry: bool = False
-    """The client repeats a request whose answer it did not get: the answer that was lost is not trained."""
-    prompt: str | tuple[int, ...] | None = None
-    """A raw text or token ids to continue, instead of `messages`."""
+__all__ = ["ChatAnswer", "ChatRequest", "ContextTracker"]
 
 
 @dataclass(frozen=True)
@@ -62,7 +46,7 @@ class ContextTracker:
         answer = await tracker.chat("solver", ChatRequest([{"role": "user", "content": "2 + 2?"}]))
         tracker.timelines()
 
-    Invariant: `Turn.prompt_ids` is what the engine was sent and `Turn.output_ids` what it sampled.
+    Invariant: of an exact turn, `prompt_ids` is what the engine was sent and `output_ids` what it sampled.
     """
 
     def __init__(
@@ -74,21 +58,28 @@ class ContextTracker:
         max_turns: int,
         max_tokens: int | None = None,
         seed: int,
+        clients: Mapping[str, ChatClient] | None = None,
+        allow_inexact: bool = False,
     ) -> None:
         """`max_tokens`: most tokens that all calls together may sample; None is no limit. It is looked at when a call
-        begins, so calls side by side may pass it together."""
+        begins, so calls side by side may pass it together. `clients` are the other models that agents may run on."""
         self._policy = policy
         self._format = chat_format
         self._sampling = replace(sampling, stop_token_ids=chat_format.stop_token_ids)
         self._max_turns = max_turns
         self._max_tokens = max_tokens
         self._seed = seed
-        self._prompts = PromptBuilder(chat_format)
+        self._sources: dict[str | None, Source] = {None: PolicySource(policy, chat_format)}
+        for name, client in (clients or {}).items():
+            self._sources[name] = ChatSource(client, chat_format, allow_inexact=allow_inexact)
+        self._prompts = {name: PromptBuilder(chat_format) for name in self._sources}
         self._forest = TurnForest()
         self._calls = 0
         self._sampled = 0
         self.lost_calls = 0
         """Calls that ended without an answer: cancelled, or failed by the policy. They sampled nothing we know of."""
+        self.inexact_turns: Counter[str] = Counter()
+        """Turns without exact ids, by the source, of sources that are to be trained."""
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -100,42 +91,70 @@ class ContextTracker:
         """Distinct (context, token) pairs of all turns."""
         return self._forest.unique_tokens
 
+    @property
+    def source_names(self) -> tuple[str, ...]:
+        """The models that agents may run on beside the policy."""
+        return tuple(name for name in self._sources if name is not None)
+
+    def check_source(self, source: str | None) -> None:
+        """Raises WorkflowError if there is no such source; None is the policy."""
+        if source not in self._sources:
+            raise WorkflowError(
+                f"source={source!r}: there is no such auxiliary model.{nearest(str(source), self.source_names)} "
+                f"astune.rollout.auxiliary_models has: {', '.join(self.source_names) or 'none'}"
+            )
+
     def timelines(self) -> tuple[Timeline, ...]:
         """The turns merged into training rows; `Span.turn` counts in `turns`."""
         return self._forest.timelines()
 
-    async def chat(self, agent: str, request: ChatRequest, *, trainable: bool = True) -> ChatAnswer:
+    async def chat(
+        self, agent: str, request: ChatRequest, *, trainable: bool = True, source: str | None = None
+    ) -> ChatAnswer:
         """`choices` with one answer."""
-        return (await self.choices(agent, request, trainable=trainable))[0]
+        return (await self.choices(agent, request, trainable=trainable, source=source))[0]
 
     async def choices(
-        self, agent: str, request: ChatRequest, n: int = 1, *, trainable: bool = True
+        self, agent: str, request: ChatRequest, n: int = 1, *, trainable: bool = True, source: str | None = None
     ) -> list[ChatAnswer]:
         """`n` answers to `request`, sampled side by side; each is a turn. If one fails, none is recorded.
 
-        A greedy turn (temperature 0) carries no loss. Raises TooManyTurns, TooManyTokens, ContextOverflow,
-        WorkflowError for a request that cannot be rendered, and whatever the policy raises.
+        They are the policy's, or those of the auxiliary model `source`. A greedy turn (temperature 0) carries no loss.
+        Raises TooManyTurns, TooManyTokens, ContextOverflow, WorkflowError for a request that cannot be rendered, and
+        whatever the model raises.
         """
-        self._check(request, n)
-        request = copy.deepcopy(request)  # agents go on to change their own lists
-        prompt = self._build(agent, request)
-        numbers = range(self._calls, self._calls + n)
-        samplings = [self._sampling_for(request, prompt, index) for index in range(n)]
+        self._check(request, n, source)
+        prompt = self._build(agent, request, source)
+        call = _Call(agent, _kept(request, prompt), prompt, self._calls, trainable, source)
+        samplings = [self._sampling_for(call, index) for index in range(n)]
         self._calls += n
-        generations = await self._generate(prompt, samplings)
+        answers = await self._answered(call, samplings)
         if request.retry:
-            self._forest.exclude_repeated(agent, prompt.ids, "retried")
-        sampled = zip(numbers, samplings, generations, strict=True)
-        return [self._record(agent, request, prompt, *each, trainable, numbers[0]) for each in sampled]
+            self._forest.exclude_repeated(agent, answers[0].prompt_ids, "retried")
+        return [
+            self._record(call, index, sampling, answer)
+            for index, (sampling, answer) in enumerate(zip(samplings, answers, strict=True))
+        ]
 
-    def _build(self, agent: str, request: ChatRequest) -> Prompt:
+    def _build(self, agent: str, request: ChatRequest, source: str | None) -> Prompt:
+        prompts = self._prompts[source]
         if request.prompt is not None:
-            return self._prompts.build_text(agent, request.prompt)
-        start = "" if request.force is None else self._format.forced_start(request.force, request.force_tool)
-        return self._prompts.build(agent, tuple(request.messages), tuple(request.tools), answer_start=start)
+            prompt = prompts.build_text(agent, request.prompt)
+        elif source is None:
+            start = "" if request.force is None else self._format.forced_start(request.force, request.force_tool)
+            prompt = prompts.build(agent, request.messages, request.tools, answer_start=start)
+        else:
+            try:
+                prompt = prompts.build(agent, request.messages, request.tools)
+            except WorkflowError:  # another model may take a conversation that our template refuses
+                prompt = prompts.build_text(agent, shown_text(request.messages))
+        if not prompt.ids:
+            raise WorkflowError(f"the prompt of model call {self._calls + 1} is empty: there is nothing to continue")
+        return prompt
 
-    async def _generate(self, prompt: Prompt, samplings: Sequence[Sampling]) -> list[Generation]:
-        jobs = [asyncio.ensure_future(self._policy.generate(prompt.ids, sampling)) for sampling in samplings]
+    async def _answered(self, call: _Call, samplings: Sequence[Sampling]) -> list[Answer]:
+        source = self._sources[call.source]
+        jobs = [asyncio.ensure_future(source.answer(call.request, call.prompt, sampling)) for sampling in samplings]
         try:
             return await asyncio.gather(*jobs)
         except BaseException:
@@ -145,60 +164,54 @@ class ContextTracker:
             await asyncio.gather(*jobs, return_exceptions=True)
             raise
 
-    def _record(
-        self,
-        agent: str,
-        request: ChatRequest,
-        prompt: Prompt,
-        number: int,
-        sampling: Sampling,
-        generation: Generation,
-        trainable: bool,
-        first: int,
-    ) -> ChatAnswer:
-        parsed = self._parsed(request, prompt, generation)
-        message = _assistant_message(parsed, number)
-        fork = prompt.fork or (RETRY if request.retry else BEST_OF_N if number > first else None)
+    def _record(self, call: _Call, index: int, sampling: Sampling, answer: Answer) -> ChatAnswer:
+        number, prompt, request = call.number + index, call.prompt, call.request
+        message = _with_call_ids(answer.message, number)
         turn = Turn(
-            agent=agent,
-            prompt_ids=prompt.ids,
-            output_ids=generation.output_ids,
-            logprobs=generation.logprobs,
-            policy_version=generation.policy_version,
-            finish_reason=generation.finish_reason,
+            agent=call.agent,
+            prompt_ids=answer.prompt_ids,
+            output_ids=answer.output_ids,
+            logprobs=answer.logprobs,
+            policy_version=answer.policy_version,
+            finish_reason=answer.finish_reason,
             temperature=sampling.temperature,
-            excluded="frozen" if not trainable else "greedy" if sampling.temperature == 0 else None,
-            fork=fork,
+            excluded=_excluded(call, sampling, answer),
+            exact=answer.exact,
+            fork=self._fork(call, index, answer),
             messages=tuple(request.messages),
             tools=tuple(request.tools),
             response=message,
         )
-        self._prompts.record(agent, prompt, turn.output_ids, None if request.prompt is not None else message)
+        sent = replace(prompt, ids=answer.prompt_ids)
+        raw = request.prompt is not None or prompt.match is None
+        self._prompts[call.source].record(call.agent, sent, answer.output_ids, None if raw else message)
         self._forest.add(turn)
         self._sampled += len(turn.output_ids)
+        if not turn.exact and self._sources[call.source].is_policy:
+            self.inexact_turns[str(call.source)] += 1
+        calls_tools = bool(message.get("tool_calls")) and turn.finish_reason == "stop"
         return ChatAnswer(
             answer_id=f"answer_{number}",
             message=copy.deepcopy(message),
-            finish_reason="tool_calls" if parsed.tool_calls and turn.finish_reason == "stop" else turn.finish_reason,
+            finish_reason="tool_calls" if calls_tools else turn.finish_reason,
             prompt_tokens=len(turn.prompt_ids),
             completion_tokens=len(turn.output_ids),
             turn=turn,
         )
 
-    def _parsed(self, request: ChatRequest, prompt: Prompt, generation: Generation) -> ParsedMessage:
-        """The answer as the agent gets it: from the forced start up to the first stop text."""
-        ids = generation.output_ids
-        ended = bool(ids) and ids[-1] in self._format.stop_token_ids
-        text = prompt.answer_start + self._format.decode(ids[:-1] if ended else ids)
-        found = [place for place in map(text.find, request.stop) if place >= 0]
-        text = text[: min(found)] if found else text
-        return (
-            ParsedMessage(text, None, ())
-            if request.prompt is not None
-            else self._format.parse_text(text, request.tools)
-        )
+    def _fork(self, call: _Call, index: int, answer: Answer) -> str | None:
+        """Why the prompt does not go on from an earlier call. The merge drops it where the prompt does."""
+        if call.prompt.fork is not None:
+            return call.prompt.fork
+        if call.request.retry:
+            return RETRY
+        if index:
+            return BEST_OF_N
+        known = any(turn.agent == call.agent for turn in self._forest.turns)
+        return RETOKENIZED if known and answer.prompt_ids is not call.prompt.ids else None
 
-    def _check(self, request: ChatRequest, n: int) -> None:
+    def _check(self, request: ChatRequest, n: int, source: str | None) -> None:
+        self.check_source(source)
         if self._calls + n > self._max_turns:
             raise TooManyTurns(
                 f"the workflow asked for model call {self._calls + n}; astune.rollout.max_turns is {self._max_turns}"
@@ -208,23 +221,20 @@ class ContextTracker:
                 f"the episode has sampled {self._sampled} tokens and asked for more; "
                 f"astune.rollout.max_episode_tokens is {self._max_tokens}"
             )
-        if request.tools and self._format.tool_call_format == "none":
+        if source is None and request.tools and self._format.tool_call_format == "none":
             raise WorkflowError(
                 "the agent offers tools, but how this model writes tool calls could not be read off its chat "
                 "template: set astune.model.tool_call_format (docs/configuration.md lists the formats)"
             )
 
-    def _sampling_for(self, request: ChatRequest, prompt: Prompt, index: int) -> Sampling:
-        default = self._sampling
-        number = self._calls + index
-        room = self._policy.context_length - len(prompt.ids)
-        if room <= 0:
-            raise ContextOverflow(
-                f"the prompt of model call {number + 1} has {len(prompt.ids)} tokens and the model's context "
-                f"{self._policy.context_length}: no room for an answer"
-            )
-        if self._max_tokens is not None:
-            room = min(room, self._max_tokens - self._sampled)
+    def _sampling_for(self, call: _Call, index: int) -> Sampling:
+        """How the answer is drawn. A model other than the policy has limits and defaults of its own."""
+        request, number = call.request, call.number + index
+        default, room = self._sampling, self._sampling.max_tokens
+        if self._sources[call.source].is_policy:
+            room = self._room(call)
+        else:
+            default = Sampling(room)
         asked = default.max_tokens if request.max_tokens is None else request.max_tokens
         seed_name = f"call {number}" if request.seed is None else f"seed {request.seed}" + f"/{index}" * bool(index)
         return replace(
@@ -236,24 +246,52 @@ class ContextTracker:
             seed=_derive(self._seed, seed_name),
         )
 
+    def _room(self, call: _Call) -> int:
+        """Most tokens that the answer may have by the model's context and the episode's limit."""
+        room = self._policy.context_length - len(call.prompt.ids)
+        if room <= 0:
+            raise ContextOverflow(
+                f"the prompt of model call {call.number + 1} has {len(call.prompt.ids)} tokens and the model's context "
+                f"{self._policy.context_length}: no room for an answer"
+            )
+        return room if self._max_tokens is None else min(room, self._max_tokens - self._sampled)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call under way: what was asked, and the number of its first answer."""
+
+    agent: str
+    request: ChatRequest
+    prompt: Prompt
+    number: int
+    trainable: bool
+    source: str | None
+
+
+def _kept(request: ChatRequest, prompt: Prompt) -> ChatRequest:
+    """The request in messages that are ours: agents go on to change their own lists."""
+    if prompt.match is None:
+        return copy.deepcopy(request)
+    return replace(request, messages=prompt.match.sent, tools=prompt.match.tools)
+
+
+def _excluded(call: _Call, sampling: Sampling, answer: Answer) -> str | None:
+    """Why the sampled tokens carry no loss."""
+    if not call.trainable:
+        return "frozen"
+    return answer.excluded or ("greedy" if sampling.temperature == 0 else None)
+
+
+def _with_call_ids(message: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """The message with an id for every tool call that has none."""
+    calls = message.get("tool_calls") or ()
+    if not calls:
+        return dict(message)
+    return {**message, "tool_calls": [{"id": f"call_{number}_{at}", **call} for at, call in enumerate(calls)]}
+
 
 def _derive(seed: int, name: str) -> int:
     """A seed in [0, 2**63), the same on every machine and in every process."""
     digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
-
-
-def _assistant_message(parsed: ParsedMessage, number: int) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": parsed.content}
-    if parsed.reasoning:
-        message["reasoning_content"] = parsed.reasoning
-    if parsed.tool_calls:
-        message["tool_calls"] = [
-            {
-                "id": f"call_{number}_{index}",
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for index, call in enumerate(parsed.tool_calls)
-        ]
-    return message

@@ -62,6 +62,8 @@ async def run_episode(task: Task, setup: RolloutSetup, *, episode_id: str, seed:
         max_turns=setup.max_turns,
         max_tokens=setup.max_episode_tokens,
         seed=seed,
+        clients=setup.clients,
+        allow_inexact=setup.allow_inexact,
     )
     tuner = Tuner(task, episode_id, tracker, setup.chat_format, setup.policy.context_length)
     try:
@@ -81,6 +83,7 @@ async def run_episode(task: Task, setup: RolloutSetup, *, episode_id: str, seed:
         turn_rewards=dict(tuner.turn_rewards),
     )
     _warn_of_unused_call(episode)
+    _warn_of_inexact_turns(tracker, setup)
     episode = await _judged(episode, setup)
     return replace(episode, metrics=_metrics(tracker, time.monotonic() - started))
 
@@ -212,6 +215,25 @@ def _warn_of_unused_call(episode: Episode) -> None:
             "reached its own limit of rounds?",
             episode.episode_id,
         )
+
+
+def _warn_of_inexact_turns(tracker: ContextTracker, setup: RolloutSetup) -> None:
+    """Once per run and source."""
+    for name, count in tracker.inexact_turns.items():
+        client = setup.clients[name]
+        if not client.warned:
+            client.warned = True
+            logger.warning(
+                "astune.rollout.auxiliary_models.%s is trainable but gave no usable token ids for %d of the %d turns "
+                "of this episode: %s. Serve it with an engine that returns token ids and log-probabilities to chat "
+                "requests (vLLM 0.10.2 or newer does), with the vocabulary of astune.model.path.",
+                name,
+                count,
+                len(tracker.turns),
+                "they are trained on ids made from text, where log-probabilities fit them (allow_inexact)"
+                if setup.allow_inexact
+                else "they are not trained (see astune.rollout.allow_inexact)",
+            )
 
 
 def _error(stage: Stage, error: Exception, trace: str) -> EpisodeError:

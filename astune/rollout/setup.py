@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from astune.clients.chat import ChatClient
 from astune.context_tracker.chat_format import ChatFormat
 from astune.task_judge.judge_base import Judge
 from astune.types import Policy
@@ -19,9 +21,13 @@ class RolloutSetup:
     workflow_factory: WorkflowFactory
     judge: Judge | None
     max_turns: int
-    max_episode_tokens: int | None
-    """Most tokens that all calls of an episode together may sample; None is no limit."""
     episode_timeout: float
     """Seconds the workflow may take; judging comes on top."""
     judge_timeout: float
     """Seconds the judge may take for one episode."""
+    max_episode_tokens: int | None = None
+    """Most tokens that all calls of an episode together may sample; None is no limit."""
+    clients: Mapping[str, ChatClient] = field(default_factory=dict)
+    """The models of `astune.rollout.auxiliary_models`."""
+    allow_inexact: bool = False
+    """Whether turns are trained whose token ids were made from text."""

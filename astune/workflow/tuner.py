@@ -1,4 +1,4 @@
-"""What a workflow is handed: the model that is trained, in the shape the agent's framework wants."""
+"""What a workflow is handed: models, in the shape the agent's framework wants."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ class Tuner:
         client = tuner.openai_client("solver")         # an AsyncOpenAI client
         url = tuner.base_url("solver")                 # an HTTP endpoint, for any process and language
 
-    The name tells the agents of an episode apart; `trainable=False` keeps the turns of one (a simulated user,
-    for example) out of the loss. Nothing may be called after the episode is over.
+    The name tells the agents of an episode apart. They all run on the policy, the model that is trained, unless
+    `source` names one of `astune.rollout.auxiliary_models`. `trainable=False` keeps the turns of an agent that runs on
+    the policy (a simulated user, for example) out of the loss. Nothing may be called after the episode is over.
     """
 
     def __init__(
@@ -46,33 +47,41 @@ class Tuner:
         self._chat_format = chat_format
         self._context_length = context_length
         self._loop = asyncio.get_running_loop()
-        self._tokens: dict[tuple[str, bool], str] = {}
+        self._tokens: dict[tuple[str, bool, str | None], str] = {}
         self._calls: set[asyncio.Task[list[ChatAnswer]]] = set()
         self._closed = False
 
-    def model(self, name: str = MAIN_AGENT, *, trainable: bool = True, **options: Any) -> Any:
+    def model(
+        self, name: str = MAIN_AGENT, *, trainable: bool = True, source: str | None = None, **options: Any
+    ) -> Any:
         """The installed AgentScope's `OpenAIChatModel`; `options` are keyword arguments of that class.
 
         Raises:
             MissingDependency: AgentScope is not installed.
-            WorkflowError: an option that the class does not have.
+            WorkflowError: an option that the class does not have, or a source that is not configured.
         """
         from astune.gateway.app import openai_app
         from astune.gateway.client import in_process_http_client
         from astune.workflow.agentscope import chat_model
 
-        client = self.openai_client(name, trainable=trainable)
+        client = self.openai_client(name, trainable=trainable, source=source)
         http_client = in_process_http_client(openai_app())
         return chat_model(client, http_client, context_size=self._context_length, options=options)
 
-    def openai_client(self, name: str = MAIN_AGENT, *, trainable: bool = True) -> openai.AsyncOpenAI:
+    def auxiliary_models(self) -> dict[str, Any]:
+        """An AgentScope chat model for each of `astune.rollout.auxiliary_models`; the agents bear their names."""
+        return {name: self.model(name, source=name) for name in self._tracker.source_names}
+
+    def openai_client(
+        self, name: str = MAIN_AGENT, *, trainable: bool = True, source: str | None = None
+    ) -> openai.AsyncOpenAI:
         """An `AsyncOpenAI` client whose calls stay in the process."""
         from astune.gateway.app import openai_app
         from astune.gateway.client import in_process_client
 
-        return in_process_client(openai_app(), self._token(name, trainable))
+        return in_process_client(openai_app(), self._token(name, trainable, source))
 
-    def base_url(self, name: str = MAIN_AGENT, *, trainable: bool = True) -> str:
+    def base_url(self, name: str = MAIN_AGENT, *, trainable: bool = True, source: str | None = None) -> str:
         """The `base_url` of an OpenAI-compatible endpoint on this machine. The API key does not matter.
 
         A client that gives up on a call cancels it. What OpenAI's own clients send again is told from a new call; in
@@ -80,14 +89,22 @@ class Tuner:
         """
         from astune.gateway.server import http_server
 
-        return f"{http_server().origin}/{self._token(name, trainable)}/v1"
+        return f"{http_server().origin}/{self._token(name, trainable, source)}/v1"
 
-    async def chat(self, request: ChatRequest, *, name: str = MAIN_AGENT, trainable: bool = True) -> ChatAnswer:
+    async def chat(
+        self, request: ChatRequest, *, name: str = MAIN_AGENT, trainable: bool = True, source: str | None = None
+    ) -> ChatAnswer:
         """One model call, which everything above comes down to: `choices` with one answer."""
-        return (await self.choices(request, name=name, trainable=trainable))[0]
+        return (await self.choices(request, name=name, trainable=trainable, source=source))[0]
 
     async def choices(
-        self, request: ChatRequest, n: int = 1, *, name: str = MAIN_AGENT, trainable: bool = True
+        self,
+        request: ChatRequest,
+        n: int = 1,
+        *,
+        name: str = MAIN_AGENT,
+        trainable: bool = True,
+        source: str | None = None,
     ) -> list[ChatAnswer]:
         """`n` answers to one request, each a turn. On the event loop of the episode only.
 
@@ -95,13 +112,13 @@ class Tuner:
             ContextOverflow: the prompt leaves no room for an answer.
             TooManyTurns: the episode has had its `max_turns` calls.
             TooManyTokens: the episode has sampled its `max_episode_tokens`.
-            WorkflowError: the conversation cannot be rendered.
-            PolicyError: the engine failed.
+            WorkflowError: the conversation cannot be rendered, or the auxiliary model does not take it.
+            PolicyError: the engine or the auxiliary model failed.
             RolloutError: the episode is over.
         """
         if self._closed:
             raise self._over()
-        call = self._loop.create_task(self._tracker.choices(name, request, n, trainable=trainable))
+        call = self._loop.create_task(self._tracker.choices(name, request, n, trainable=trainable, source=source))
         self._calls.add(call)
         try:
             return await call
@@ -159,16 +176,18 @@ class Tuner:
     def _over(self) -> RolloutError:
         return RolloutError(f"episode {self.episode_id} is over: its models cannot be called any more")
 
-    def _token(self, name: str, trainable: bool) -> str:
+    def _token(self, name: str, trainable: bool, source: str | None) -> str:
         from astune.gateway.app import Endpoint, openai_app
 
         if self._closed:
             raise self._over()
-        if (name, trainable) not in self._tokens:
+        self._tracker.check_source(source)
+        key = (name, trainable, source)
+        if key not in self._tokens:
 
             def choices(request: ChatRequest, n: int) -> Any:
-                return self.choices(request, n, name=name, trainable=trainable)
+                return self.choices(request, n, name=name, trainable=trainable, source=source)
 
             endpoint = Endpoint(name, choices, self._chat_format.pieces, self._loop)
-            self._tokens[name, trainable] = openai_app().add(endpoint)
-        return self._tokens[name, trainable]
+            self._tokens[key] = openai_app().add(endpoint)
+        return self._tokens[key]

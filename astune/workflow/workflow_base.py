@@ -61,7 +61,7 @@ class FunctionWorkflow(Workflow):
             return await self.function(task=task, tuner=tuner)  # type: ignore[no-any-return]
         arguments: dict[str, Any] = {"task": task_row(task), "model": tuner.model()}
         if "auxiliary_models" in self._parameters:
-            arguments["auxiliary_models"] = {}
+            arguments["auxiliary_models"] = tuner.auxiliary_models()
         if "logger" in self._parameters:
             arguments["logger"] = logger
         if "tuner" in self._parameters:

@@ -1,0 +1,140 @@
+"""Answers of a chat API, and the best that can be said of their tokens.
+
+    the API gives                          the turn's ids                       exact   excluded
+    ids of the prompt and of the answer,   those                                yes     -
+    and log-probabilities
+    such ids, no log-probabilities         those                                yes     no_logprobs
+    text only                              made from text                       no      inexact; with `allow_inexact`
+                                                                                        no_logprobs, or - (see below)
+
+Only a model that is said to be the policy served elsewhere (`trainable: true`) is asked for ids, as vLLM takes it
+(`return_token_ids`), and can be trained. Ids whose text is not the answer's are of another vocabulary and count as
+none. Ids made from text are for people to look at: the prompt as our template and tokenizer write it, and what the
+template writes for the answer, up to and with the token that closes it. They are trained only with `allow_inexact`,
+and only if the API gave the log-probabilities of tokens that are ours one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.render import Prompt
+from astune.context_tracker.request import ChatRequest
+from astune.context_tracker.sources import Answer
+from astune.context_tracker.written import Beginnings
+from astune.errors import WorkflowError
+from astune.token_ids import TokenIds
+from astune.types import Sampling
+
+if TYPE_CHECKING:
+    from astune.clients.chat import ChatClient, ChatReply
+
+INEXACT = "inexact"
+NO_LOGPROBS = "no_logprobs"
+_MOST_SEED = 2**31
+"""Seeds below this are taken everywhere."""
+
+
+class ChatSource:
+    """A chat API as a source of answers. Policy versions are not known: its turns say 0."""
+
+    def __init__(self, client: ChatClient, chat_format: ChatFormat, *, allow_inexact: bool) -> None:
+        self._client = client
+        self._format = chat_format
+        self._allow_inexact = allow_inexact
+        self.is_policy = client.config.trainable
+
+    async def answer(self, request: ChatRequest, prompt: Prompt, sampling: Sampling) -> Answer:
+        reply = await self._client.complete(self._body(request, prompt, sampling))
+        given = self._given(reply, prompt)
+        return self._made(reply, request, prompt) if given is None else given
+
+    def _body(self, request: ChatRequest, prompt: Prompt, sampling: Sampling) -> dict[str, Any]:
+        """The request in OpenAI's shape. The policy elsewhere gets the run's sampling and the reasoning that the
+        agent dropped, as the policy here does; another model only what the agent asked for."""
+        if request.prompt is not None:
+            raise WorkflowError(f"a raw prompt was sent to {self._client.name!r}, which has a chat API only")
+        body: dict[str, Any] = {"messages": list(request.messages)}
+        limit = self._client.config.limit_field
+        if self.is_policy:
+            messages = body["messages"] if prompt.match is None else prompt.match.messages
+            body = {"messages": messages, "logprobs": True, "return_token_ids": True, "top_k": sampling.top_k or -1}
+            body |= {limit: sampling.max_tokens, "temperature": sampling.temperature, "top_p": sampling.top_p}
+        asked = {limit: request.max_tokens, "temperature": request.temperature, "top_p": request.top_p}
+        body |= {name: value for name, value in asked.items() if value is not None and name not in body}
+        if sampling.seed is not None and (self.is_policy or request.seed is not None):
+            body["seed"] = sampling.seed % _MOST_SEED
+        if request.stop:
+            body["stop"] = list(request.stop)
+        if request.tools:
+            body["tools"] = list(request.tools)
+        return body | _forced(request)
+
+    def _given(self, reply: ChatReply, prompt: Prompt) -> Answer | None:
+        """The answer in the tokens that the API gave, if it did and they are of our vocabulary."""
+        if not self.is_policy or reply.prompt_ids is None or reply.output_ids is None:
+            return None
+        if (reply.message["content"] or "").strip() not in self._format.decode(reply.output_ids):
+            return None
+        known = reply.logprobs is not None and len(reply.logprobs) == len(reply.output_ids)
+        return Answer(
+            message=reply.message,
+            prompt_ids=prompt.ids if prompt.ids == reply.prompt_ids else TokenIds(reply.prompt_ids),
+            output_ids=reply.output_ids,
+            logprobs=_values(reply, len(reply.output_ids), known),
+            policy_version=0,
+            finish_reason=reply.finish_reason,
+            excluded=None if known else NO_LOGPROBS,
+        )
+
+    def _made(self, reply: ChatReply, request: ChatRequest, prompt: Prompt) -> Answer:
+        """The answer in tokens made from text."""
+        ids = self._format.encode(self._written(reply, request, prompt))
+        known = reply.logprobs is not None and [self._format.decode([token]) for token in ids] == [
+            text for text, _ in reply.logprobs
+        ]
+        allowed = self.is_policy and self._allow_inexact
+        return Answer(
+            message=reply.message,
+            prompt_ids=prompt.ids,
+            output_ids=ids,
+            logprobs=_values(reply, len(ids), known),
+            policy_version=0,
+            finish_reason=reply.finish_reason,
+            exact=False,
+            excluded=INEXACT if not allowed else None if known else NO_LOGPROBS,
+        )
+
+    def _written(self, reply: ChatReply, request: ChatRequest, prompt: Prompt) -> str:
+        """What the template writes for the answer; its content where the template does not write it after the prompt,
+        as one that opens reasoning in the prompt."""
+        close = "" if reply.finish_reason == "length" else self._format.close_token or ""
+        plain = (reply.message["content"] or "") + close
+        if prompt.match is None:
+            return plain
+        messages = [*prompt.match.messages, reply.message]
+        rendering = self._format.render(messages, request.tools, add_generation_prompt=False)
+        start = len(prompt.rendering)
+        closing = self._format.find_closing(rendering, start) if Beginnings(rendering).has(prompt.rendering) else None
+        return plain if closing is None else rendering[start : closing[0]] + close
+
+
+def _forced(request: ChatRequest) -> dict[str, Any]:
+    if request.force == "json_object":
+        return {"response_format": {"type": "json_object"}}
+    if request.force == "tool_call":
+        named = {"type": "function", "function": {"name": request.force_tool}}
+        return {"tool_choice": "required" if request.force_tool is None else named}
+    return {}
+
+
+def _values(reply: ChatReply, count: int, known: bool) -> Sequence[float]:
+    """The log-probabilities, 0.0 where they are not known."""
+    return [value for _, value in reply.logprobs] if known and reply.logprobs is not None else [0.0] * count
+
+
+def shown_text(messages: Sequence[Mapping[str, Any]]) -> str:
+    """A conversation that our template refuses, for people to read."""
+    return "".join(f"[{message.get('role')}]\n{message.get('content') or ''}\n" for message in messages)

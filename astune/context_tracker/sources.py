@@ -1,0 +1,82 @@
+"""Who answers a call: the policy, whose tokens are known, or (`chat_source`) a chat API, whose tokens may not be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from astune.context_tracker.chat_format import ChatFormat, ParsedMessage
+from astune.context_tracker.render import Prompt
+from astune.context_tracker.request import ChatRequest
+from astune.token_ids import TokenIds
+from astune.types import FinishReason, Generation, Policy, Sampling
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer and its tokens. What the fields mean is what they mean in `Turn`."""
+
+    message: dict[str, Any]
+    """OpenAI's assistant message; tool calls may lack their ids."""
+    prompt_ids: TokenIds
+    output_ids: Sequence[int]
+    logprobs: Sequence[float]
+    policy_version: int
+    finish_reason: FinishReason
+    exact: bool = True
+    excluded: str | None = None
+
+
+class Source(Protocol):
+    """What the tracker needs to know of a model."""
+
+    @property
+    def is_policy(self) -> bool:
+        """Whether the model is the one that is trained: the run's sampling and its context length hold."""
+
+    async def answer(self, request: ChatRequest, prompt: Prompt, sampling: Sampling) -> Answer: ...
+
+
+class PolicySource:
+    """The policy: it is sent token ids and gives token ids."""
+
+    is_policy = True
+
+    def __init__(self, policy: Policy, chat_format: ChatFormat) -> None:
+        self._policy = policy
+        self._format = chat_format
+
+    async def answer(self, request: ChatRequest, prompt: Prompt, sampling: Sampling) -> Answer:
+        generation = await self._policy.generate(prompt.ids, sampling)
+        return Answer(
+            message=_assistant_message(self._parsed(request, prompt, generation)),
+            prompt_ids=prompt.ids,
+            output_ids=generation.output_ids,
+            logprobs=generation.logprobs,
+            policy_version=generation.policy_version,
+            finish_reason=generation.finish_reason,
+        )
+
+    def _parsed(self, request: ChatRequest, prompt: Prompt, generation: Generation) -> ParsedMessage:
+        """The answer as the agent gets it: from the forced start up to the first stop text."""
+        ids = generation.output_ids
+        ended = bool(ids) and ids[-1] in self._format.stop_token_ids
+        text = prompt.answer_start + self._format.decode(ids[:-1] if ended else ids)
+        found = [place for place in map(text.find, request.stop) if place >= 0]
+        text = text[: min(found)] if found else text
+        if request.prompt is not None:
+            return ParsedMessage(text, None, ())
+        return self._format.parse_text(text, request.tools, prompt=prompt.ending)
+
+
+def _assistant_message(parsed: ParsedMessage) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": parsed.content}
+    if parsed.reasoning:
+        message["reasoning_content"] = parsed.reasoning
+    if parsed.tool_calls:
+        message["tool_calls"] = [
+            {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in parsed.tool_calls
+        ]
+    return message
