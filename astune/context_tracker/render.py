@@ -83,7 +83,7 @@ class PromptBuilder:
         around = windows(self._format, match.messages, match.tools, rendering) if later else {}
         new: list[int] = []
         for index, answer in sorted(later.items()):
-            found = _place_of(answer, rendering, *around[index]) if index in around else None
+            found = answer.place_in(rendering, *around[index]) if index in around else None
             if found is not None and found[0] >= position:
                 new += self._format.encode(rendering[position : found[0]])
                 new += answer.call.answer_ids()
@@ -144,13 +144,6 @@ class PromptBuilder:
                 if end is not None:
                     return index, call, end
         return -1, None, 0
-
-
-def _place_of(answer: Answer, rendering: str, start: int, stop: int) -> tuple[int, int] | None:
-    """Where a rendering has the answer as it was sampled, after what it was sampled after; None if it has not."""
-    begin = answer.start_in(rendering, start, stop)
-    end = None if begin is None else answer.end_in(rendering, begin, stop)
-    return None if begin is None or end is None else (begin, end)
 
 
 def _fork(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -98,7 +99,20 @@ class Answer:
     def _parsed(self, text: str) -> ParsedMessage:
         return self._format.parse_text(text, self.call.tools, prompt=self._prompt)
 
-    def start_in(self, rendering: str, start: int, stop: int) -> int | None:
+    def place_in(self, rendering: str, start: int, stop: int) -> tuple[int, int] | None:
+        """Where the answer's message, `rendering[start:stop]`, has the answer as it was sampled; None if it has not.
+
+        It stands after what it was sampled after, or after something else (a template that ends its prompts with an
+        empty block of reasoning has none in the history) but then letter for letter.
+        """
+        begin = self._start_in(rendering, start, stop)
+        end = None if begin is None else self.end_in(rendering, begin, stop)
+        if begin is not None and end is not None:
+            return begin, end
+        exact = -1 if self.stop in (None, self.text) else rendering.find(self.text, start, stop)
+        return None if exact < 0 else (exact, exact + len(self.text))
+
+    def _start_in(self, rendering: str, start: int, stop: int) -> int | None:
         """Where in `rendering[start:stop]` the text ends that stood before it when it was sampled."""
         place = rendering.rfind(self._prompt[-1], start, stop)
         while place >= 0:
@@ -178,14 +192,23 @@ def windows(
 
 
 def _marked(message: Message, index: int) -> Message:
-    """White space at the ends stays outside of the marks, where templates trim it."""
+    """White space at the ends stays outside of the marks, where templates trim it. Text that some templates look
+    into (Mistral's at JSON, Qwen's at `<tool_response>`) has no marks: the stretches beside it are one."""
     text = content_text(message)
     inner = text.strip()
-    if message.get("role") not in ("user", "tool") or not inner:
+    if message.get("role") not in ("user", "tool") or not inner or inner.startswith("<") or _is_json(inner):
         return message
     before, _, after = text.partition(inner)
     mark = chr(_FIRST_MARK + index)
     return {**message, "content": f"{before}{mark}{inner}{mark}{after}"}
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _next_ones(order: Iterable[int], places: Mapping[int, int], default: int) -> dict[int, int]:

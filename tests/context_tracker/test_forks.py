@@ -1,0 +1,299 @@
+"""Real templates over several turns: which sampled tokens stay, what the prompt says, and where it forks and why."""
+
+import re
+
+import pytest
+from test_template_families import ADD, FAMILIES, Family, write_family_dir
+
+from astune.context_tracker import forks
+from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.forks import cause_of
+from astune.context_tracker.messages import meaning
+from astune.context_tracker.render import PromptBuilder
+from astune.token_ids import TokenIds
+
+SYSTEM = {"role": "system", "content": "Be brief."}
+OTHER_TOOL = {**ADD, "function": {**ADD["function"], "name": "subtract"}}
+LAYOUTS = ('{"n": 1}', '{"n":1}')
+STOPS = {
+    "glm4moe": {"user": "<|user|>", "tool": "<|observation|>"},
+    "gptoss": {"user": "<|return|>", "tool": "<|call|>"},
+    "gemma4": {"tool": "<|tool_response>"},
+}
+"""The token that the model samples last, before a user message or a tool result."""
+EMPTY_BLOCKS = ("qwen3_5_nothink",)
+"""Templates whose prompts end with an empty block of reasoning: the model does not reason."""
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def call_add(number):
+    return {"id": f"call0000{number}", "type": "function", "function": {"name": "add", "arguments": '{"n": 1}'}}
+
+
+class Agent:
+    """Plays the agent and the model: sends requests, answers them with tokens no tokenizer would choose."""
+
+    def __init__(self, family: Family, chat_format: ChatFormat):
+        self.family = family
+        self.format = chat_format
+        self.builder = PromptBuilder(chat_format)
+        self.added = {*family.tokens, "<think>", "</think>", "<tool_call>", "</tool_call>"}
+
+    def sampled_text(self, text, reasoning, calls):
+        """An answer as the model writes it: as its template does, with JSON laid out in another way."""
+        family = self.family
+        message = {"role": "assistant", "content": text} | ({"tool_calls": calls} if calls else {})
+        if reasoning is not None and family.writes_reasoning and family.template not in EMPTY_BLOCKS:
+            message["reasoning_content"] = reasoning
+        written = self.format.render([user("?"), message], [ADD] if calls else (), add_generation_prompt=False)
+        start = written.index(family.role) + len(family.role)
+        closing = self.format.find_closing(written, start)
+        body = written[start:] if closing is None else written[start : closing[0]]
+        if family.opens_thinking:
+            body = f"{reasoning or ''}\n</think>\n\n{body.rpartition('</think>')[2].lstrip()}"
+        elif reasoning is None or family.template in EMPTY_BLOCKS:
+            body = body.removeprefix("<think>\n\n</think>\n\n")
+        stop = STOPS.get(family.template, {}).get("tool" if calls else "user", family.stops[0])
+        return body.replace(*LAYOUTS), stop
+
+    def odd_ids(self, text, stop):
+        """One token per character, but for special tokens: no tokenizer would choose these."""
+        tokens = [self.format.decode([token]) for token in self.format.encode(text)]
+        pieces = [piece if len(piece) > 1 and piece in self.added else None for piece in tokens]
+        ids = []
+        for token, piece in zip(self.format.encode(text), pieces, strict=True):
+            ids += [token] if piece else [i for c in self.format.decode([token]) for i in self.format.encode(c)]
+        assert self.format.decode(ids) == text
+        return [*ids, *self.format.encode(stop)]
+
+    def ask(self, messages, tools=(), text="Yes.", reasoning=None, calls=()):
+        """Send a request and answer it; returns the prompt, the sampled ids and the message."""
+        tools = tools if self.family.calls else ()
+        prompt = self.builder.build("a", messages, tools)
+        ids = self.odd_ids(*self.sampled_text(text, reasoning, list(calls)))
+        parsed = self.format.parse(ids, tools, prompt=prompt.ending)
+        message = {"role": "assistant", "content": parsed.content}
+        if parsed.reasoning:
+            message["reasoning_content"] = parsed.reasoning
+        if calls:
+            assert len(parsed.tool_calls) == len(calls), parsed
+            message["tool_calls"] = [
+                {"id": call["id"], "type": "function", "function": {"name": read.name, "arguments": read.arguments}}
+                for call, read in zip(calls, parsed.tool_calls, strict=True)
+            ]
+        self.builder.record("a", prompt, ids, message)
+        return prompt, ids, message
+
+
+def after_two_answers(family, chat_format):
+    """A conversation with two answers in plain text: the agent, its messages, and the sampled ids of both."""
+    agent = Agent(family, chat_format)
+    first = [SYSTEM, user("A?")]
+    _, one, answer = agent.ask(first, text="One.")
+    second = [*first, answer, user("B?")]
+    _, two, answer = agent.ask(second, text="Two.")
+    return agent, [*second, answer], one, two
+
+
+def after_a_call(family, chat_format):
+    """A conversation with a tool call after reasoning: the agent, its messages up to the result, the call's turn."""
+    agent = Agent(family, chat_format)
+    first = [SYSTEM, user("A?")]
+    prompt, ids, answer = agent.ask(first, [ADD], text=None, reasoning="Hm.", calls=[call_add(1)])
+    return agent, [*first, answer, {"role": "tool", "tool_call_id": "call00001", "content": "4"}], prompt, ids
+
+
+def holds(ids, part):
+    """Whether the tokens are there, side by side."""
+    packed, wanted = ids.packed(), TokenIds(part).packed()
+    return any(packed.startswith(wanted, place) for place in range(0, len(packed), 4))
+
+
+def assert_says(agent, prompt, messages, tools=()):
+    """The prompt reads as a fresh rendering does, but for the model's own layout and its token for the end."""
+    written = agent.format.render(messages, tools if agent.family.calls else ())
+    read = agent.format.decode(list(prompt.ids))
+    if agent.family.template == "gptoss":
+        read = read.replace("<|return|>", "<|end|>")
+    assert in_one_layout(read) == in_one_layout(written)
+
+
+def in_one_layout(text):
+    return re.sub(r"</think>\s*", "</think>", text.replace(*LAYOUTS))
+
+
+@pytest.fixture(scope="session")
+def formats(tmp_path_factory):
+    return {
+        family.template: ChatFormat.load(write_family_dir(family, tmp_path_factory.mktemp(family.template)))
+        for family in FAMILIES
+    }
+
+
+REWRITES_ANSWERS = {
+    "qwen3_6": forks.REASONING_STRIPPED,
+    "deepseekv3": forks.REASONING_STRIPPED,
+    "deepseek_r1_distill": forks.REASONING_STRIPPED,
+    "nemotron_3_nano": forks.TEMPLATE_NOT_APPEND_ONLY,
+}
+"""Every answer begins inside reasoning that the prompt opened, and the next user message takes it away: nemotron
+writes an empty block in another layout, the others none."""
+REWRITES_PROMPTS = {
+    "mistral_v3": forks.TEMPLATE_NOT_APPEND_ONLY,
+    "qwen3_5_nothink": forks.TEMPLATE_NOT_APPEND_ONLY,
+}
+"""The answers stay: Mistral moves the system message to the last user message, Qwen3.5 drops the prompt's own block."""
+DROPS_REASONING = ("qwen3", "qwen3_6", "nemotron_3_nano", "glm4moe", "gptoss", "gemma4")
+DROPS_REASONING_IN_A_TOOL_LOOP = ("deepseekv3", "deepseek_r1_distill")
+FAMILY = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.template)
+CALLING = pytest.mark.parametrize(
+    "family", [family for family in FAMILIES if family.calls], ids=lambda family: family.template
+)
+
+
+@FAMILY
+def test_a_second_user_message(family, formats):
+    agent = Agent(family, formats[family.template])
+    messages = [SYSTEM, user("A?")]
+    prompt, ids, answer = agent.ask(messages)
+    messages = [*messages, answer, user("B?")]
+    again = agent.builder.build("a", messages)
+    assert again.fork == (REWRITES_ANSWERS | REWRITES_PROMPTS).get(family.template)
+    assert holds(again.ids, ids) == (family.template not in REWRITES_ANSWERS)
+    assert (list(again.ids[: len(prompt.ids) + len(ids)]) == [*prompt.ids, *ids]) == (again.fork is None)
+    assert_says(agent, again, messages)
+
+
+@FAMILY
+def test_a_second_user_message_after_reasoning(family, formats):
+    agent = Agent(family, formats[family.template])
+    messages = [SYSTEM, user("A?")]
+    _, ids, answer = agent.ask(messages, reasoning="Hm.")
+    messages = [*messages, answer, user("B?")]
+    again = agent.builder.build("a", messages)
+    dropped = family.template in DROPS_REASONING
+    expected = forks.REASONING_STRIPPED if dropped else (REWRITES_ANSWERS | REWRITES_PROMPTS).get(family.template)
+    assert again.fork == expected
+    assert holds(again.ids, ids) == (not dropped and family.template not in REWRITES_ANSWERS)
+    assert_says(agent, again, messages)
+
+
+@CALLING
+def test_a_tool_round_trip(family, formats):
+    agent, messages, prompt, ids = after_a_call(family, formats[family.template])
+    without_reasoning = {key: value for key, value in messages[2].items() if key != "reasoning_content"}
+    again = agent.builder.build("a", [*messages[:2], without_reasoning, messages[3]], [ADD])
+    stripped = family.template in DROPS_REASONING_IN_A_TOOL_LOOP
+    assert again.fork == (forks.REASONING_STRIPPED if stripped else None)
+    assert (list(again.ids[: len(prompt.ids) + len(ids)]) == [*prompt.ids, *ids]) == (not stripped)
+    assert_says(agent, again, messages, [ADD])
+
+
+@CALLING
+def test_a_tool_round_trip_under_another_system_message(family, formats):
+    agent, messages, _, ids = after_a_call(family, formats[family.template])
+    messages[0] = {"role": "system", "content": "Be long."}
+    again = agent.builder.build("a", messages, [ADD])
+    assert again.fork == forks.SYSTEM_CHANGED
+    assert holds(again.ids, ids) == (family.template not in DROPS_REASONING_IN_A_TOOL_LOOP)
+    assert_says(agent, again, messages, [ADD])
+
+
+CHANGES = {
+    forks.SYSTEM_CHANGED: (lambda old: [{"role": "system", "content": "Be long."}, *old[1:], user("C?")], True),
+    forks.HISTORY_EDITED: (lambda old: [SYSTEM, user("Other?"), *old[2:], user("C?")], True),
+    forks.TRUNCATED: (lambda old: [SYSTEM, *old[3:], user("C?")], False),
+    forks.COMPACTED: (lambda old: [SYSTEM, user("Summary."), *old[4:], user("C?")], False),
+}
+"""What is done to a history of two answers, and whether the first is left in it."""
+
+
+@FAMILY
+@pytest.mark.parametrize("cause", CHANGES)
+def test_a_changed_history_keeps_the_tokens_of_the_answers_left_in_it(family, formats, cause):
+    agent, history, one, two = after_two_answers(family, formats[family.template])
+    change, keeps_first = CHANGES[cause]
+    again = agent.builder.build("a", change(history))
+    assert again.fork == cause
+    rewritten = family.template in REWRITES_ANSWERS
+    assert [holds(again.ids, ids) for ids in (one, two)] == [keeps_first and not rewritten, not rewritten]
+    assert_says(agent, again, change(history))
+
+
+@CALLING
+def test_other_tools_keep_the_tokens_of_the_answers(family, formats):
+    agent, history, one, two = after_two_answers(family, formats[family.template])
+    again = agent.builder.build("a", [*history, user("C?")], [OTHER_TOOL])
+    in_last_message = family.template == "mistral_v11"  # where its template writes tools: nothing earlier changes
+    assert again.fork == (None if in_last_message else forks.TOOLS_CHANGED)
+    assert [holds(again.ids, ids) for ids in (one, two)] == [family.template not in REWRITES_ANSWERS] * 2
+    assert_says(agent, again, [*history, user("C?")], [OTHER_TOOL])
+
+
+@FAMILY
+def test_an_earlier_point_gone_on_from_once_more_is_no_fork_of_its_own(family, formats):
+    agent, history, one, _ = after_two_answers(family, formats[family.template])
+    again = agent.builder.build("a", [*history[:3], user("Elsewhere?")])
+    assert again.fork == (REWRITES_ANSWERS | REWRITES_PROMPTS).get(family.template)
+    assert holds(again.ids, one) == (family.template not in REWRITES_ANSWERS)
+
+
+@FAMILY
+def test_a_request_sent_again_is_the_same_prompt(family, formats):
+    agent, history, _, _ = after_two_answers(family, formats[family.template])
+    agent.builder.build("a", [*history, user("C?")])
+    first = agent.builder.build("a", history[:2])
+    assert first.fork is None
+    assert list(first.ids) == agent.format.encode(agent.format.render(history[:2]))
+
+
+def test_a_model_that_began_another_message_than_follows_is_not_gone_on_from(formats):
+    chat_format = formats["glm4moe"]
+    builder = PromptBuilder(chat_format)
+    messages = [user("A?")]
+    prompt = builder.build("a", messages, [ADD])
+    text = "\n<think></think>\n<tool_call>add\n<arg_key>n</arg_key>\n<arg_value>1</arg_value>\n</tool_call>"
+    ids = chat_format.encode(text + "<|user|>")
+    answer = {"role": "assistant", "content": None, "tool_calls": [call_add(1)]}
+    builder.record("a", prompt, ids, answer)
+    messages = [*messages, answer, {"role": "tool", "tool_call_id": "call00001", "content": "4"}]
+    again = builder.build("a", messages, [ADD])
+    assert again.fork == forks.TEMPLATE_NOT_APPEND_ONLY
+    assert chat_format.decode(list(again.ids)) == chat_format.render(messages, [ADD])
+
+
+def conversation(letters):
+    """`s` and `S` are system messages, digits are answers, the rest are user messages."""
+    roles = {letter: "system" if letter in "sS" else "assistant" if letter.isdigit() else "user" for letter in letters}
+    messages = [{"role": roles[letter], "content": letter} for letter in letters]
+    return [meaning(messages, index) for index in range(len(messages))]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "now", "cause"),
+    [
+        ("sa1b2", "Sa1b2c", forks.SYSTEM_CHANGED),
+        ("sa1b2", "a1b2c", forks.SYSTEM_CHANGED),
+        ("sa1", "Sa", forks.SYSTEM_CHANGED),
+        ("sa1b2", "sa1x2c", forks.HISTORY_EDITED),
+        ("sa1b2", "sa9b2c", forks.HISTORY_EDITED),
+        ("sa1b2", "sa1b9c", forks.HISTORY_EDITED),
+        ("sa1b2", "sa1b2c9d", forks.HISTORY_EDITED),
+        ("sa1b2c3", "sa1b9c3d", forks.HISTORY_EDITED),
+        ("sa1b2c3", "sb2c3d", forks.TRUNCATED),
+        ("sa1b2c3", "s2c3d", forks.TRUNCATED),
+        ("sa1b2c3", "sac3d", forks.TRUNCATED),
+        ("sa1b2c3", "sxc3d", forks.COMPACTED),
+        ("sa1b2c3", "sax3d", forks.COMPACTED),
+        ("sa1b2c3", "sx9c3d", forks.COMPACTED),
+        ("sa1b2", "sx", forks.NEW_CONVERSATION),
+        ("sa1b2", "sx9y", forks.NEW_CONVERSATION),
+        ("a1", "x", forks.NEW_CONVERSATION),
+        ("sa1", "Sx", forks.NEW_CONVERSATION),
+    ],
+)
+def test_what_was_done_to_a_history_is_named(earlier, now, cause):
+    assert cause_of(conversation(earlier), conversation(now)) == cause
