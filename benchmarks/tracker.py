@@ -256,22 +256,19 @@ def fresh(message: TextMessage) -> TextMessage:
 
 
 def conversation(turns: int, forks: bool) -> tuple[list[list[TextMessage]], list[Call]]:
-    """The same calls as messages and as token ids. `forks`: every call has another first message."""
-    messages: list[TextMessage] = []
-    lists, calls = [], []
-    base = TokenIds()
-    for number, (prompt, output) in enumerate(appending(turns, 512)):
-        new = list(prompt[len(base) :])
-        if forks:
-            messages = [TextMessage("user", f"now it is {number}", [number], [0.0]), *messages[1:]]
-            prompt = TokenIds([number, *prompt[1:]])
-        messages = [*messages, TextMessage("user", " ".join(map(str, new)), new, [0.0] * len(new))]
-        answer = TextMessage("llm", " ".join(map(str, output)), output, [-0.5] * len(output))
-        lists.append([fresh(message) for message in (*messages, answer)])
-        messages = [*messages, TextMessage("user", answer.text, output, [0.0] * len(output))]
-        calls.append((prompt, output))
-        base = TokenIds.of(prompt) + output
+    """The same calls as messages and as token ids. `forks`: the history has only half of each answer."""
+    history: list[TextMessage] = []
+    lists = []
+    calls = list(stripping(turns, 512) if forks else appending(turns, 512))
+    for prompt, output in calls:
+        history.append(message("user", list(prompt[-256:])))
+        lists.append([*map(fresh, history), message("llm", output)])
+        history.append(message("user", output[256:] if forks else output))
     return lists, calls
+
+
+def message(author: str, ids: list[int]) -> TextMessage:
+    return TextMessage(author, " ".join(map(str, ids)), ids, [0.0] * len(ids))
 
 
 def merging() -> Table:
