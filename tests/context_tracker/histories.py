@@ -13,7 +13,6 @@ from random import Random
 from typing import Any, get_args
 
 from astune.algorithm import Weighting, check_step, to_samples
-from astune.algorithm.advantage import dr_grpo
 from astune.algorithm.aggregation import LossAggregation
 from astune.algorithm.credit import Credit
 from astune.context_tracker.forks import BRANCH, OTHER_AGENT
@@ -324,12 +323,16 @@ def facts(line: Timeline) -> dict[str, Any]:
 
 
 def check_credit(histories: Sequence[Sequence[Call]], aggregation: str, *, ropes: bool) -> None:
-    """Samples of two episodes with different rewards have the loss terms that the definitions say."""
+    """Samples of episodes with different rewards have the loss terms that the definitions say."""
     forests = [grow(history, ropes=ropes) for history in histories]
     episodes = [episode_of(f"e{number}", forest, float(number)) for number, forest in enumerate(forests)]
+    check_samples(episodes, histories, aggregation)
+
+
+def check_samples(episodes: Sequence[Episode], histories: Sequence[Sequence[Call]], aggregation: str) -> None:
     group = Group(episodes[0].task, tuple(episodes))
     for credit in CREDITS:
-        samples, receipt = to_samples([group], dr_grpo, Weighting(aggregation, credit, MAX_TOKENS))
+        samples, receipt = to_samples([group], rewards_themselves, Weighting(aggregation, credit, MAX_TOKENS))
         check_step([group], samples, receipt)
         terms = Counter(
             (sample.timeline.token_ids[:place], sample.timeline.token_ids[place], round(weight, 9))
@@ -341,6 +344,11 @@ def check_credit(histories: Sequence[Sequence[Call]], aggregation: str, *, ropes
         assert terms == loss_terms(histories, credit, aggregation)
         if aggregation != "constant" and terms:
             assert math.isclose(math.fsum(sample.weight_sum for sample in samples), 1.0)
+
+
+def rewards_themselves(rewards: Sequence[float]) -> list[float]:
+    """An estimator under which no episode is without signal."""
+    return [reward + 1.0 for reward in rewards]
 
 
 def check_all(chance: Random) -> None:
