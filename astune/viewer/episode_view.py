@@ -54,7 +54,10 @@ def conversation(episode: Episode) -> list[Bubble]:
         before = seen.get(turn.agent, [])
         kept = _kept(before, turn.messages)
         if kept < len(before):
-            bubbles.append(Bubble("note", f"history rewritten: {len(before) - kept} of {len(before)} messages dropped"))
+            why = FORKS.get(forks.get(number, ""), "The history was rewritten.")
+            bubbles.append(
+                Bubble("note", f"{why} {len(before) - kept} of {len(before)} earlier messages are not in it.")
+            )
         bubbles += [bubble(message, agent) for message in turn.messages[kept:]]
         answer = bubble({"role": "assistant", **turn.response}, agent, _turn_facts(number, turn))
         marks = _turn_marks(turn, forks.get(number), episode.turn_rewards.get(number))

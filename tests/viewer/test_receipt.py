@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from pathlib import Path
 
 from astune.algorithm.samples import to_samples
 from astune.context_tracker import forks
@@ -48,6 +49,9 @@ def test_every_cause_of_a_fork_has_a_sentence():
 def test_every_reason_to_leave_tokens_out_has_a_sentence():
     noted = set(re.findall(r'"(\w+)"', inspect.getdoc(Turn).partition("carry no loss (")[2].partition(")")[0]))
     assert set(LEFT_OUT) == noted | {"unjudged", "no_signal"}
+    page = (Path(__file__).parents[2] / "docs" / "runs.md").read_text("utf-8")
+    table = page.partition("| reason |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == set(LEFT_OUT)
 
 
 def test_marks_tell_of_each_turn_what_became_of_it():
@@ -65,6 +69,17 @@ def test_marks_tell_of_each_turn_what_became_of_it():
         "9 tokens sampled · 5 trainable · 3 frozen · 1 inexact · 4 training rows of 17 tokens (13 distinct)"
     )
     assert shown.own_rewards == "solver +0.5"
+
+
+def test_a_history_that_lost_messages_says_why():
+    messages = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
+    turns = (
+        turn("solver", (1,), (2,), messages=tuple(messages), response={"content": "x"}),
+        turn("solver", (9,), (2,), messages=tuple(messages[1:]), response={"content": "y"}, fork="truncated"),
+    )
+    episode = Episode("e", TASK, turns, merge_turns(turns), StopReason.COMPLETED)
+    notes = [bubble.text for bubble in card("k", "h", episode, None).bubbles if bubble.role == "note"]
+    assert notes == ["The oldest messages were dropped and the rest went on. 3 of 3 earlier messages are not in it."]
 
 
 def test_rows_say_why_they_begin_and_what_they_share():
