@@ -59,12 +59,12 @@ class PolicySource:
         )
 
     def _parsed(self, request: ChatRequest, prompt: Prompt, generation: Generation) -> ParsedMessage:
-        """The answer as the agent gets it: from the forced start up to the first stop text."""
+        """The answer as the agent gets it: from the forced start up to the first stop text that was sampled."""
         ids = generation.output_ids
         ended = bool(ids) and ids[-1] in self._format.stop_token_ids
-        text = prompt.answer_start + self._format.decode(ids[:-1] if ended else ids)
-        found = [place for place in map(text.find, request.stop) if place >= 0]
-        text = text[: min(found)] if found else text
+        sampled = self._format.decode(ids[:-1] if ended else ids)
+        found = [place for place in map(sampled.find, request.stop) if place >= 0]
+        text = prompt.answer_start + (sampled[: min(found)] if found else sampled)
         if request.prompt is not None:
             return ParsedMessage(text, None, ())
         return self._format.parse_text(text, request.tools, prompt=prompt.ending)

@@ -1,6 +1,7 @@
 """Fakes for tests of agents, workflows and ASTune itself: no model, no GPU, no network."""
 
+from astune.testing.chat_server import ScriptedChatServer
 from astune.testing.model_dir import write_test_model_dir
 from astune.testing.policies import ScriptedPolicy
 
-__all__ = ["ScriptedPolicy", "write_test_model_dir"]
+__all__ = ["ScriptedChatServer", "ScriptedPolicy", "write_test_model_dir"]

@@ -17,7 +17,8 @@ class ScriptedPolicy:
         policy.calls  # [(prompt_ids, sampling), ...]
 
     The token that ends an answer is added; an answer longer than `max_tokens` is cut, with finish reason
-    "length". Logprobs depend on the token and its place alone. Raises PolicyError when the list is used up.
+    "length". One that holds a text of `Sampling.stop` ends with the token that completes it. Logprobs depend on the
+    token and its place alone. Raises PolicyError when the list is used up.
     """
 
     def __init__(
@@ -42,12 +43,13 @@ class ScriptedPolicy:
         number = len(self.calls)
         self.calls.append((tuple(prompt_ids), sampling))
         ids = (*self._chat_format.encode(self._answer(number, prompt_ids)), self._chat_format.stop_token_ids[0])
-        output_ids = ids[: sampling.max_tokens]
+        whole = stopped_length(ids, sampling.stop, self._chat_format.decode)
+        output_ids = ids[: min(whole, sampling.max_tokens)]
         return Generation(
             output_ids=output_ids,
             logprobs=tuple(scripted_logprob(place, token) for place, token in enumerate(output_ids)),
             policy_version=self.policy_version,
-            finish_reason="stop" if len(ids) <= sampling.max_tokens else "length",
+            finish_reason="stop" if whole <= sampling.max_tokens else "length",
         )
 
     def _answer(self, number: int, prompt_ids: Sequence[int]) -> str:
@@ -56,6 +58,15 @@ class ScriptedPolicy:
         if number >= len(self._answers):
             raise PolicyError(f"the scripted policy has {len(self._answers)} answers and was asked for one more")
         return self._answers[number]
+
+
+def stopped_length(ids: Sequence[int], stop: Sequence[str], decode: Callable[[Sequence[int]], str]) -> int:
+    """How many of `ids` there are up to the token that completes the first text of `stop`; all if none is there."""
+    for count in range(1, len(ids) + 1) if stop else ():
+        text = decode(ids[:count])
+        if any(ending in text for ending in stop):
+            return count
+    return len(ids)
 
 
 def scripted_logprob(place: int, token: int) -> float:

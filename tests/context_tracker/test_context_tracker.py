@@ -160,10 +160,15 @@ class GatedPolicy(ScriptedPolicy):
         return generation
 
 
-def test_calls_side_by_side_are_ordered_by_when_they_were_begun(chat_format, run):
+async def until(condition):
+    while not condition():
+        await asyncio.sleep(0)
+
+
+def test_calls_side_by_side_are_recorded_in_the_order_in_which_they_end(chat_format, run):
     async def episode():
         calls = [asyncio.create_task(tracker.chat("a", ChatRequest([USER]))) for _ in range(3)]
-        await asyncio.sleep(0)
+        await until(lambda: len(policy.calls) == 3)
         for number in (2, 0, 1):
             policy.gates[number].set()
             await calls[number]
@@ -175,15 +180,15 @@ def test_calls_side_by_side_are_ordered_by_when_they_were_begun(chat_format, run
     policy.gates[3].set()
     tracker = ContextTracker(policy, chat_format, Sampling(max_tokens=50), max_turns=9, seed=0)
     run(episode())
-    assert [turn.response["content"] for turn in tracker.turns] == ["zero", "one", "two", "three"]
-    assert [[span.turn for span in timeline.spans] for timeline in tracker.timelines()] == [[0], [1, 3], [2]]
+    assert [turn.response["content"] for turn in tracker.turns] == ["two", "zero", "one", "three"]
+    assert [[span.turn for span in timeline.spans] for timeline in tracker.timelines()] == [[0], [1], [2, 3]]
     assert [timeline.fork for timeline in tracker.timelines()] == [None, BRANCH, BRANCH]
 
 
 def test_a_cancelled_call_records_no_turn_and_later_calls_go_on(chat_format, run):
     async def episode():
         call = asyncio.create_task(tracker.chat("a", ChatRequest([USER])))
-        await asyncio.sleep(0)
+        await until(lambda: policy.calls)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call

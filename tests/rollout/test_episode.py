@@ -266,7 +266,7 @@ async def test_a_refused_option_that_the_agent_gets_over_is_no_error(run_one):
     async def workflow(task, tuner):
         client = tuner.openai_client()
         try:
-            await client.chat.completions.create(model="m", messages=HI, stop="\n")
+            await client.chat.completions.create(model="m", messages=HI, logit_bias={"5": 1})
         except Exception:
             return WorkflowOutput(answer=await ask(tuner))
 
@@ -275,11 +275,11 @@ async def test_a_refused_option_that_the_agent_gets_over_is_no_error(run_one):
 
 async def test_a_refused_option_that_the_agent_does_not_get_over_names_itself(run_one):
     async def workflow(task, tuner):
-        await tuner.openai_client().chat.completions.create(model="m", messages=HI, stop="\n")
+        await tuner.openai_client().chat.completions.create(model="m", messages=HI, logit_bias={"5": 1})
 
     episode = await run_one(workflow)
     assert (episode.error.stage, episode.error.kind) == ("workflow", "BadRequestError")
-    assert "stop" in episode.error.message
+    assert "logit_bias" in episode.error.message
 
 
 async def test_a_judge_that_raises_leaves_no_verdict(run_one):

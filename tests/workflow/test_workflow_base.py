@@ -17,6 +17,9 @@ class FakeTuner:
     def model(self):
         return "the model"
 
+    def auxiliary_models(self):
+        return {"critic": "the critic"}
+
 
 class Solve(Workflow):
     async def execute(self, task, tuner):
@@ -109,7 +112,7 @@ async def test_optional_parameters_are_given_by_name_in_any_order():
     await execute(as_workflow(solve))
     assert isinstance(seen["logger"], logging.Logger)
     assert isinstance(seen["tuner"], FakeTuner)
-    assert seen["auxiliary_models"] == {}
+    assert seen["auxiliary_models"] == {"critic": "the critic"}
 
 
 async def test_a_function_of_exactly_task_and_tuner_gets_the_task_itself():

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -44,10 +44,21 @@ class Request:
 
 
 class Sampler:
-    """A `Policy` over a transformers model whose attention is `astune.backbone.local.attention`."""
+    """A `Policy` over a transformers model whose attention is `astune.backbone.local.attention`.
 
-    def __init__(self, model: torch.nn.Module, *, slots: int, context_length: int) -> None:
+    `decode` gives the text of token ids; only requests with `Sampling.stop` need it.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        *,
+        slots: int,
+        context_length: int,
+        decode: Callable[[Sequence[int]], str] | None = None,
+    ) -> None:
         self.model = model
+        self._decode_text = decode
         self.policy_version = 0
         self._context_length = context_length
         parameter = next(model.parameters())
@@ -80,6 +91,8 @@ class Sampler:
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         if not prompt_ids:
             raise PolicyError("cannot continue an empty prompt")
+        if sampling.stop and self._decode_text is None:
+            raise PolicyError("a sampler made without `decode` cannot look for stop texts")
         if len(prompt_ids) + sampling.max_tokens > self._context_length:
             raise ContextOverflow(
                 f"prompt of {len(prompt_ids)} tokens and answer of up to {sampling.max_tokens} exceed the context "
@@ -222,10 +235,20 @@ class Sampler:
                 request.future.set_exception(PolicyError("the model's logits are not finite"))
             elif request.future.done():
                 self._release(request)
-            elif token in request.sampling.stop_token_ids:
+            elif token in request.sampling.stop_token_ids or self._completes_stop(request):
                 self._finish(request, stopped=True)
             elif len(request.output_ids) == request.sampling.max_tokens:
                 self._finish(request, stopped=False)
+
+    def _completes_stop(self, request: Request) -> bool:
+        """Whether the last token completed a stop text. A token stands for a byte at least, so the text of the last few
+        tells; a few more for characters and spaces that the cut takes from the first."""
+        stop = request.sampling.stop
+        if not stop or self._decode_text is None:
+            return False
+        window = max(len(text.encode()) for text in stop) + 4
+        tail = self._decode_text(request.output_ids[-window:])
+        return any(text in tail for text in stop)
 
     def _finish(self, request: Request, *, stopped: bool) -> None:
         self._release(request)

@@ -16,5 +16,10 @@ def load_policy(config: AstuneConfig) -> tuple[LoadedModel, Sampler, ChatFormat]
         tool_call_format=config.model.tool_call_format,
         template_kwargs=config.model.chat_template_kwargs,
     )
-    sampler = Sampler(loaded.sampling_model, slots=config.rollout.max_concurrent, context_length=loaded.context_length)
+    sampler = Sampler(
+        loaded.sampling_model,
+        slots=config.rollout.max_concurrent,
+        context_length=loaded.context_length,
+        decode=chat_format.decode,
+    )
     return loaded, sampler, chat_format

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -166,3 +167,35 @@ async def test_random_sized_conversations_never_corrupt_the_cache(model: Any) ->
         got = await sampler.generate(prompt, sampling)
         assert got.output_ids == (await sampler_over(model, 1).generate(prompt, sampling)).output_ids
         prompts.append([*prompt, *got.output_ids])
+
+
+def letters(ids: Sequence[int]) -> str:
+    """Two letters per token."""
+    return "".join(f"{chr(97 + token // 26 % 26)}{chr(97 + token % 26)}" for token in ids)
+
+
+async def test_an_answer_ends_with_the_token_that_completes_a_stop_text(model: Any) -> None:
+    async def sampled(*stop: str) -> Generation:
+        sampler = Sampler(model, slots=4, context_length=256, decode=letters)
+        return await sampler.generate([1, 2, 3], Sampling(max_tokens=12, seed=5, stop=stop))
+
+    free = await sampled()
+    text = letters(free.output_ids)
+    across = text[5:8]  # the end of the third token and the fourth
+    end = (text.index(across) + len(across) + 1) // 2
+    stopped = await sampled("??", across)
+    assert (stopped.finish_reason, stopped.output_ids) == ("stop", free.output_ids[:end])
+    assert stopped.logprobs == free.logprobs[:end]
+    assert await sampled("??") == free
+
+
+async def test_a_stop_text_that_comes_with_the_last_token_allowed_is_a_stop(model: Any) -> None:
+    sampler = Sampler(model, slots=4, context_length=256, decode=letters)
+    free = await sampler.generate([1, 2, 3], Sampling(max_tokens=1, seed=5))
+    stopped = await sampler.generate([1, 2, 3], Sampling(max_tokens=1, seed=5, stop=(letters(free.output_ids),)))
+    assert (free.finish_reason, stopped.finish_reason) == ("length", "stop")
+
+
+async def test_stop_texts_need_a_sampler_that_can_decode(model: Any) -> None:
+    with pytest.raises(PolicyError, match="without `decode`"):
+        await sampler_over(model).generate([1, 2], Sampling(max_tokens=2, stop=("x",)))

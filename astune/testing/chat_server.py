@@ -1,0 +1,88 @@
+"""A chat API that answers from a script: an auxiliary model without a model."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from email.message import Message
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Script = str | int | Mapping[str, Any]
+
+
+class ScriptedChatServer:
+    """An OpenAI-compatible chat API on this machine that gives the answers of a list in turn, or what a function of
+    the request says.
+
+        with ScriptedChatServer(["Hello", 429]) as server:
+            model = AuxiliaryModelConfig(base_url=server.base_url, model="scripted")
+        server.requests     # the request bodies
+
+    A text is the content of the answer, a number an HTTP error, a mapping the whole response body. A list that is
+    used up gives error 500.
+    """
+
+    def __init__(self, answers: Sequence[Script] | Callable[[dict[str, Any]], Script]) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self._answers = answers
+        self._lock = threading.Lock()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+
+    def __enter__(self) -> ScriptedChatServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def _answer(self, body: dict[str, Any], headers: Message) -> tuple[int, dict[str, Any]]:
+        with self._lock:
+            number = len(self.requests)
+            self.requests.append(body)
+            self.headers.append({name.lower(): value for name, value in headers.items()})
+        if callable(self._answers):
+            answer = self._answers(body)
+        else:
+            answer = self._answers[number] if number < len(self._answers) else 500
+        if isinstance(answer, int):
+            return answer, {"error": {"message": f"scripted error {answer}", "type": "scripted", "code": None}}
+        if isinstance(answer, str):
+            return 200, chat_completion({"content": answer})
+        return 200, dict(answer)
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        answer = self._answer
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:  # the name is http.server's
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                status, response = answer(body, self.headers)
+                data = json.dumps(response).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        return Handler
+
+
+def chat_completion(
+    message: Mapping[str, Any], *, finish_reason: str = "stop", choice: Mapping[str, Any] | None = None, **fields: Any
+) -> dict[str, Any]:
+    """A response body; `choice` and `fields` are further fields of the choice and of the body."""
+    entry = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish_reason, **(choice or {})}
+    return {"id": "c", "object": "chat.completion", "created": 0, "model": "scripted", "choices": [entry], **fields}
