@@ -444,7 +444,8 @@ async def test_a_text_is_continued_as_it_is(make_tuner, chat_format, way):
     assert logprobs.token_logprobs == list(first.logprobs)
     text = "".join(logprobs.tokens)
     assert text.startswith(" there")
-    assert [text[at:].startswith(piece) for at, piece in zip(logprobs.text_offset, logprobs.tokens, strict=True)]
+    assert all(text[at:].startswith(piece) for at, piece in zip(logprobs.text_offset, logprobs.tokens, strict=True))
+    assert logprobs.text_offset[0] == 0
     assert again.choices[0].logprobs is None
     assert again.choices[0].token_ids == list(third.output_ids)
     assert again.choices[0].prompt_token_ids == list(third.prompt_ids)

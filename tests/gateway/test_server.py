@@ -25,10 +25,11 @@ def test_the_address_can_be_chosen_and_is_free_again_after_the_server_is_closed(
     for _ in range(2):
         server = HttpServer(OpenAIApp(), host="localhost", port=port)
         assert server.origin == f"http://localhost:{port}"
-        assert httpx.get(f"{server.origin}/guess/v1/models").status_code == 404
-        with pytest.raises(RolloutError, match=rf"cannot serve at 127\.0\.0\.1:{port}: Address already in use"):
-            HttpServer(OpenAIApp(), port=port)
-        server.close()
+        with httpx.Client() as client:  # its connection is still open when the server closes
+            assert client.get(f"{server.origin}/guess/v1/models").status_code == 404
+            with pytest.raises(RolloutError, match=rf"cannot serve at 127\.0\.0\.1:{port}: Address already in use"):
+                HttpServer(OpenAIApp(), port=port)
+            server.close()
 
 
 def test_other_machines_cannot_reach_a_server_by_default():
