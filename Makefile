@@ -38,7 +38,8 @@ test-clients: $(VENVC)/.done $(VENVO)/.done
 
 # The histories of the context tracker against the definitions, twenty times as many as `make test` tries.
 test-histories: $(VENV)/.done
-	HISTORIES=10000 $(BIN)/python -m pytest tests/context_tracker/test_histories.py $(PYTEST_ARGS)
+	HISTORIES=10000 $(BIN)/python -m pytest tests/context_tracker/test_histories.py \
+		tests/context_tracker/test_tracker_histories.py $(PYTEST_ARGS)
 
 check: $(VENV)/.done
 	$(BIN)/ruff check .

@@ -75,10 +75,11 @@ async def agent(chance, tracker, name, others):
     messages = [SYSTEM, user(chance)] if chance.randrange(2) else [user(chance)]
     if others and chance.randrange(2):
         messages = [*chance.choice(others), user(chance)]  # a sub-agent that is told everything
+    tools = TOOLS if chance.randrange(3) else []
     for _ in range(chance.randint(1, 8)):
         request = ChatRequest(
             messages,
-            TOOLS if chance.randrange(3) else (),
+            tools if chance.randrange(8) else [],
             temperature=chance.choice([None, None, 0.0]),
             retry=chance.randrange(6) == 0,
         )
