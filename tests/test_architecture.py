@@ -11,7 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "astune"
 LAYERS = (
-    {"types", "token_ids", "errors", "resources"},
+    {"token_ids"},
+    {"types", "errors", "resources"},
     {"config"},
     {"plugins", "clients", "monitor"},
     {"task_reader", "environment", "context_tracker", "task_judge", "algorithm"},
