@@ -1,0 +1,109 @@
+import pytest
+
+from astune.clients.chat import ChatClient
+from astune.config.schema import AuxiliaryModelConfig
+from astune.errors import ConfigError, PolicyError, WorkflowError
+from astune.testing import ScriptedChatServer
+from astune.testing.chat_server import chat_completion
+
+HI = {"messages": [{"role": "user", "content": "Hi"}]}
+CALLS = [{"id": "x1", "type": "function", "function": {"name": "calc", "arguments": "{}"}}]
+
+
+def client_of(url, **options):
+    return ChatClient("gpt", AuxiliaryModelConfig(base_url=url, model="m", **{"max_retries": 0, **options}))
+
+
+async def failure(answer, **options):
+    with ScriptedChatServer(answer if callable(answer) else [answer] * 9) as server:
+        with pytest.raises((PolicyError, WorkflowError)) as caught:
+            await client_of(server.base_url, **options).complete(HI)
+        return caught.value, server
+
+
+async def test_an_answer_is_a_message_and_the_request_names_the_model():
+    with ScriptedChatServer(["Hello"]) as server:
+        reply = await client_of(server.base_url).complete({**HI, "temperature": 0.5})
+    assert reply.message == {"role": "assistant", "content": "Hello"}
+    assert (reply.finish_reason, reply.prompt_ids, reply.output_ids, reply.logprobs) == ("stop", None, None, None)
+    assert server.requests == [{**HI, "model": "m", "temperature": 0.5}]
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+async def test_reasoning_tool_calls_and_token_ids_are_read_where_engines_put_them(name):
+    logprobs = {"content": [{"token": "a", "logprob": -0.5, "bytes": None, "top_logprobs": []}], "refusal": None}
+    body = chat_completion(
+        {"content": None, name: "Hm.", "tool_calls": CALLS},
+        finish_reason="tool_calls",
+        choice={"token_ids": [7, 8], "logprobs": logprobs},
+        prompt_token_ids=[1, 2, 3],
+    )
+    with ScriptedChatServer([body]) as server:
+        reply = await client_of(server.base_url).complete(HI)
+    assert reply.message == {"role": "assistant", "content": None, "reasoning_content": "Hm.", "tool_calls": CALLS}
+    assert (reply.prompt_ids, reply.output_ids, reply.logprobs) == ((1, 2, 3), (7, 8), (("a", -0.5),))
+
+
+async def test_a_cut_answer_says_so():
+    with ScriptedChatServer([chat_completion({"content": "He"}, finish_reason="length")]) as server:
+        assert (await client_of(server.base_url).complete(HI)).finish_reason == "length"
+
+
+async def test_the_key_comes_from_the_environment(monkeypatch):
+    monkeypatch.setenv("MY_KEY", "secret")
+    with ScriptedChatServer(["Hello"]) as server:
+        await client_of(server.base_url, api_key_env="MY_KEY").complete(HI)
+    assert server.headers[0]["authorization"] == "Bearer secret"
+
+
+def test_a_key_that_is_not_in_the_environment_is_named(monkeypatch):
+    monkeypatch.delenv("MY_KEY", raising=False)
+    with pytest.raises(ConfigError, match=r"auxiliary_models\.gpt\.api_key_env: the environment variable MY_KEY is"):
+        client_of("http://127.0.0.1:1/v1", api_key_env="MY_KEY")
+
+
+async def test_a_busy_api_is_asked_again():
+    with ScriptedChatServer([429, 503, "Hello"]) as server:
+        reply = await client_of(server.base_url, max_retries=2).complete(HI)
+    assert (reply.message["content"], len(server.requests)) == ("Hello", 3)
+
+
+async def test_an_api_that_nobody_serves_is_named_with_its_address():
+    with ScriptedChatServer([]) as server:
+        url = server.base_url
+    with pytest.raises(PolicyError, match=rf"auxiliary_models\.gpt: cannot reach {url} .*1 attempt\)\. Is the server"):
+        await client_of(url).complete(HI)
+
+
+async def test_a_refused_key_says_where_it_came_from(monkeypatch):
+    error, _ = await failure(401)
+    assert isinstance(error, PolicyError)
+    assert "refused a call without an API key: set api_key_env (401: " in str(error)
+    monkeypatch.setenv("MY_KEY", "secret")
+    error, _ = await failure(401, api_key_env="MY_KEY")
+    assert "refused the API key in MY_KEY" in str(error)
+    assert "secret" not in str(error)
+
+
+async def test_what_the_api_does_not_accept_is_the_agents_request():
+    error, _ = await failure(400)
+    assert isinstance(error, WorkflowError)
+    assert "m did not accept the request (400: " in str(error)
+
+
+async def test_an_unknown_model_a_failing_server_and_a_wrong_address_are_told_apart():
+    assert "has no model 'm', or no such path" in str((await failure(404))[0])
+    error, server = await failure(500, max_retries=1)
+    assert "failed (2 attempts)" in str(error) and len(server.requests) == 2
+    assert "is no chat completion; does base_url end" in str((await failure({"detail": "a web page"}))[0])
+
+
+async def test_an_api_that_is_too_slow_is_given_up():
+    import time
+
+    def slow(body):
+        time.sleep(0.3)
+        return "late"
+
+    error, _ = await failure(slow, timeout=0.05)
+    assert "no answer within 0.05 s (1 attempt; see timeout)" in str(error)

@@ -1,0 +1,274 @@
+"""Several answers, repeated requests, stop texts, forced answers, raw prompts and limits."""
+
+import asyncio
+
+import pytest
+
+from astune.context_tracker.forks import BEST_OF_N, BRANCH, RETRY
+from astune.context_tracker.timeline import merge_turns
+from astune.context_tracker.tracker import ChatRequest, ContextTracker
+from astune.errors import ContextOverflow, PolicyError, TooManyTokens, TooManyTurns, WorkflowError
+from astune.testing import ScriptedPolicy
+from astune.types import Sampling
+
+USER = {"role": "user", "content": "What is 6 times 7?"}
+TOOLS = [{"type": "function", "function": {"name": "calc", "parameters": {"type": "object", "properties": {}}}}]
+MORE = {"role": "user", "content": "Sure?"}
+
+
+class SideBySide(ScriptedPolicy):
+    """Answers only when `together` calls are waiting; the answer "fail" raises."""
+
+    def __init__(self, answers, chat_format, together):
+        super().__init__(answers, chat_format)
+        self._together = together
+
+    async def generate(self, prompt_ids, sampling):
+        number = len(self.calls)
+        generation = await super().generate(prompt_ids, sampling)
+        while len(self.calls) < self._together:
+            await asyncio.sleep(0)
+        if self._answers[number] == "fail":
+            raise PolicyError("broken")
+        return generation
+
+
+def tracker_over(policy, chat_format, **options):
+    return ContextTracker(
+        policy, chat_format, Sampling(max_tokens=50), **{"max_turns": 20, "seed": 0, "clients": {}, **options}
+    )
+
+
+def contents(answers):
+    return [answer.message["content"] for answer in answers]
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_choices_are_sampled_side_by_side_from_one_prompt_with_seeds_of_their_own(chat_format, run, seed):
+    policy = SideBySide(["one", "two", "three"], chat_format, together=3)
+    tracker = tracker_over(policy, chat_format)
+    answers = run(tracker.choices("a", ChatRequest([USER], seed=seed), 3))
+    assert contents(answers) == ["one", "two", "three"]
+    assert [answer.turn for answer in answers] == list(tracker.turns)
+    assert len({prompt for prompt, _ in policy.calls}) == 1
+    assert len({sampling.seed for _, sampling in policy.calls}) == 3
+    assert len({answer.answer_id for answer in answers}) == 3
+    assert [line.fork for line in tracker.timelines()] == [None, BEST_OF_N, BEST_OF_N]
+    assert [line.trained_tokens for line in tracker.timelines()] == [len(turn.output_ids) for turn in tracker.turns]
+
+
+def test_one_choice_with_a_seed_is_drawn_as_a_single_answer_with_that_seed(make_tracker, chat_format, run):
+    async def episode():
+        await tracker.choices("a", ChatRequest([USER], seed=5), 2)
+        await tracker.chat("a", ChatRequest([USER], seed=5))
+
+    tracker, policy = make_tracker(["x"] * 3, chat_format)
+    run(episode())
+    seeds = [sampling.seed for _, sampling in policy.calls]
+    assert seeds[0] == seeds[2] != seeds[1]
+
+
+def test_the_chosen_answer_goes_on_in_its_own_row(make_tracker, chat_format, run):
+    async def episode():
+        answers = await tracker.choices("a", ChatRequest([USER]), 3)
+        await tracker.chat("a", ChatRequest([USER, answers[1].message, MORE]))
+
+    tracker, _ = make_tracker(["one", "two", "three", "yes"], chat_format)
+    run(episode())
+    assert [[span.turn for span in line.spans] for line in tracker.timelines()] == [[0], [1, 3], [2]]
+
+
+def test_if_one_choice_fails_none_is_recorded_and_all_are_lost(chat_format, run):
+    tracker = tracker_over(SideBySide(["one", "fail", "three"], chat_format, together=3), chat_format)
+    with pytest.raises(PolicyError, match="broken"):
+        run(tracker.choices("a", ChatRequest([USER]), 3))
+    assert (tracker.turns, tracker.lost_calls) == ((), 3)
+
+
+def test_cancelled_choices_are_lost(chat_format, run):
+    async def episode():
+        call = asyncio.create_task(tracker.choices("a", ChatRequest([USER]), 2))
+        while len(policy.calls) < 2:
+            await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait({call})
+        assert call.cancelled()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    policy = SideBySide(["one", "two", "never"], chat_format, together=3)
+    tracker = tracker_over(policy, chat_format)
+    run(episode())
+    assert (tracker.turns, tracker.lost_calls) == ((), 2)
+
+
+def test_a_repeated_request_takes_the_lost_answer_out_of_training(make_tracker, chat_format, run):
+    async def episode():
+        await tracker.chat("a", ChatRequest([USER]))
+        await tracker.chat("a", ChatRequest([USER], retry=True))
+
+    tracker, _ = make_tracker(["lost", "kept"], chat_format)
+    run(episode())
+    assert [turn.excluded for turn in tracker.turns] == ["retried", None]
+    assert [line.fork for line in tracker.timelines()] == [None, RETRY]
+    assert [line.trained_tokens for line in tracker.timelines()] == [0, len(tracker.turns[1].output_ids)]
+
+
+def test_an_answer_that_arrived_after_all_is_trained_whoever_asks_again(make_tracker, chat_format, run):
+    async def episode():
+        answer = await tracker.chat("a", ChatRequest([USER]))
+        await tracker.chat("a", ChatRequest([USER, answer.message, MORE]))
+        await tracker.chat("b", ChatRequest([USER], retry=True))
+        await tracker.chat("a", ChatRequest([USER], retry=True))
+
+    tracker, _ = make_tracker(["one", "two", "other", "again"], chat_format)
+    run(episode())
+    assert [turn.excluded for turn in tracker.turns] == [None] * 4
+
+
+def test_only_the_last_answer_to_the_same_request_is_the_lost_one(make_tracker, chat_format, run):
+    async def episode():
+        await tracker.chat("a", ChatRequest([USER]))
+        await tracker.chat("a", ChatRequest([USER]))
+        await tracker.chat("a", ChatRequest([USER], retry=True))
+
+    tracker, _ = make_tracker(["one", "two", "three"], chat_format)
+    run(episode())
+    assert [turn.excluded for turn in tracker.turns] == [None, "retried", None]
+    assert [line.fork for line in tracker.timelines()] == [None, BRANCH, RETRY]
+
+
+def test_a_stop_text_is_sampled_and_trained_but_no_part_of_the_message(make_tracker, chat_format, run):
+    tracker, _ = make_tracker(["Thought.\nObservation: made up"], chat_format)
+    answer = run(tracker.chat("a", ChatRequest([USER], stop=("Observation:",))))
+    (turn,) = tracker.turns
+    assert answer.message["content"] == "Thought.\n"
+    assert (answer.finish_reason, turn.finish_reason) == ("stop", "stop")
+    assert chat_format.decode(turn.output_ids).startswith("Thought.\nObservation:")
+    assert "made" not in chat_format.decode(turn.output_ids)
+    assert tracker.timelines()[0].trained_tokens == len(turn.output_ids)
+
+
+def test_the_earliest_of_several_stop_texts_ends_the_message(make_tracker, chat_format, run):
+    tracker, policy = make_tracker(["one, two; three"], chat_format)
+    answer = run(tracker.chat("a", ChatRequest([USER], stop=(";", "two; t", ","))))
+    assert answer.message["content"] == "one"
+    assert policy.calls[0][1].stop == (";", "two; t", ",")
+
+
+def test_a_stop_text_in_the_forced_start_does_not_empty_the_answer(make_tracker, chat_format, run):
+    tracker, _ = make_tracker(['"x": 1}'], chat_format)
+    answer = run(tracker.chat("a", ChatRequest([USER], force="json_object", stop=("{",))))
+    assert answer.message["content"].endswith('{"x": 1}')
+
+
+@pytest.mark.parametrize(
+    ("force", "tool", "sampled", "arguments"),
+    [
+        ("tool_call", "calc", ' {"x": 1}}\n</tool_call>', '{"x": 1}'),
+        ("tool_call", None, 'calc", "arguments": {"x": 1}}\n</tool_call>', '{"x": 1}'),
+        ("json_object", None, '"x": 1}', None),
+    ],
+)
+def test_a_forced_start_is_context_and_the_message_holds_the_whole(
+    make_tracker, chat_format, run, force, tool, sampled, arguments
+):
+    async def episode():
+        tools = TOOLS if arguments else []
+        answer = await tracker.chat("a", ChatRequest([USER], tools, force=force, force_tool=tool))
+        result = {"role": "tool", "tool_call_id": "call_0_0", "content": "1"} if arguments else MORE
+        await tracker.chat("a", ChatRequest([USER, answer.message, result], tools))
+        return answer
+
+    tracker, _ = make_tracker([sampled, "done"], chat_format)
+    answer = run(episode())
+    if arguments is None:
+        assert answer.message["content"] == '{"x": 1}'
+    else:
+        (call,) = answer.message["tool_calls"]
+        assert (call["function"], answer.finish_reason) == ({"name": "calc", "arguments": arguments}, "tool_calls")
+    first, _ = tracker.turns
+    start = chat_format.forced_start(force, tool)
+    assert chat_format.decode(first.prompt_ids).endswith(start)
+    assert list(first.output_ids) == [*chat_format.encode(sampled), chat_format.stop_token_ids[0]]
+    (line,) = tracker.timelines()
+    assert line.trained_tokens == sum(len(turn.output_ids) for turn in tracker.turns)
+
+
+def test_a_raw_prompt_is_sent_as_it_is_and_goes_on_from_the_sampled_ids(make_tracker, chat_format, run):
+    async def episode():
+        first = await tracker.chat("a", ChatRequest((), prompt="Once upon"))
+        await tracker.chat("a", ChatRequest((), prompt=f"Once upon{first.message['content']} And"))
+
+    tracker, policy = make_tracker([" a time.", " then."], chat_format)
+    run(episode())
+    first, second = tracker.turns
+    assert list(first.prompt_ids) == chat_format.encode("Once upon") == list(policy.calls[0][0])
+    assert (first.response["content"], second.response["content"]) == (" a time.", " then.")
+    stop = first.output_ids[-1]
+    assert stop in chat_format.stop_token_ids and stop not in second.prompt_ids
+    sampled = [*first.prompt_ids, *first.output_ids[:-1]]
+    assert list(second.prompt_ids) == [*sampled, *chat_format.encode(" And")]
+
+
+def test_token_ids_are_a_prompt_too(make_tracker, chat_format, run):
+    tracker, policy = make_tracker(["x"], chat_format)
+    run(tracker.chat("a", ChatRequest((), prompt=(3, 1, 2))))
+    assert policy.calls[0][0] == tuple(tracker.turns[0].prompt_ids) == (3, 1, 2)
+
+
+@pytest.mark.parametrize("prompt", ["", ()])
+def test_an_empty_prompt_is_refused(make_tracker, chat_format, run, prompt):
+    tracker, policy = make_tracker(["x"], chat_format)
+    with pytest.raises(WorkflowError, match="prompt of model call 1 is empty"):
+        run(tracker.chat("a", ChatRequest((), prompt=prompt)))
+    assert (policy.calls, tracker.turns) == ([], ())
+
+
+def test_choices_count_as_so_many_calls(make_tracker, chat_format, run):
+    async def episode():
+        await tracker.chat("a", ChatRequest([USER]))
+        with pytest.raises(TooManyTurns, match=r"model call 4; .*max_turns is 3"):
+            await tracker.choices("a", ChatRequest([USER]), 3)
+        await tracker.choices("a", ChatRequest([USER]), 2)
+
+    tracker, _ = make_tracker(["x"] * 4, chat_format, max_turns=3)
+    run(episode())
+    assert len(tracker.turns) == 3
+
+
+def test_an_episode_that_has_sampled_enough_may_not_go_on(chat_format, run):
+    async def episode():
+        await tracker.chat("a", ChatRequest([USER]))
+        await tracker.chat("b", ChatRequest([USER]))
+        with pytest.raises(TooManyTokens, match=r"sampled 10 tokens .* astune.rollout.max_episode_tokens is 10"):
+            await tracker.chat("a", ChatRequest([USER]))
+
+    policy = ScriptedPolicy(["x" * 200] * 3, chat_format)
+    tracker = ContextTracker(policy, chat_format, Sampling(max_tokens=6), max_turns=9, max_tokens=10, seed=0)
+    run(episode())
+    assert [len(turn.output_ids) for turn in tracker.turns] == [6, 4]
+    assert [turn.finish_reason for turn in tracker.turns] == ["length", "length"]
+
+
+def test_a_conversation_that_outgrows_the_context_is_refused_and_leaves_no_turn(chat_format, run):
+    async def episode():
+        answer = await tracker.chat("a", ChatRequest([USER]))
+        long = {"role": "user", "content": "word " * 100}
+        with pytest.raises(ContextOverflow, match="the prompt of model call 2 has"):
+            await tracker.chat("a", ChatRequest([USER, answer.message, long]))
+
+    policy = ScriptedPolicy(["42"], chat_format, context_length=80)
+    tracker = tracker_over(policy, chat_format)
+    run(episode())
+    assert (len(tracker.turns), len(policy.calls), tracker.lost_calls) == (1, 1, 0)
+
+
+def test_the_turns_alone_give_the_same_timelines(make_tracker, chat_format, run):
+    async def episode():
+        answers = await tracker.choices("a", ChatRequest([USER]), 2)
+        await tracker.chat("a", ChatRequest([USER, answers[0].message, MORE]))
+        await tracker.chat("a", ChatRequest([USER, answers[0].message, MORE], retry=True))
+
+    tracker, _ = make_tracker(["one", "two", "three", "four"], chat_format)
+    run(episode())
+    assert merge_turns(tracker.turns) == tracker.timelines()
