@@ -293,8 +293,8 @@ class Sample:
     """One timeline with its credit: the only thing a `Learner` sees.
 
     `advantages` and `weights` have one entry per span of the timeline. A weight is what each token of the span
-    counts in the loss, 0 where it is context. Over all samples of a step, tokens times weight sums to 1 (to less
-    with `loss_aggregation: constant`).
+    counts in the loss, 0 where it is context. Over all samples of a step, tokens times weight sums to 1 (to
+    any number with `loss_aggregation: constant`).
     """
 
     timeline: Timeline
