@@ -133,7 +133,7 @@ class TaskReaderConfig(Section):
 class AuxiliaryModelConfig(Section):
     """A chat API that agents of the workflow may run on: `tuner.model("critic", source="<its name>")`."""
 
-    base_url: str = Field(pattern=r"^https?://", description="of an OpenAI-compatible API, usually ending in /v1")
+    base_url: str = Field(description="of an OpenAI-compatible API, usually ending in /v1")
     model: str = Field(description="the model's name there")
     api_key_env: str | None = Field(None, description="environment variable that holds the API key; null: none needed")
     timeout: PositiveFloat = Field(120.0, description="seconds one attempt at a call may take")
@@ -146,14 +146,19 @@ class AuxiliaryModelConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _names_are_known(cls, value: Any) -> Any:
-        if isinstance(value, Mapping):
-            missing = [name for name in ("base_url", "model") if name not in value]
-            unknown = [str(name) for name in value if name not in cls.model_fields]
-            if missing or unknown:
-                wrong = [f"no {name}" for name in missing] + [f"unknown key {name!r}" for name in unknown]
-                raise ValueError(
-                    f"base_url, model and any of {', '.join([*cls.model_fields][2:])} ({'; '.join(wrong)})"
-                )
+        if not isinstance(value, Mapping):
+            raise ValueError("a section with base_url and model")
+        wrong = [f"no {name}" for name in ("base_url", "model") if name not in value]
+        wrong += [f"unknown key {name!r}" for name in value if name not in cls.model_fields]
+        if wrong:
+            raise ValueError(f"base_url, model and any of {', '.join([*cls.model_fields][2:])} ({'; '.join(wrong)})")
+        return value
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_an_address(cls, value: str) -> str:
+        if not value.startswith(("http://", "https://")):
+            raise ValueError("an address that begins with http:// or https://")
         return value
 
 

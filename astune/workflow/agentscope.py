@@ -39,8 +39,10 @@ _FIXED = ("credential", "model", "model_name", "api_key", "organization", "clien
 """Arguments of `OpenAIChatModel` that decide where calls go; `tuner.model` sets them."""
 
 
-def chat_model(client: Any, http_client: Any, *, context_size: int, options: dict[str, Any]) -> Any:
+def chat_model(client: Any, http_client: Any, *, context_size: int | None, options: dict[str, Any]) -> Any:
     """The installed AgentScope's `OpenAIChatModel` on top of `client` (an `AsyncOpenAI`), without retries.
+
+    2.x is told the size of the model's context, None if nobody knows it: there it compresses an agent's history.
 
     `options` are keyword arguments of `OpenAIChatModel`, for example `parameters` on 2.x or `generate_kwargs`
     on 1.x. Streaming is off unless they turn it on: nothing is shown, and 1.x cannot stream with newer clients.
@@ -60,7 +62,8 @@ def chat_model(client: Any, http_client: Any, *, context_size: int, options: dic
         arguments |= {"model_name": MODEL_NAME, "api_key": client.api_key}
     else:
         credential = import_module("agentscope.credential").OpenAICredential(api_key=client.api_key)
-        arguments |= {"model": MODEL_NAME, "credential": credential, "max_retries": 0, "context_size": context_size}
+        arguments |= {"model": MODEL_NAME, "credential": credential, "max_retries": 0}
+        arguments |= {} if context_size is None else {"context_size": context_size}
     model = model_class(**(arguments | options))
     model.client = client
     return model

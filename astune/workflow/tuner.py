@@ -66,7 +66,8 @@ class Tuner:
 
         client = self.openai_client(name, trainable=trainable, source=source)
         http_client = in_process_http_client(openai_app())
-        return chat_model(client, http_client, context_size=self._context_length, options=options)
+        context_size = self._context_length if source is None else None
+        return chat_model(client, http_client, context_size=context_size, options=options)
 
     def auxiliary_models(self) -> dict[str, Any]:
         """An AgentScope chat model for each of `astune.rollout.auxiliary_models`; the agents bear their names."""
