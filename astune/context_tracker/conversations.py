@@ -88,7 +88,7 @@ class Conversations:
         sent = (*(() if request is None else request.sent[:known]), *copy.deepcopy(list(messages[known:])))
         offered = copy.deepcopy(tuple(tools)) if request is None or request.tools != tuple(tools) else request.tools
         meanings = [node.meaning for node in start]
-        meanings += [meaning(sent, index) for index in range(known, len(sent))]
+        meanings += [_meaning(sent, index, request) for index in range(known, len(sent))]
         path = self._follow(start, sent, meanings, offered)
         taken_over: dict[int, Node] = {}
         change = None
@@ -173,6 +173,13 @@ class Conversations:
         child = Node(message, said, parent, self._count, call)
         parent.children.setdefault(said, []).append(child)
         return child
+
+
+def _meaning(sent: Sequence[Message], index: int, request: Request | None) -> Meaning:
+    """`meaning`, taken over where an earlier request has the same message in the same place."""
+    if request is None or index >= len(request.sent) or request.sent[index] != sent[index]:
+        return meaning(sent, index)
+    return (*request.path[index].meaning[:-1], answered_call(sent, index))
 
 
 def _goes_on(meanings: Sequence[Meaning], known: int) -> bool:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from astune.context_tracker.chat_format import ChatFormat
@@ -94,7 +95,11 @@ class Answer:
         self.stop = chat_format.decode(ids[-1:]) if ended else None
         """The text of the token that ended it, None if it was cut."""
         self._prompt = call.rendering.tail(_TAIL)
-        self.said = self._parsed(self.text.removesuffix(self.stop or ""))
+
+    @cached_property
+    def said(self) -> ParsedMessage:
+        """The answer taken apart."""
+        return self._parsed(self.text.removesuffix(self.stop or ""))
 
     def _parsed(self, text: str) -> ParsedMessage:
         return self._format.parse_text(text, self.call.tools, prompt=self._prompt)

@@ -5,6 +5,7 @@ import pytest
 from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.messages import meaning
 from astune.context_tracker.render import PromptBuilder
+from astune.token_ids import TokenIds
 
 USER = {"role": "user", "content": "What is 6 times 7?"}
 TOOLS = [{"type": "function", "function": {"name": "calc", "parameters": {"type": "object", "properties": {}}}}]
@@ -280,3 +281,184 @@ def test_meanings_tell_messages_apart_by_every_counted_part():
     ]
     said = {meaning([each], 0) for each in (base, *others)}
     assert len(said) == len(others) + 1
+
+
+def with_ids(message, prefix):
+    return {**message, "tool_calls": [{**call, "id": prefix + call["id"]} for call in message["tool_calls"]]}
+
+
+def test_a_prompt_is_the_rope_of_the_one_before_and_its_answer(chat_format):
+    builder, prompt, ids, message = answered(chat_format, "One<|im_end|>")
+    again = builder.build("a", [USER, message, USER])
+    assert again.ids.before.before is prompt.ids
+    assert list(again.ids.before) == [*prompt.ids, *ids]
+    other = builder.build("a", [USER, message, {"role": "user", "content": "Else"}])
+    assert other.ids.before is again.ids.before
+
+
+def test_memory_of_texts_is_linear_in_the_conversation(chat_format):
+    builder, history, prompts = PromptBuilder(chat_format), [USER], []
+    for turn in range(20):
+        _, prompt, _, message = answered(chat_format, f"Answer {turn}<|im_end|>", messages=history, builder=builder)
+        prompts.append(prompt)
+        history = [*history, message, {"role": "user", "content": f"Question {turn}"}]
+    own = sum(len(prompt.rendering.own) for prompt in prompts)
+    assert own == len(prompts[-1].rendering) == len(chat_format.render(history[:-2]))
+    assert sum(len(prompt.ids.own) for prompt in prompts) < len(prompts[-1].ids.packed())
+
+
+def test_ids_rewritten_in_call_and_result_mean_the_same(chat_format):
+    builder, prompt, ids, message = answered(chat_format, f"{CALL}\n{CALL}<|im_end|>", tools=TOOLS)
+    results = [{"role": "tool", "tool_call_id": f"new_call_{i}", "content": str(i)} for i in range(2)]
+    again = builder.build("a", [USER, with_ids(message, "new_"), *results], TOOLS)
+    assert again.fork is None
+    assert again.ids[: len(prompt.ids) + len(ids)] == (*prompt.ids, *ids)
+    builder.record("a", again, chat_format.encode("Done<|im_end|>"), {"role": "assistant", "content": "Done"})
+    own = [{**each, "tool_call_id": each["tool_call_id"].removeprefix("new_")} for each in results]
+    history = [USER, message, *own, {"role": "assistant", "content": "Done"}]
+    assert builder.build("a", [*history, USER], TOOLS).fork is None
+    crossed = [USER, message, {**own[0], "tool_call_id": "call_1"}]
+    assert meaning(crossed, 2) != meaning([USER, message, own[0]], 2)
+
+
+def test_a_template_that_writes_ids_is_given_those_that_were_sampled_under(write_dir):
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}{{ m.tool_call_id or '' }}"
+        '{% for c in m.tool_calls or [] %}<tool_call>\n{"name": "calc", "arguments": '
+        "{{ c.function.arguments | tojson }}}\n</tool_call>{{ c.id }}{% endfor %}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    writing = ChatFormat.load(write_dir(template))
+    builder, _, _, message = answered(writing, f"{CALL}call_0<|im_end|>", tools=TOOLS)
+    message["content"] = None
+    builder = PromptBuilder(writing)
+    prompt = builder.build("a", [USER], TOOLS)
+    builder.record("a", prompt, writing.encode(f"{CALL}<|im_end|>"), message)
+    again = builder.build(
+        "a", [USER, with_ids(message, "new_"), {**tool_result(), "tool_call_id": "new_call_0"}], TOOLS
+    )
+    assert "call_0" in writing.decode(again.ids)
+    assert "new_call_0" not in writing.decode(again.ids)
+
+
+def test_what_clients_add_to_an_answer_means_nothing(chat_format):
+    builder, prompt, ids, message = answered(chat_format, f"{CALL}<|im_end|>", tools=TOOLS)
+    added = {"refusal": None, "annotations": [], "audio": None, "function_call": None, "reasoning": None, "content": ""}
+    again = builder.build("a", [USER, message | added, tool_result()], TOOLS)
+    assert again.fork is None
+    assert again.ids[: len(prompt.ids) + len(ids)] == (*prompt.ids, *ids)
+
+
+def odd(chat_format, text):
+    """One token per character, then the closing token."""
+    return [*(i for letter in text for i in chat_format.encode(letter)), chat_format.stop_token_ids[0]]
+
+
+def three_answers(chat_format, texts=("Same", "Same", "Same")):
+    """A conversation of three answers, each with tokens of its own; the messages and the sampled ids."""
+    builder, history, sampled = PromptBuilder(chat_format), [{"role": "system", "content": "Be brief."}], []
+    for number, text in enumerate(texts):
+        history = [*history, {"role": "user", "content": f"Question {number}"}]
+        prompt = builder.build("a", history)
+        ids = odd(chat_format, text)
+        if number == 1:
+            ids = [*chat_format.encode(text), ids[-1]]
+        message = {"role": "assistant", "content": text}
+        builder.record("a", prompt, ids, message)
+        history, sampled = [*history, message], [*sampled, ids]
+    return builder, history, sampled
+
+
+@pytest.mark.parametrize("edited", [0, 1, 3, 5])
+def test_equal_answers_keep_each_its_own_tokens_through_an_edit(chat_format, edited):
+    builder, history, sampled = three_answers(chat_format)
+    history[edited] = {**history[edited], "content": "Edited"}
+    again = builder.build("a", [*history, USER])
+    assert again.fork == ("history_edited" if edited else "system_changed")
+    text = chat_format.render([*history, USER])
+    pieces = text.split("Same<|im_end|>")
+    expected = chat_format.encode(pieces[0])
+    for ids, piece in zip(sampled, pieces[1:], strict=True):
+        expected += [*ids, *chat_format.encode(piece)]
+    assert list(again.ids) == expected
+
+
+def test_edits_in_many_places_leave_the_answers_between_them(chat_format):
+    builder, history, sampled = three_answers(chat_format, ("First", "Second", "Third"))
+    for place in (1, 3, 5):
+        history[place] = {**history[place], "content": "[cleared]"}
+    again = builder.build("a", [*history, USER])
+    packed = again.ids.packed()
+    assert all(TokenIds(ids).packed() in packed for ids in sampled)
+    assert chat_format.decode(again.ids) == chat_format.render([*history, USER])
+
+
+def test_a_fork_is_gone_on_from_like_any_prompt(chat_format):
+    builder, history, _ = three_answers(chat_format)
+    changed = [{"role": "system", "content": "It is noon."}, *history[1:], USER]
+    prompt = builder.build("a", changed)
+    ids = odd(chat_format, "Fourth")
+    builder.record("a", prompt, ids, {"role": "assistant", "content": "Fourth"})
+    again = builder.build("a", [*changed, {"role": "assistant", "content": "Fourth"}, USER])
+    assert again.fork is None
+    assert again.ids.before.before is prompt.ids
+    assert builder.build("a", [*history, USER]).fork is None
+
+
+def test_another_conversation_of_the_agent_is_named_as_one(chat_format):
+    builder, history, _ = three_answers(chat_format)
+    prompt = builder.build("a", [history[0], {"role": "user", "content": "Something else"}])
+    assert prompt.fork == "new_conversation"
+    assert builder.build("b", [history[0], {"role": "user", "content": "Something else"}]).fork is None
+
+
+def test_a_message_added_without_the_answer_is_no_fork_of_its_own(chat_format):
+    builder, _, _, _ = answered(chat_format, "One<|im_end|>")
+    assert builder.build("a", [USER, {"role": "user", "content": "Hello?"}]).fork is None
+
+
+def test_a_forced_start_is_context_and_part_of_the_answer(chat_format):
+    builder = PromptBuilder(chat_format)
+    start = '<tool_call>\n{"name": "calc", "arguments": '
+    prompt = builder.build("a", [USER], TOOLS, answer_start=start)
+    plain = chat_format.encode(chat_format.render([USER], TOOLS))
+    assert list(prompt.ids) == plain + chat_format.encode(start)
+    ids = chat_format.encode('{"x":1}}\n</tool_call><|im_end|>')
+    function = {"name": "calc", "arguments": '{"x":1}'}
+    message = {"role": "assistant", "content": None, "tool_calls": [{"id": "call_0", "function": function}]}
+    builder.record("a", prompt, ids, message)
+    again = builder.build("a", [USER, message, tool_result()], TOOLS)
+    assert again.fork is None
+    assert again.ids[: len(prompt.ids) + len(ids)] == (*prompt.ids, *ids)
+    other = builder.build("a", [USER, message, tool_result()], [*TOOLS, *TOOLS])
+    assert other.fork == "tools_changed"
+    assert TokenIds(chat_format.encode(start) + ids).packed() in other.ids.packed()
+
+
+def test_raw_text_keeps_the_tokens_of_the_text_it_goes_on_from(chat_format):
+    builder = PromptBuilder(chat_format)
+    prompt = builder.build_text("a", "Question: 6 times 7? ")
+    assert list(prompt.ids) == chat_format.encode("Question: 6 times 7? ")
+    ids = odd(chat_format, "Answer")
+    builder.record("a", prompt, ids, None)
+    again = builder.build_text("a", "Question: 6 times 7? Answer and so on")
+    assert list(again.ids) == [*prompt.ids, *ids[:-1], *chat_format.encode(" and so on")]
+    assert again.fork is None
+    with_end = builder.build_text("a", "Question: 6 times 7? Answer<|im_end|> and so on")
+    assert with_end.ids.before.before is prompt.ids
+    assert list(with_end.ids) == [*prompt.ids, *ids, *chat_format.encode(" and so on")]
+    builder.record("a", again, odd(chat_format, "!"), None)
+    longest = builder.build_text("a", "Question: 6 times 7? Answer and so on! More")
+    assert list(longest.ids)[: len(again.ids)] == list(again.ids)
+    assert list(builder.build_text("b", "Question: 6 times 7? Answer").ids) == chat_format.encode(
+        "Question: 6 times 7? Answer"
+    )
+    assert list(builder.build_text("a", [1, 2, 3]).ids) == [1, 2, 3]
+
+
+def test_messages_that_the_caller_changes_later_stay_as_they_were_sent(chat_format):
+    builder, history = PromptBuilder(chat_format), [dict(USER)]
+    prompt = builder.build("a", history)
+    builder.record("a", prompt, chat_format.encode("One<|im_end|>"), {"role": "assistant", "content": "One"})
+    history[0]["content"] = "Changed"
+    assert builder.build("a", [USER, {"role": "assistant", "content": "One"}, USER]).fork is None
