@@ -85,8 +85,9 @@ def same_arguments(left: str, right: str) -> bool:
 
 
 def _meaning_of_arguments(text: Any) -> Any:
-    arguments = parse_arguments(text)
-    if arguments is None:
+    if not isinstance(text, str):
+        text = json.dumps(text)
+    if parse_arguments(text) is None:
         return text
     return json.dumps(json.loads(text, parse_float=_number), sort_keys=True)
 

@@ -69,7 +69,7 @@ class Agent:
         assert self.format.decode(ids) == text
         return [*ids, *self.format.encode(stop)]
 
-    def ask(self, messages, tools=(), text="Yes.", reasoning=None, calls=()):
+    def ask(self, messages, tools=(), text="The answer is 42.", reasoning=None, calls=()):
         """Send a request and answer it; returns the prompt, the sampled ids and the message."""
         tools = tools if self.family.calls else ()
         prompt = self.builder.build("a", messages, tools)
@@ -92,9 +92,9 @@ def after_two_answers(family, chat_format):
     """A conversation with two answers in plain text: the agent, its messages, and the sampled ids of both."""
     agent = Agent(family, chat_format)
     first = [SYSTEM, user("A?")]
-    _, one, answer = agent.ask(first, text="One.")
+    _, one, answer = agent.ask(first, text="The first answer.")
     second = [*first, answer, user("B?")]
-    _, two, answer = agent.ask(second, text="Two.")
+    _, two, answer = agent.ask(second, text="The second answer.")
     return agent, [*second, answer], one, two
 
 
@@ -196,7 +196,8 @@ def test_a_tool_round_trip(family, formats):
 def test_a_tool_round_trip_under_another_system_message(family, formats):
     agent, messages, _, ids = after_a_call(family, formats[family.template])
     messages[0] = {"role": "system", "content": "Be long."}
-    again = agent.builder.build("a", messages, [ADD])
+    without_reasoning = {key: value for key, value in messages[2].items() if key != "reasoning_content"}
+    again = agent.builder.build("a", [*messages[:2], without_reasoning, messages[3]], [ADD])
     assert again.fork == forks.SYSTEM_CHANGED
     assert holds(again.ids, ids) == (family.template not in DROPS_REASONING_IN_A_TOOL_LOOP)
     assert_says(agent, again, messages, [ADD])
@@ -263,6 +264,19 @@ def test_a_model_that_began_another_message_than_follows_is_not_gone_on_from(for
     again = builder.build("a", messages, [ADD])
     assert again.fork == forks.TEMPLATE_NOT_APPEND_ONLY
     assert chat_format.decode(list(again.ids)) == chat_format.render(messages, [ADD])
+
+
+def test_an_end_of_text_token_stays_before_the_message_that_follows(formats):
+    chat_format = formats["glm4moe"]
+    builder = PromptBuilder(chat_format)
+    prompt = builder.build("a", [user("A?")])
+    ids = chat_format.encode("\n<think></think>\nThe answer.<|endoftext|>")
+    answer = {"role": "assistant", "content": "The answer."}
+    builder.record("a", prompt, ids, answer)
+    again = builder.build("a", [user("A?"), answer, user("B?")])
+    assert again.fork is None
+    rest = chat_format.decode(list(again.ids)).partition("<|endoftext|>")[2]
+    assert rest == "<|user|>\nB?<|assistant|>"
 
 
 def conversation(letters):

@@ -74,6 +74,7 @@ def with_arguments(message, text):
         lambda message: rewritten(message, name="solver", refusal=None, audio=None),
         lambda message: with_arguments(message, '{"x": 100.0}'),
         lambda message: with_arguments(message, '{"x": 100}'),
+        lambda message: with_arguments(message, {"x": 100}),
         without_reasoning,
     ],
 )
@@ -405,6 +406,47 @@ def test_a_fork_is_gone_on_from_like_any_prompt(chat_format):
     assert builder.build("a", [*history, USER]).fork is None
 
 
+def test_another_system_message_of_the_same_length_is_seen(chat_format):
+    builder, history, _ = three_answers(chat_format)
+    changed = [{"role": "system", "content": "Be quick."}, *history[1:], USER]
+    again = builder.build("a", changed)
+    assert again.fork == "system_changed"
+    assert chat_format.decode(again.ids) == chat_format.render(changed)
+
+
+def test_a_change_is_compared_with_the_conversation_it_was_made_to(chat_format):
+    builder = PromptBuilder(chat_format)
+    histories, sampled = {"x": [], "y": []}, {"x": [], "y": []}
+    for number, name in enumerate("xyyx"):
+        system = {"role": "system", "content": f"It is {number} o'clock."}
+        question = {"role": "user", "content": f"{name} asks {number}"}
+        histories[name] = [system, *histories[name][1:], question]
+        prompt = builder.build("a", histories[name])
+        assert prompt.fork == (None, "new_conversation", "system_changed", "system_changed")[number]
+        packed = prompt.ids.packed()
+        assert all(TokenIds(ids).packed() in packed for ids in sampled[name])
+        message = {"role": "assistant", "content": f"answer {number}"}
+        sampled[name].append(odd(chat_format, message["content"]))
+        builder.record("a", prompt, sampled[name][-1], message)
+        histories[name].append(message)
+
+
+def test_of_equal_answers_the_one_with_the_tools_sent_is_gone_on_from(chat_format):
+    builder = PromptBuilder(chat_format)
+    answer = {"role": "assistant", "content": "One"}
+    prompts = [builder.build("a", [USER], tools) for tools in ((), TOOLS)]
+    for prompt in prompts:
+        builder.record("a", prompt, chat_format.encode("One<|im_end|>"), answer)
+    again = builder.build("a", [USER, answer, USER])
+    assert again.fork is None
+    assert again.ids.before.before is prompts[0].ids
+
+
+def test_the_same_request_with_other_tools_is_named_as_such(chat_format):
+    builder, _, _, _ = answered(chat_format, "One<|im_end|>")
+    assert builder.build("a", [USER], TOOLS).fork == "tools_changed"
+
+
 def test_another_conversation_of_the_agent_is_named_as_one(chat_format):
     builder, history, _ = three_answers(chat_format)
     prompt = builder.build("a", [history[0], {"role": "user", "content": "Something else"}])
@@ -445,11 +487,15 @@ def test_raw_text_keeps_the_tokens_of_the_text_it_goes_on_from(chat_format):
     assert list(again.ids) == [*prompt.ids, *ids[:-1], *chat_format.encode(" and so on")]
     assert again.fork is None
     with_end = builder.build_text("a", "Question: 6 times 7? Answer<|im_end|> and so on")
+    assert list(with_end.ids.before) == [*prompt.ids, *ids]
     assert with_end.ids.before.before is prompt.ids
     assert list(with_end.ids) == [*prompt.ids, *ids, *chat_format.encode(" and so on")]
-    builder.record("a", again, odd(chat_format, "!"), None)
-    longest = builder.build_text("a", "Question: 6 times 7? Answer and so on! More")
-    assert list(longest.ids)[: len(again.ids)] == list(again.ids)
+    more = odd(chat_format, "answer")
+    builder.record("a", again, more, None)
+    longest = builder.build_text("a", "Question: 6 times 7? Answer and so onanswer More")
+    assert list(longest.ids) == [*again.ids, *more[:-1], *chat_format.encode(" More")]
+    shorter = builder.build_text("a", "Question: 6 times 7? Answer!")
+    assert list(shorter.ids) == [*prompt.ids, *ids[:-1], *chat_format.encode("!")]
     assert list(builder.build_text("b", "Question: 6 times 7? Answer").ids) == chat_format.encode(
         "Question: 6 times 7? Answer"
     )
