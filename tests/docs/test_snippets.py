@@ -49,14 +49,14 @@ README = "README.md"
 PAGES = [README, "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 COUNTS = {
     "bash not-run": 7,
-    "bash run": 16,
+    "bash run": 18,
     "jsonl file": 2,
-    "python file": 9,
-    "python run": 5,
-    "text": 6,
-    "text output": 5,
+    "python file": 12,
+    "python run": 7,
+    "text": 7,
+    "text output": 6,
     "yaml": 5,
-    "yaml file": 1,
+    "yaml file": 2,
     "yaml file broken": 1,
 }
 """How many blocks of each kind there are."""
