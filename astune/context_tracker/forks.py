@@ -90,6 +90,7 @@ def cause_of(earlier: Sequence[Meaning], now: Sequence[Meaning]) -> str:
              s c d e f          truncated: what is kept follows on nothing new
              s X c d e f        compacted: fewer others stand where a b was
              s a X c d e f      history_edited: as many or more
+             s a b c e f        history_edited: an answer before what is gone is kept (a hint was taken out)
              s x y              new_conversation
     """
     before, after = without_system(earlier), without_system(now)
@@ -106,4 +107,12 @@ def cause_of(earlier: Sequence[Meaning], now: Sequence[Meaning]) -> str:
     removed, put_in = place + 1 - head - kept, end + 1 - head - kept
     if any(message[0] == "assistant" for message in after[end + 1 :]) or put_in >= removed:
         return HISTORY_EDITED
-    return COMPACTED if put_in else TRUNCATED
+    if put_in:
+        return COMPACTED
+    return TRUNCATED if _oldest(before, head, head + removed) else HISTORY_EDITED
+
+
+def _oldest(conversation: Sequence[Meaning], start: int, stop: int) -> bool:
+    """Whether messages `[start, stop)` are its oldest, but for questions at the start that a window may keep."""
+    kept, gone = ([message[0] for message in part] for part in (conversation[:start], conversation[start:stop]))
+    return not kept or ("assistant" not in kept and "assistant" in gone)

@@ -201,7 +201,8 @@ def _marked(message: Message, index: int) -> Message:
     into (Mistral's at JSON, Qwen's at `<tool_response>`) has no marks: the stretches beside it are one."""
     text = content_text(message)
     inner = text.strip()
-    if message.get("role") not in ("user", "tool") or not inner or inner.startswith("<") or _is_json(inner):
+    looked_into = inner.startswith("<tool_response>") or _is_json(inner)
+    if message.get("role") not in ("user", "tool") or not inner or looked_into:
         return message
     before, _, after = text.partition(inner)
     mark = chr(_FIRST_MARK + index)

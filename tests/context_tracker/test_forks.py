@@ -225,6 +225,16 @@ def test_a_changed_history_keeps_the_tokens_of_the_answers_left_in_it(family, fo
 
 
 @CALLING
+def test_a_summary_in_tags_keeps_the_tokens_of_the_call_after_it(family, formats):
+    agent, history, _, ids = after_a_call(family, formats[family.template])
+    summary = [SYSTEM, user("<system-info>Long ago.</system-info>"), *history[2:]]
+    again = agent.builder.build("a", summary, [ADD])
+    assert again.fork == forks.HISTORY_EDITED
+    assert holds(again.ids, ids) == (family.template not in DROPS_REASONING_IN_A_TOOL_LOOP)
+    assert_says(agent, again, summary, [ADD])
+
+
+@CALLING
 def test_other_tools_keep_the_tokens_of_the_answers(family, formats):
     agent, history, one, two = after_two_answers(family, formats[family.template])
     again = agent.builder.build("a", [*history, user("C?")], [OTHER_TOOL])
@@ -300,6 +310,10 @@ def conversation(letters):
         ("sa1b2c3", "sb2c3d", forks.TRUNCATED),
         ("sa1b2c3", "s2c3d", forks.TRUNCATED),
         ("sa1b2c3", "sac3d", forks.TRUNCATED),
+        ("sa1b2c3", "s1b2c3d", forks.TRUNCATED),
+        ("sa1b2c3", "sa1c3d", forks.HISTORY_EDITED),
+        ("sa1bh2", "sa1b2c", forks.HISTORY_EDITED),
+        ("sah1", "sa1b", forks.HISTORY_EDITED),
         ("sa1b2c3", "sxc3d", forks.COMPACTED),
         ("sa1b2c3", "sax3d", forks.COMPACTED),
         ("sa1b2c3", "sx9c3d", forks.COMPACTED),
