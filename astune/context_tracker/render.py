@@ -67,6 +67,7 @@ class PromptBuilder:
         self._format = chat_format
         self._conversations: dict[str, Conversations] = {}
         self._texts: dict[str, list[Call]] = {}
+        self._pieces: dict[str, TokenIds] = {}
 
     def build(
         self, agent: str, messages: Sequence[Message], tools: Sequence[Message] = (), *, answer_start: str = ""
@@ -85,7 +86,7 @@ class PromptBuilder:
         for index, answer in sorted(later.items()):
             found = answer.place_in(rendering, *around[index]) if index in around else None
             if found is not None and found[0] >= position:
-                new += self._format.encode(rendering[position : found[0]])
+                new += self._piece(rendering[position : found[0]])
                 new += answer.call.answer_ids()
                 position = found[1]
         new += self._format.encode(rendering[position:])
@@ -133,6 +134,12 @@ class PromptBuilder:
         else:
             call = Call(prompt.rendering, prompt.match.tools, ids, prompt.start_ids)
             self._conversations.setdefault(agent, Conversations()).add(prompt.match, answer, call)
+
+    def _piece(self, text: str) -> TokenIds:
+        """The tokens of what stands between two answers; a history that forks again and again has it every time."""
+        if text not in self._pieces:
+            self._pieces[text] = TokenIds(self._format.encode(text))
+        return self._pieces[text]
 
     def _longest_written(self, match: Match, rendering: str) -> tuple[int, Call | None, int]:
         """The last answer up to which `rendering` is what was sent and sampled: its index (-1 if there is none), its
