@@ -199,7 +199,7 @@ def test_no_block_was_overlooked_and_each_says_what_it_is() -> None:
     assert Counter(block.kind for block in ALL) == COUNTS
     assert sum(block.option("agentscope") == "1" for block in ALL) == 2
     assert {block.option("not-run") for block in ALL if block.kind == "bash not-run"} <= REASONS
-    assert {before.kind for before, block in pairwise(ALL) if block.kind == "text output"} == {"bash run"}
+    assert {before.kind for before, block in pairwise(ALL) if block.kind == "text output"} == {"bash run", "python run"}
 
 
 def test_every_file_that_a_page_writes_is_used_later() -> None:
