@@ -6,7 +6,7 @@ import pytest
 
 from astune.clients.chat import ChatClient
 from astune.config.schema import AuxiliaryModelConfig
-from astune.context_tracker.forks import RETOKENIZED
+from astune.context_tracker.forks import BRANCH, RETOKENIZED
 from astune.context_tracker.tracker import ChatRequest, ContextTracker
 from astune.errors import PolicyError, WorkflowError
 from astune.testing import ScriptedChatServer, ScriptedPolicy
@@ -146,12 +146,24 @@ async def test_inexact_and_exact_turns_of_one_agent_are_rows_of_their_own(make):
     tracker, _ = make(["42", "Yes."], policy=["42", "Yes."])
     for source in ("gpt", None):
         answer = await tracker.chat("a", ChatRequest([USER]), source=source)
-    for source in (None, "gpt"):
+    for source in ("gpt", None):
         await tracker.chat("a", ChatRequest([USER, answer.message, MORE]), source=source)
-    api, own, own_more, api_more = tracker.turns
+    api, own, *_ = tracker.turns
     assert api.prompt_ids == own.prompt_ids and api.output_ids == own.output_ids, "only their origin tells them apart"
-    assert [[span.turn for span in line.spans] for line in tracker.timelines()] == [[0, 3], [1, 2]]
-    assert [turn.exact for turn in (own, own_more, api_more)] == [True, True, False]
+    assert [turn.exact for turn in tracker.turns] == [False, True, False, True]
+    assert [[span.turn for span in line.spans] for line in tracker.timelines()] == [[0, 2], [1, 3]]
+
+
+async def test_what_the_policy_sampled_is_not_put_into_the_prompts_of_another_model(make, chat_format):
+    sampled = '<tool_call>\n{"name": "calc",   "arguments": {"x":1}}\n</tool_call>'
+    tracker, _ = make(["Done."], policy=[sampled, "Done."])
+    answer = await tracker.chat("a", ChatRequest([USER], TOOLS))
+    messages = [USER, answer.message, {"role": "tool", "tool_call_id": "call_0_0", "content": "1"}]
+    for source in ("gpt", None):
+        await tracker.chat("a", ChatRequest(messages, TOOLS), source=source)
+    _, theirs, ours = tracker.turns
+    assert chat_format.decode(theirs.prompt_ids) == chat_format.render(messages, TOOLS)
+    assert sampled in chat_format.decode(ours.prompt_ids)
 
 
 async def test_an_engine_that_gives_ids_and_logprobs_makes_exact_turns_that_are_trained(make, engine, chat_format):
@@ -181,17 +193,27 @@ async def test_the_engines_own_prompt_counts_and_a_rewritten_one_forks(make, eng
     assert [line.fork for line in tracker.timelines()] == [None, RETOKENIZED]
 
 
-async def test_an_engine_with_a_prompt_of_its_own_goes_on_in_one_row(make, engine):
-    tracker, _ = make(engine(["42", "Yes."], spoil=lambda ids: [5, *ids]), trainable=True)
+async def test_an_engine_with_a_prompt_of_its_own_goes_on_in_one_row_and_branches_as_such(make, engine):
+    tracker, _ = make(engine(["42", "Yes.", "Tea."], spoil=lambda ids: [5, *ids]), trainable=True)
     await two_turns(tracker)
-    assert tracker.turns[0].prompt_ids[0] == 5
+    first, _ = tracker.turns
+    assert first.prompt_ids[0] == 5
     assert [line.fork for line in tracker.timelines()] == [None]
+    other = {"role": "user", "content": "Tea or coffee?"}
+    await tracker.chat("critic", ChatRequest([USER, first.response, other]), source="gpt")
+    assert [line.fork for line in tracker.timelines()] == [None, BRANCH]
 
 
 async def test_exact_ids_without_logprobs_are_not_trained(make, engine):
     tracker, _ = make(engine(["42"], logprobs=False), trainable=True)
     await tracker.chat("a", ChatRequest([USER]), source="gpt")
     assert (tracker.turns[0].exact, tracker.turns[0].excluded) == (True, "no_logprobs")
+
+
+async def test_ids_of_a_model_that_is_not_the_policy_are_not_looked_at(make, engine):
+    tracker, _ = make(engine(["42"]), trainable=False)
+    await tracker.chat("a", ChatRequest([USER]), source="gpt")
+    assert (tracker.turns[0].exact, tracker.turns[0].excluded) == (False, "inexact")
 
 
 async def test_ids_of_another_vocabulary_count_as_none(make):

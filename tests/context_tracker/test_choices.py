@@ -155,6 +155,11 @@ def test_the_earliest_of_several_stop_texts_ends_the_message(make_tracker, chat_
     assert policy.calls[0][1].stop == (";", "two; t", ",")
 
 
+def test_of_stop_texts_that_end_together_the_one_that_begins_first_ends_the_message(make_tracker, chat_format, run):
+    tracker, _ = make_tracker(["one, two"], chat_format)
+    assert run(tracker.chat("a", ChatRequest([USER], stop=("e,", "ne,")))).message["content"] == "o"
+
+
 def test_a_stop_text_in_the_forced_start_does_not_empty_the_answer(make_tracker, chat_format, run):
     tracker, _ = make_tracker(['"x": 1}'], chat_format)
     answer = run(tracker.chat("a", ChatRequest([USER], force="json_object", stop=("{",))))
