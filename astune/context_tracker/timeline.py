@@ -37,8 +37,8 @@ class TurnForest:
 
     A turn continues the earlier turn of its agent whose tokens, prompt and output, are the longest prefix of its
     prompt; so its context is exactly what the engine saw. Of several with the same tokens it is the latest that
-    none continues yet, so that each answer goes on in a row of its own. Adding one costs time linear in the tokens that its
-    prompt does not share by identity with an earlier one (`TokenIds.before`), at most one pass over the prompt.
+    none continues yet, so that each answer goes on in a row of its own. Adding one costs time linear in the tokens that
+    its prompt does not share by identity with an earlier one (`TokenIds.before`), at most one pass over the prompt.
     """
 
     def __init__(self) -> None:
