@@ -171,5 +171,5 @@ def test_the_layers_of_contributing_are_those_that_are_checked() -> None:
     layers = load_plugin(f"{ROOT / 'tests' / 'test_architecture.py'}:LAYERS", kind="test")
     there = {path.stem for path in (ROOT / "astune").iterdir()}
     checked = [sorted(layer & there) for layer in layers[:-1]]
-    written = re.findall(r"^\d  ([\w ]+)$", read("CONTRIBUTING.md"), re.MULTILINE)
+    written = re.findall(r"^\d+  ([\w ]+)$", read("CONTRIBUTING.md"), re.MULTILINE)
     assert [sorted(line.split()) for line in written] == [layer for layer in checked if layer]
