@@ -60,6 +60,8 @@ class ChatFormat:
         self.context_length = context_length
         """Most tokens of prompt and answer together that the model was made for; None if its config does not say."""
         self._prompt = self.render([_QUESTION])
+        self.generation_prompt = self._find_generation_prompt()
+        """What the template ends a prompt with, and an answer follows on; "" if it has nothing of the kind."""
         self._added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
         self.close_token = self._find_close_token()
         """The special token that the template ends an assistant message with; None if it ends otherwise."""
@@ -228,6 +230,10 @@ class ChatFormat:
         """
         found = self._closing.search(rendering, start)
         return None if found is None else (found.start(), found.group())
+
+    def _find_generation_prompt(self) -> str:
+        written = self.render([_QUESTION], add_generation_prompt=False)
+        return self._prompt[len(written) :] if self._prompt.startswith(written) else ""
 
     def _find_close_token(self) -> str | None:
         _, _, after = self.render([_QUESTION, _ANSWER], add_generation_prompt=False).rpartition(_PROBE)

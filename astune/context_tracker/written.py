@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from astune.context_tracker.chat_format import ChatFormat
@@ -17,6 +18,8 @@ from astune.token_ids import TokenIds
 Message = Mapping[str, Any]
 _TAIL = 200
 """Characters of a prompt's end that tell where an answer begins."""
+_OPENINGS_TRIED = 4
+"""Answers may stand side by side without a message of the agent between them; so many are looked at."""
 _CLOSINGS_TRIED = 4
 """An answer may itself hold the text of a closing token; so many are looked at for its end."""
 _FIRST_MARK = 0xF0000
@@ -110,21 +113,28 @@ class Answer:
         It stands after what it was sampled after, or after something else (a template that ends its prompts with an
         empty block of reasoning has none in the history) but then letter for letter.
         """
-        begin = self._start_in(rendering, start, stop)
-        end = None if begin is None else self.end_in(rendering, begin, stop)
-        if begin is not None and end is not None:
-            return begin, end
+        for begin in islice(self._starts_in(rendering, start, stop), _OPENINGS_TRIED):
+            end = self.end_in(rendering, begin, stop)
+            if end is not None:
+                return begin, end
         exact = -1 if self.stop in (None, self.text) else rendering.find(self.text, start, stop)
         return None if exact < 0 else (exact, exact + len(self.text))
 
-    def _start_in(self, rendering: str, start: int, stop: int) -> int | None:
-        """Where in `rendering[start:stop]` the text ends that stood before it when it was sampled."""
+    def _starts_in(self, rendering: str, start: int, stop: int) -> Iterator[int]:
+        """Where in `rendering[start:stop]` a text ends that an answer follows on, as it did when it was sampled: the
+        template's generation prompt, or all that stands before it where a template has none."""
+        opening = self._format.generation_prompt
+        if opening and self._prompt.endswith(opening):
+            place = rendering.find(opening, start, stop)
+            while place >= 0:
+                yield place + len(opening)
+                place = rendering.find(opening, place + 1, stop)
+            return
         place = rendering.rfind(self._prompt[-1], start, stop)
         while place >= 0:
             if self._prompt.endswith(rendering[max(start, place + 1 - _TAIL) : place + 1]):
-                return place + 1
+                yield place + 1
             place = rendering.rfind(self._prompt[-1], start, place)
-        return None
 
     def end_in(self, rendering: str, start: int, stop: int) -> int | None:
         """Where the rendering goes on after the answer at `start`; None if it is not written there as it was sampled.
@@ -179,12 +189,16 @@ def windows(
 ) -> dict[int, tuple[int, int]]:
     """For each assistant message, the stretch of `rendering` between the texts of the messages around it.
 
-    Found by rendering once more with marks around the text of every user and tool message. Empty where the
-    template does not simply write these texts: then it cannot be said what of the rendering is whose.
+    Found by rendering once more with marks around the text of every user and tool message, or of those that no
+    template looks into. Empty where the template does not simply write these texts: then it cannot be said what of the
+    rendering is whose.
     """
-    marked = [_marked(message, index) for index, message in enumerate(messages)]
-    with_marks = chat_format.render(marked, tools)
-    if _MARKS.sub("", with_marks) != rendering:
+    for sparing in (False, True):
+        marked = [_marked(message, index, sparing) for index, message in enumerate(messages)]
+        with_marks = chat_format.render(marked, tools)
+        if _MARKS.sub("", with_marks) == rendering:
+            break
+    else:
         return {}
     places: dict[int, list[int]] = {}
     for count, mark in enumerate(_MARKS.finditer(with_marks)):
@@ -196,12 +210,12 @@ def windows(
     return {i: (starts[i], stops[i]) for i in assistants if starts[i] <= stops[i]}
 
 
-def _marked(message: Message, index: int) -> Message:
-    """White space at the ends stays outside of the marks, where templates trim it. Text that some templates look
-    into (Mistral's at JSON, Qwen's at `<tool_response>`) has no marks: the stretches beside it are one."""
+def _marked(message: Message, index: int, sparing: bool) -> Message:
+    """White space at the ends stays outside of the marks, where templates trim it. `sparing` leaves text without marks
+    that some templates look into (Mistral's at JSON, Qwen's at `<tool_response>`): the stretches beside it are one."""
     text = content_text(message)
     inner = text.strip()
-    looked_into = inner.startswith("<tool_response>") or _is_json(inner)
+    looked_into = sparing and (inner.startswith("<tool_response>") or _is_json(inner))
     if message.get("role") not in ("user", "tool") or not inner or looked_into:
         return message
     before, _, after = text.partition(inner)

@@ -112,6 +112,16 @@ def holds(ids, part):
     return any(packed.startswith(wanted, place) for place in range(0, len(packed), 4))
 
 
+def in_order(ids, *parts):
+    """Whether the tokens of all parts are there, one part after another."""
+    marked = "".join(f" {token} " for token in ids)
+    for part in parts:
+        _, found, marked = marked.partition("".join(f" {token} " for token in part))
+        if not found:
+            return False
+    return True
+
+
 def assert_says(agent, prompt, messages, tools=()):
     """The prompt reads as a fresh rendering does, but for the model's own layout and its token for the end."""
     written = agent.format.render(messages, tools if agent.family.calls else ())
@@ -148,6 +158,8 @@ REWRITES_PROMPTS = {
 """The answers stay: Mistral moves the system message to the last user message, Qwen3.5 drops the prompt's own block."""
 DROPS_REASONING = ("qwen3", "qwen3_6", "nemotron_3_nano", "glm4moe", "gptoss", "gemma4")
 DROPS_REASONING_IN_A_TOOL_LOOP = ("deepseekv3", "deepseek_r1_distill")
+TELLS_NOT_WHERE = ("mistral_v3", "mistral_v11", "mistral_v13", "nemotron_3_nano")
+"""After another kind of message these write another beginning of the answer, or none."""
 FAMILY = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.template)
 CALLING = pytest.mark.parametrize(
     "family", [family for family in FAMILIES if family.calls], ids=lambda family: family.template
@@ -232,6 +244,19 @@ def test_a_summary_in_tags_keeps_the_tokens_of_the_call_after_it(family, formats
     assert again.fork == forks.HISTORY_EDITED
     assert holds(again.ids, ids) == (family.template not in DROPS_REASONING_IN_A_TOOL_LOOP)
     assert_says(agent, again, summary, [ADD])
+
+
+@CALLING
+def test_a_hint_taken_out_keeps_the_tokens_of_the_calls_beside_it(family, formats):
+    agent, history, _, one = after_a_call(family, formats[family.template])
+    _, two, answer = agent.ask([*history, user("Hint.")], [ADD], text=None, calls=[call_add(2)])
+    messages = [*history, answer, {"role": "tool", "tool_call_id": "call00002", "content": '{"n": 5}'}]
+    again = agent.builder.build("a", messages, [ADD])
+    assert again.fork == forks.HISTORY_EDITED
+    dropped = family.template in DROPS_REASONING_IN_A_TOOL_LOOP
+    assert holds(again.ids, one) == (not dropped)
+    assert in_order(again.ids, one, two) == (not dropped and family.template not in TELLS_NOT_WHERE)
+    assert_says(agent, again, messages, [ADD])
 
 
 @CALLING
