@@ -98,7 +98,8 @@ class Turn:
     """One call to the policy: the exact tokens it saw and the exact tokens it sampled.
 
     `exact=False` says that the ids were not reported by the engine but made from text. `excluded` says why the
-    sampled tokens carry no loss ("frozen", "greedy", "retried", "inexact", "no_logprobs"), None if they do. `fork`
+    sampled tokens carry no loss ("frozen", "greedy", "retried", "inexact", "no_logprobs",
+    "forced"), None if they do. `fork`
     says why the prompt does not continue the agent's earlier calls, as far as its messages tell (see
     `context_tracker.forks`). `messages`, `tools` and `response` (OpenAI's shape) are for people to read; nothing is
     computed from them.

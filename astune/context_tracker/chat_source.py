@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 INEXACT = "inexact"
 NO_LOGPROBS = "no_logprobs"
+FORCED = "forced"
+"""The engine held the model to a call or to JSON: its tokens are not the policy's own choice."""
 _MOST_SEED = 2**31
 """Seeds below this are taken everywhere."""
 
@@ -48,7 +50,7 @@ class ChatSource:
 
     async def answer(self, request: ChatRequest, prompt: Prompt, sampling: Sampling) -> Answer:
         reply = await self._client.complete(self._body(request, prompt, sampling))
-        given = self._given(reply, prompt)
+        given = self._given(reply, request, prompt)
         return self._made(reply, request, prompt) if given is None else given
 
     def _body(self, request: ChatRequest, prompt: Prompt, sampling: Sampling) -> dict[str, Any]:
@@ -72,7 +74,7 @@ class ChatSource:
             body["tools"] = list(request.tools)
         return body | _forced(request)
 
-    def _given(self, reply: ChatReply, prompt: Prompt) -> Answer | None:
+    def _given(self, reply: ChatReply, request: ChatRequest, prompt: Prompt) -> Answer | None:
         """The answer in the tokens that the API gave, if it did and they are of our vocabulary."""
         if not self.is_policy or reply.prompt_ids is None or reply.output_ids is None:
             return None
@@ -86,7 +88,7 @@ class ChatSource:
             logprobs=_values(reply, len(reply.output_ids), known),
             policy_version=0,
             finish_reason=reply.finish_reason,
-            excluded=None if known else NO_LOGPROBS,
+            excluded=FORCED if request.force is not None else None if known else NO_LOGPROBS,
         )
 
     def _made(self, reply: ChatReply, request: ChatRequest, prompt: Prompt) -> Answer:
@@ -104,7 +106,7 @@ class ChatSource:
             policy_version=0,
             finish_reason=reply.finish_reason,
             exact=False,
-            excluded=INEXACT if not allowed else None if known else NO_LOGPROBS,
+            excluded=INEXACT if not allowed else FORCED if request.force else None if known else NO_LOGPROBS,
         )
 
     def _written(self, reply: ChatReply, request: ChatRequest, prompt: Prompt) -> str:

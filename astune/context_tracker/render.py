@@ -15,7 +15,7 @@ says why. Answers after that place which the template still writes as they were 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from astune.context_tracker.chat_format import ChatFormat
@@ -70,12 +70,18 @@ class PromptBuilder:
         self._pieces: dict[str, TokenIds] = {}
 
     def build(
-        self, agent: str, messages: Sequence[Message], tools: Sequence[Message] = (), *, answer_start: str = ""
+        self,
+        agent: str,
+        messages: Sequence[Message],
+        tools: Sequence[Message] = (),
+        *,
+        answer_start: Callable[[str], str] | None = None,
     ) -> Prompt:
         """The prompt for `messages`, of the tokens of earlier calls wherever the template writes the same.
 
         Earlier messages are compared in meaning (see `messages.meaning`); reasoning that the agent dropped is put
-        back, so that the template decides whether it stays.
+        back, so that the template decides whether it stays. `answer_start(ending)` gives the text that the answer must
+        begin with, after a prompt that ends like `Prompt.ending`.
         """
         match = self._conversations.get(agent, Conversations()).match(messages, tools)
         rendering = self._format.render(match.messages, match.tools)
@@ -90,11 +96,12 @@ class PromptBuilder:
                 new += answer.call.answer_ids()
                 position = found[1]
         new += self._format.encode(rendering[position:])
-        start_ids = tuple(self._format.encode(answer_start))
+        start = "" if answer_start is None else answer_start(rendering[-_ENDING:])
+        start_ids = tuple(self._format.encode(start))
         return Prompt(
             ids=TokenIds([*new, *start_ids], before=None if base is None else base.ids),
             fork=_fork(match, rendering, place, later, around),
-            answer_start=answer_start,
+            answer_start=start,
             start_ids=start_ids,
             rendering=Text(rendering) if base is None else Text(rendering[len(base.rendering) :], base.rendering),
             match=match,

@@ -77,6 +77,7 @@ def _assistant_message(parsed: ParsedMessage) -> dict[str, Any]:
     if parsed.tool_calls:
         message["tool_calls"] = [
             {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            | ({} if call.call_id is None else {"id": call.call_id})
             for call in parsed.tool_calls
         ]
     return message

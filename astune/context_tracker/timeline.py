@@ -67,14 +67,13 @@ class TurnForest:
         self._places.append(_Place(whole, before, fork))
         self._agents.add(turn.agent)
 
-    def exclude_repeated(self, agent: str, prompt_ids: TokenIds, reason: str) -> None:
-        """Take the tokens out of training that `agent` sampled last for this prompt, if nothing continues them."""
-        for number in reversed(range(len(self.turns))):
-            turn = self.turns[number]
-            if turn.agent == agent and turn.prompt_ids == prompt_ids:
-                if self._places[number].after is None:
-                    self.turns[number] = replace(turn, excluded=turn.excluded or reason)
-                return
+    def exclude_repeated(self, agent: str, prompt_ids: TokenIds, n: int, reason: str) -> None:
+        """Take the last `n` answers of `agent` to this prompt out of training, unless something continues them."""
+        same = [i for i, turn in enumerate(self.turns) if turn.agent == agent and turn.prompt_ids == prompt_ids]
+        for number in same[-n:]:
+            if self._places[number].after is None:
+                turn = self.turns[number]
+                self.turns[number] = replace(turn, excluded=turn.excluded or reason)
 
     def _continued(self, end: Node, turn: Turn) -> int | None:
         """The turn that `turn`, whose prompt ends at `end`, continues. Ids made from text never go on from an

@@ -6,10 +6,12 @@ import asyncio
 import copy
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from astune.context_tracker.answer_formats import FORMATS
 from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.chat_source import ChatSource, shown_text
 from astune.context_tracker.forks import BEST_OF_N, RETOKENIZED, RETRY
@@ -130,7 +132,7 @@ class ContextTracker:
         self._calls += n
         answers = await self._answered(call, samplings)
         if request.retry:
-            self._forest.exclude_repeated(agent, answers[0].prompt_ids, "retried")
+            self._forest.exclude_repeated(agent, answers[0].prompt_ids, n, "retried")
         return [
             self._record(call, index, sampling, answer)
             for index, (sampling, answer) in enumerate(zip(samplings, answers, strict=True))
@@ -141,7 +143,7 @@ class ContextTracker:
         if request.prompt is not None:
             prompt = prompts.build_text(agent, request.prompt)
         elif source is None:
-            start = "" if request.force is None else self._format.forced_start(request.force, request.force_tool)
+            start = None if request.force is None else partial(self._forced_start, request)
             prompt = prompts.build(agent, request.messages, request.tools, answer_start=start)
         else:
             try:
@@ -152,16 +154,17 @@ class ContextTracker:
             raise WorkflowError(f"the prompt of model call {self._calls + 1} is empty: there is nothing to continue")
         return prompt
 
+    def _forced_start(self, request: ChatRequest, prompt_ending: str) -> str:
+        assert request.force is not None
+        return self._format.forced_start(request.force, request.force_tool, prompt=prompt_ending)
+
     async def _answered(self, call: _Call, samplings: Sequence[Sampling]) -> list[Answer]:
         source = self._sources[call.source]
-        jobs = [asyncio.ensure_future(source.answer(call.request, call.prompt, sampling)) for sampling in samplings]
+        work = [source.answer(call.request, call.prompt, sampling) for sampling in samplings]
         try:
-            return await asyncio.gather(*jobs)
+            return [await work[0]] if len(work) == 1 else await _all_or_none(work)
         except BaseException:
-            self.lost_calls += len(jobs)
-            for job in jobs:
-                job.cancel()
-            await asyncio.gather(*jobs, return_exceptions=True)
+            self.lost_calls += len(work)
             raise
 
     def _record(self, call: _Call, index: int, sampling: Sampling, answer: Answer) -> ChatAnswer:
@@ -224,7 +227,7 @@ class ContextTracker:
         if source is None and request.tools and self._format.tool_call_format == "none":
             raise WorkflowError(
                 "the agent offers tools, but how this model writes tool calls could not be read off its chat "
-                "template: set astune.model.tool_call_format (docs/configuration.md lists the formats)"
+                f"template: set astune.model.tool_call_format to one of {', '.join(FORMATS)}"
             )
 
     def _sampling_for(self, call: _Call, index: int) -> Sampling:
@@ -283,12 +286,24 @@ def _excluded(call: _Call, sampling: Sampling, answer: Answer) -> str | None:
     return answer.excluded or ("greedy" if sampling.temperature == 0 else None)
 
 
+async def _all_or_none(work: Sequence[Awaitable[Answer]]) -> list[Answer]:
+    """All answers in order. If one fails, or the caller is cancelled, the others are cancelled and waited for."""
+    jobs = [asyncio.ensure_future(one) for one in work]
+    try:
+        return await asyncio.gather(*jobs)
+    except BaseException:
+        for job in jobs:
+            job.cancel()
+        await asyncio.gather(*jobs, return_exceptions=True)
+        raise
+
+
 def _with_call_ids(message: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """The message with an id for every tool call that has none."""
+    """The message with an id for every tool call that has none, of nine characters as Mistral's templates want."""
     calls = message.get("tool_calls") or ()
     if not calls:
         return dict(message)
-    return {**message, "tool_calls": [{"id": f"call_{number}_{at}", **call} for at, call in enumerate(calls)]}
+    return {**message, "tool_calls": [{"id": f"c{number:05d}{at:03d}", **call} for at, call in enumerate(calls)]}
 
 
 def _derive(seed: int, name: str) -> int:

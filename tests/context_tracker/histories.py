@@ -161,7 +161,7 @@ def grow(history: Sequence[Call], *, ropes: bool, forest: TurnForest | None = No
             base = sent[call.base][call.whole]
             prompt = base + call.prompt[len(base) :]
         if call.retry:
-            forest.exclude_repeated(call.agent, prompt, "retried")
+            forest.exclude_repeated(call.agent, prompt, 1, "retried")
         turn = turn_of(call, prompt if ropes else call.prompt)
         forest.add(turn)
         sent.append((prompt, prompt + turn.output_ids))

@@ -158,7 +158,7 @@ async def test_what_the_policy_sampled_is_not_put_into_the_prompts_of_another_mo
     sampled = '<tool_call>\n{"name": "calc",   "arguments": {"x":1}}\n</tool_call>'
     tracker, _ = make(["Done."], policy=[sampled, "Done."])
     answer = await tracker.chat("a", ChatRequest([USER], TOOLS))
-    messages = [USER, answer.message, {"role": "tool", "tool_call_id": "call_0_0", "content": "1"}]
+    messages = [USER, answer.message, {"role": "tool", "tool_call_id": "c00000000", "content": "1"}]
     for source in ("gpt", None):
         await tracker.chat("a", ChatRequest(messages, TOOLS), source=source)
     _, theirs, ours = tracker.turns
@@ -279,3 +279,11 @@ async def test_a_cut_answer_has_no_closing_token(make, chat_format):
     answer = await tracker.chat("a", ChatRequest([USER]), source="gpt")
     assert chat_format.decode(answer.turn.output_ids) == "4"
     assert answer.finish_reason == answer.turn.finish_reason == "length"
+
+
+async def test_an_answer_that_the_engine_was_made_to_give_is_not_trained(make, engine):
+    """A guided engine samples from other odds than the policy's."""
+    tracker, _ = make(engine(["{}", "Yes."]), trainable=True)
+    await tracker.chat("a", ChatRequest([USER], force="json_object"), source="gpt")
+    await tracker.chat("b", ChatRequest([USER]), source="gpt")
+    assert [(turn.exact, turn.excluded) for turn in tracker.turns] == [(True, "forced"), (True, None)]

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.forks import BEST_OF_N, BRANCH, RETRY
 from astune.context_tracker.timeline import merge_turns
 from astune.context_tracker.tracker import ChatRequest, ContextTracker
@@ -180,7 +181,7 @@ def test_a_forced_start_is_context_and_the_message_holds_the_whole(
     async def episode():
         tools = TOOLS if arguments else []
         answer = await tracker.chat("a", ChatRequest([USER], tools, force=force, force_tool=tool))
-        result = {"role": "tool", "tool_call_id": "call_0_0", "content": "1"} if arguments else MORE
+        result = {"role": "tool", "tool_call_id": "c00000000", "content": "1"} if arguments else MORE
         await tracker.chat("a", ChatRequest([USER, answer.message, result], tools))
         return answer
 
@@ -277,3 +278,50 @@ def test_the_turns_alone_give_the_same_timelines(make_tracker, chat_format, run)
     tracker, _ = make_tracker(["one", "two", "three", "four"], chat_format)
     run(episode())
     assert merge_turns(tracker.turns) == tracker.timelines()
+
+
+def test_all_answers_of_a_lost_request_are_out_of_training(make_tracker, chat_format, run):
+    tracker, _ = make_tracker(["a", "b", "c", "d"], chat_format)
+
+    async def episode():
+        await tracker.choices("a", ChatRequest([USER]), 2)
+        await tracker.choices("a", ChatRequest([USER], retry=True), 2)
+
+    run(episode())
+    assert [turn.excluded for turn in tracker.turns] == ["retried", "retried", None, None]
+
+
+def test_ids_of_calls_have_nine_characters_and_are_unique(make_tracker, chat_format, run):
+    """Mistral's templates refuse any other length."""
+    block = '<tool_call>\n{"name": "calc", "arguments": {}}\n</tool_call>\n'
+    tracker, _ = make_tracker([block * 12] * 2, chat_format)
+
+    async def episode():
+        return [await tracker.chat("a", ChatRequest([USER], TOOLS)) for _ in range(2)]
+
+    ids = [call["id"] for answer in run(episode()) for call in answer.message["tool_calls"]]
+    assert len(set(ids)) == len(ids) == 24
+    assert {len(call_id) for call_id in ids} == {9} and all(call_id.isalnum() for call_id in ids)
+
+
+def test_a_forced_call_closes_the_reasoning_that_its_own_prompt_opened(make_tracker, write_dir, run):
+    """What the template writes last may depend on the conversation, so the start is made for this prompt."""
+    template = (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}"
+        "{% if messages[0].content == 'think' %}{{ '<think>' }}{% endif %}{% endif %}"
+        "{# <tool_call> arguments #}"
+    )
+    chat_format = ChatFormat.load(write_dir(template), tool_call_format="hermes")
+    tracker, _ = make_tracker(["{}}\n</tool_call>"] * 2, chat_format)
+
+    async def episode():
+        for content in ("think", "plain"):
+            request = ChatRequest([{"role": "user", "content": content}], TOOLS, force="tool_call", force_tool="calc")
+            await tracker.chat(content, request)
+
+    run(episode())
+    thinking, plain = (chat_format.decode(turn.prompt_ids) for turn in tracker.turns)
+    start = '<tool_call>\n{"name": "calc", "arguments": '
+    assert thinking.endswith("<think>\n</think>\n\n" + start)
+    assert plain.endswith("assistant\n" + start)

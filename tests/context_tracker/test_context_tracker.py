@@ -27,7 +27,7 @@ def test_an_answer_is_an_openai_message_and_its_turn_is_recorded(make_tracker, c
         "role": "assistant",
         "content": "Look.",
         "reasoning_content": "Hm.",
-        "tool_calls": [{"id": "call_0_0", "type": "function", "function": {"name": "calc", "arguments": '{"x": 1}'}}],
+        "tool_calls": [{"id": "c00000000", "type": "function", "function": {"name": "calc", "arguments": '{"x": 1}'}}],
     }
     assert answer.finish_reason == "tool_calls"
     (turn,) = tracker.turns
@@ -229,7 +229,7 @@ async def play(tracker, steps, *, reasoning=lambda number: None, drop=False):
         answer = await tracker.chat("a", ChatRequest(list(messages), TOOLS))
         kept = {key: value for key, value in answer.message.items() if not (drop and key == "reasoning_content")}
         added = (
-            {"role": "tool", "tool_call_id": f"call_{number}_0", "content": new}
+            {"role": "tool", "tool_call_id": f"c{number:05d}000", "content": new}
             if calls
             else {"role": "user", "content": new}
         )

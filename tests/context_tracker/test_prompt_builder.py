@@ -462,7 +462,7 @@ def test_a_message_added_without_the_answer_is_no_fork_of_its_own(chat_format):
 def test_a_forced_start_is_context_and_part_of_the_answer(chat_format):
     builder = PromptBuilder(chat_format)
     start = '<tool_call>\n{"name": "calc", "arguments": '
-    prompt = builder.build("a", [USER], TOOLS, answer_start=start)
+    prompt = builder.build("a", [USER], TOOLS, answer_start=lambda ending: start)
     plain = chat_format.encode(chat_format.render([USER], TOOLS))
     assert list(prompt.ids) == plain + chat_format.encode(start)
     ids = chat_format.encode('{"x":1}}\n</tool_call><|im_end|>')

@@ -112,7 +112,7 @@ def grow(*turns):
 
 def test_an_answer_that_was_asked_for_again_is_not_trained():
     forest = grow(turn([1], [2]))
-    forest.exclude_repeated("a", TokenIds([1]), "retried")
+    forest.exclude_repeated("a", TokenIds([1]), 1, "retried")
     forest.add(turn([1], [3]))
     assert [each.excluded for each in forest.turns] == ["retried", None]
     assert [line.loss_mask for line in forest.timelines()] == [(False, False), (False, True)]
@@ -121,25 +121,25 @@ def test_an_answer_that_was_asked_for_again_is_not_trained():
 @pytest.mark.parametrize("agent, prompt", [("b", [1]), ("a", [2]), ("a", [1, 2])])
 def test_only_the_same_request_of_the_same_agent_is_asked_for_again(agent, prompt):
     forest = grow(turn([1], [2]))
-    forest.exclude_repeated(agent, TokenIds(prompt), "retried")
+    forest.exclude_repeated(agent, TokenIds(prompt), 1, "retried")
     assert forest.turns[0].excluded is None
 
 
 def test_an_answer_that_was_gone_on_with_did_arrive():
     forest = grow(turn([1], [2]), turn([1, 2, 3], [4]))
-    forest.exclude_repeated("a", TokenIds([1]), "retried")
+    forest.exclude_repeated("a", TokenIds([1]), 1, "retried")
     assert forest.turns[0].excluded is None
 
 
 def test_the_first_reason_not_to_train_stays():
     forest = grow(turn([1], [2], excluded="frozen"))
-    forest.exclude_repeated("a", TokenIds([1]), "retried")
+    forest.exclude_repeated("a", TokenIds([1]), 1, "retried")
     assert forest.turns[0].excluded == "frozen"
 
 
 def test_of_two_equal_answers_the_one_that_arrived_goes_on():
     forest = grow(turn([1], [2]))
-    forest.exclude_repeated("a", TokenIds([1]), "retried")
+    forest.exclude_repeated("a", TokenIds([1]), 1, "retried")
     forest.add(turn([1], [2]))
     forest.add(turn([1, 2, 3], [4]))
     lost, kept = forest.timelines()

@@ -116,7 +116,7 @@ async def test_tool_calls_given_back_as_objects_inside_a_dict_continue_the_timel
     client = tuner.openai_client()
     message = (await ask(client, tools=TOOLS)).choices[0].message
     replay = {"role": "assistant", "content": message.content, "tool_calls": message.tool_calls}
-    await ask(client, (*HI, replay, {"role": "tool", "tool_call_id": "call_0_0", "content": "1"}), tools=TOOLS)
+    await ask(client, (*HI, replay, {"role": "tool", "tool_call_id": "c00000000", "content": "1"}), tools=TOOLS)
     assert len(tracker.timelines()) == 1
 
 
