@@ -322,6 +322,6 @@ def test_a_forced_call_closes_the_reasoning_that_its_own_prompt_opened(make_trac
 
     run(episode())
     thinking, plain = (chat_format.decode(turn.prompt_ids) for turn in tracker.turns)
-    start = '<tool_call>\n{"name": "calc", "arguments": '
+    start = '<tool_call>\n{"name": "calc", "arguments":'
     assert thinking.endswith("<think>\n</think>\n\n" + start)
     assert plain.endswith("assistant\n" + start)

@@ -70,7 +70,7 @@ class Family:
 
 
 IM = {"eos": "<|im_end|>", "role": "<|im_start|>assistant\n", "close": "<|im_end|>", "stops": ("<|im_end|>",)}
-HERMES = {**IM, "form": "hermes", "forced": '<tool_call>\n{"name": "add", "arguments": '}
+HERMES = {**IM, "form": "hermes", "forced": '<tool_call>\n{"name": "add", "arguments":'}
 CODER = {**IM, "form": "qwen3_coder", "forced": "<tool_call>\n<function=add>\n", "typed": True}
 OPENED_CODER = {**CODER, "forced": "\n</think>\n\n" + CODER["forced"], "lead": "\n</think>\n\n", "opens_thinking": True}
 LLAMA_ROW = {
@@ -79,7 +79,7 @@ LLAMA_ROW = {
     "eos": "<|eot_id|>",
     "tokens": LLAMA,
     "role": "<|start_header_id|>assistant<|end_header_id|>\n\n",
-    "forced": '{"name": "add", "parameters": ',
+    "forced": '{"name": "add", "parameters":',
     "close": "<|eot_id|>",
     "stops": ("<|eot_id|>", "<|eom_id|>"),
     "writes_reasoning": False,
@@ -124,7 +124,7 @@ FAMILIES = [
         "mistral_v3",
         **MISTRAL_ROW,
         form="mistral",
-        forced='[TOOL_CALLS][{"name": "add", "arguments": ',
+        forced='[TOOL_CALLS][{"name": "add", "arguments":',
         writes_reasoning=False,
         text_beside_calls=False,
     ),

@@ -47,7 +47,10 @@ class AnswerFormat(ABC):
 
     @abstractmethod
     def call_start(self, tool: str | None) -> str:
-        """What a call begins with: up to the arguments of `tool`, or up to the name if that is None."""
+        """What a call begins with: up to the arguments of `tool`, or up to the name if that is None.
+
+        Without the space before the arguments, which is part of their first token (Qwen writes ` {"` as one).
+        """
 
     @abstractmethod
     def read(self, text: str, tools: Tools | None = None, opened: ReasoningMarks | None = None) -> ParsedMessage:

@@ -42,7 +42,7 @@ class Llama3Json(TextFormat):
         return take_out(text, [] if call is None else [(start, len(text), (call,))])
 
     def call_start(self, tool: str | None) -> str:
-        return '{"name": "' if tool is None else f'{{"name": "{tool}", "parameters": '
+        return '{"name": "' if tool is None else f'{{"name": "{tool}", "parameters":'
 
 
 class Mistral(TextFormat):
@@ -71,7 +71,7 @@ class Mistral(TextFormat):
 
     def call_start(self, tool: str | None) -> str:
         start = f'{_TOOL_CALLS}[{{"name": "'
-        return start if tool is None else f'{start}{tool}", "arguments": '
+        return start if tool is None else f'{start}{tool}", "arguments":'
 
 
 class MistralArgs(TextFormat):

@@ -48,7 +48,7 @@ class Hermes(TextFormat):
 
     def call_start(self, tool: str | None) -> str:
         start = '<tool_call>\n{"name": "'
-        return start if tool is None else f'{start}{tool}", "arguments": '
+        return start if tool is None else f'{start}{tool}", "arguments":'
 
 
 class _TypedBySchema(TextFormat):
