@@ -207,8 +207,12 @@ def _own_verdict(output: WorkflowOutput) -> Verdict:
 
 
 def _warn_of_unused_call(episode: Episode) -> None:
-    """An agent that stops at a tool call has usually met a permission question or its own limit of rounds."""
-    if episode.stop_reason is StopReason.COMPLETED and episode.turns and episode.turns[-1].response.get("tool_calls"):
+    """An agent that stops at a tool call has usually met a permission question or its own limit of rounds. Where the
+    answer is no text, the call was the answer: structured output."""
+    if episode.stop_reason is not StopReason.COMPLETED or episode.output is None or not episode.turns:
+        return
+    in_text = episode.output.answer is None or isinstance(episode.output.answer, str)
+    if in_text and episode.turns[-1].response.get("tool_calls"):
         logger.warning(
             "%s ended on a tool call whose result the model never saw. Does the agent ask for a permission, which "
             "nobody gives in a rollout (AgentScope 2.x: astune.workflow.agentscope.training_defaults), or has it "

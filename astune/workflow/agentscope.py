@@ -5,17 +5,27 @@ What to know when an agent is trained on AgentScope 2.x (`training_defaults` tak
 - Tools ask for a permission by default. Nobody answers in a rollout: the agent ends at its first tool call
   without running it.
 - The wall-clock time is injected into the conversation, so equal attempts see unequal prompts.
-- Above 0.8 of the context size the agent compresses its history with calls of its own. They are turns of the
-  episode like any other, and the history after them is a new timeline.
-- The default formatter leaves reasoning out of the next prompt. `formatter=DeepSeekChatFormatter()`, given to
-  `tuner.model`, keeps it.
-- A policy cannot be forced to call a tool (`tool_choice` "required" or a name), so such a request is refused.
-  `model.generate_structured_output` then asks again without force; `agent.reply(structured_schema=...)` forces
-  only when `max_iters` is used up, and fails there.
+- Above 0.8 of the context size the agent compresses its history with a call of its own. It is a turn like any other,
+  and the history after it is a new timeline. The prompt for it holds the time too; to be repeatable, give
+  `ContextConfig(compression_prompt=...)` one without `{current_time}`.
+- The default formatter leaves reasoning out of the next request. ASTune puts back what was sampled and the chat
+  template decides, so a formatter that keeps it (`tuner.model("name", formatter=DeepSeekChatFormatter())`) changes
+  nothing.
+- `OpenAIMultiAgentFormatter` writes the conversation into one user message anew at every turn, so every turn is a
+  timeline of its own. With the default formatter, agents that `observe` each other have one timeline each. They take
+  no reasoning: hand on `UserMsg(name, reply.get_text_content())`, not the reply.
+- `model.generate_structured_output`, and `agent.reply(structured_schema=...)` once `max_iters` is used up, force a
+  tool call. Its beginning is put into the prompt and what follows is the policy's own.
 - An agent keeps its history in `agent.state`: make one per episode.
 
-On 1.x: `structured_model` needs a forced tool call and fails; `OpenAIMultiAgentFormatter` and `PlanNotebook`
-rewrite the history at every turn, so that every turn becomes a timeline of its own.
+On 1.x:
+
+- `agent(msg, structured_model=...)` forces a tool call in every round until the output is there, then asks for a text
+  without tools, with a hint that it takes out afterwards: three timelines.
+- `model(..., structured_model=...)` (memory compression does it) forces JSON. The schema does not reach the policy:
+  name the fields in the prompt. What does not fit is asked for again, as a tool call whose schema it sees.
+- `OpenAIMultiAgentFormatter` and `PlanNotebook` rewrite the history at every turn, so that every turn becomes a
+  timeline of its own. The hint of a `PlanNotebook` holds the time, unless it has a `plan_to_hint` that leaves it out.
 """
 
 from __future__ import annotations

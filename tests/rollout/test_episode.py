@@ -317,12 +317,13 @@ async def test_a_verdict_that_is_none_is_an_error(run_one, verdict):
     assert (episode.stop_reason, episode.verdict, episode.error.stage) == (StopReason.ERROR, None, "judge")
 
 
-async def test_an_agent_that_ends_on_a_tool_call_is_warned_about(run_one, caplog):
+@pytest.mark.parametrize(("answer", "warned"), [("4", True), (None, True), ({"structured": "output"}, False)])
+async def test_an_agent_that_ends_on_a_tool_call_is_warned_about(run_one, caplog, answer, warned):
     async def workflow(task, tuner):
         tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
         await tuner.openai_client().chat.completions.create(model="m", messages=HI, tools=tools)
-        return WorkflowOutput(answer="4")
+        return WorkflowOutput(answer=answer)
 
     with caplog.at_level(logging.WARNING):
         await run_one(workflow, ['<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'])
-    assert "test/t1/0 ended on a tool call" in caplog.text
+    assert ("test/t1/0 ended on a tool call" in caplog.text) == warned

@@ -20,6 +20,7 @@ from agentscope.formatter import OpenAIChatFormatter
 from agentscope.message import Msg, TextBlock
 from agentscope.model import OpenAIChatModel
 from agentscope.tool import Toolkit, ToolResponse
+from pydantic import BaseModel
 
 from astune.workflow.agentscope import training_defaults
 
@@ -109,6 +110,18 @@ async def test_the_model_is_agentscopes_own_without_retries_and_takes_its_option
     await model([{"role": "user", "content": "Hi"}])
     ((_, sampling),) = policy.calls
     assert (sampling.temperature, sampling.max_tokens) == (0.3, 5)
+
+
+async def test_structured_output_is_a_reply_that_was_made_to_call_a_tool(make_tuner, chat_format):
+    class Number(BaseModel):
+        number: int
+
+    answers = ['generate_response", "arguments": {"number": 12}}\n</tool_call>', "It is 12."]
+    tuner, tracker, _ = make_tuner(answers)
+    reply = await make_agent(tuner.model("solver"), [])(Msg("user", TASK.query, "user"), structured_model=Number)
+    assert (reply.metadata, reply.get_text_content()) == ({"number": 12}, "It is 12.")
+    assert chat_format.decode(tracker.turns[0].prompt_ids).endswith('<tool_call>\n{"name": "')
+    assert tuner.failures == []
 
 
 async def test_options_that_the_model_class_does_not_have_are_refused(make_tuner):

@@ -115,13 +115,15 @@ async def test_an_agent_without_training_defaults_is_caught_waiting_for_a_permis
             checked_output(WorkflowOutput(answer=answer), Solve())
 
 
-async def test_structured_output_works_without_the_forced_tool_call_that_is_refused(make_tuner):
-    answer = '<tool_call>\n{"name": "generate_structured_output", "arguments": {"number": 12}}\n</tool_call>'
-    tuner, tracker, _ = make_tuner([answer])
+async def test_structured_output_begins_with_a_call_that_is_context_and_not_trained(make_tuner, chat_format):
+    tuner, tracker, _ = make_tuner([' {"number": 12}}\n</tool_call>'])
     schema = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
     result = await tuner.model().generate_structured_output([UserMsg("user", "Which number?")], schema)
     assert result.content == {"number": 12}
-    assert len(tracker.turns) == 1
+    (turn,) = tracker.turns
+    start = '<tool_call>\n{"name": "generate_structured_output", "arguments":'
+    assert chat_format.decode(turn.prompt_ids).endswith(start)
+    assert chat_format.decode(turn.output_ids) == ' {"number": 12}}\n</tool_call><|im_end|>'
     assert tuner.failures == []
 
 

@@ -1,0 +1,82 @@
+"""Real AgentScope agents, of the line that is installed, on a policy that answers from a script.
+
+Each workflow of `agentscope1_workflows.py` and `agentscope2_workflows.py` is played as an episode, and compared with
+the one recorded in `golden/`. After a change that is meant, record anew with each line installed, and read the diff:
+
+    REGENERATE=1 python -m pytest tests/agents
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from astune.context_tracker.chat_format import ChatFormat
+from astune.rollout.episode import run_episode
+from astune.rollout.setup import RolloutSetup
+from astune.testing import ScriptedPolicy, write_test_model_dir
+from astune.types import Sampling, Task
+from astune.workflow.workflow_base import as_workflow
+
+sys.path.insert(0, str(Path(__file__).parent))  # for the modules beside this one
+CONTEXT_LENGTH = 8192
+
+
+def installed_line() -> int:
+    """1 or 2; 0 if AgentScope is not installed."""
+    try:
+        return int(metadata.version("agentscope").split(".")[0])
+    except metadata.PackageNotFoundError:
+        return 0
+
+
+def pytest_generate_tests(metafunc):
+    """A test that takes `workflow` runs once for each workflow of the installed line."""
+    if "workflow" in metafunc.fixturenames:
+        from answers import ANSWERS
+
+        metafunc.parametrize("workflow", ANSWERS.get(installed_line(), {}))
+
+
+@pytest.fixture(scope="session")
+def chat_format(tmp_path_factory):
+    return ChatFormat.load(write_test_model_dir(tmp_path_factory.mktemp("model")))
+
+
+@pytest.fixture(scope="session")
+def line():
+    return installed_line()
+
+
+@pytest.fixture(scope="session")
+def play(chat_format, line):
+    """`play(workflow)` gives the episode of the workflow of that name, and the calls of the policy; played once."""
+    if not line:
+        pytest.skip("AgentScope is not installed")
+    from answers import ANSWERS, script
+
+    workflows = importlib.import_module(f"agentscope{line}_workflows")
+
+    @functools.cache
+    def play_once(workflow):
+        policy = ScriptedPolicy(script(ANSWERS[line][workflow]), chat_format, context_length=CONTEXT_LENGTH)
+        setup = RolloutSetup(
+            policy=policy,
+            chat_format=chat_format,
+            workflow_factory=as_workflow(getattr(workflows, workflow)),
+            judge=None,
+            max_turns=20,
+            episode_timeout=60.0,
+            judge_timeout=60.0,
+        )
+        task = Task("trip", "Where is it warm?")
+        run = run_episode(task, setup, episode_id=f"train/{workflow}/0", seed=1, sampling=Sampling(max_tokens=512))
+        return asyncio.run(run), policy.calls
+
+    return play_once
