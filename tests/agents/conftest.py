@@ -36,6 +36,11 @@ def installed_line() -> int:
         return 0
 
 
+if installed_line():
+    # Its client hands the standard error of now on to servers; in a test that captures output that is no file.
+    importlib.import_module("mcp.client.stdio")
+
+
 def pytest_generate_tests(metafunc):
     """A test that takes `workflow` runs once for each workflow of the installed line."""
     if "workflow" in metafunc.fixturenames:
