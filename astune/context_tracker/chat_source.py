@@ -129,7 +129,7 @@ def _forced(request: ChatRequest) -> dict[str, Any]:
     if request.force == "tool_call":
         named = {"type": "function", "function": {"name": request.force_tool}}
         return {"tool_choice": "required" if request.force_tool is None else named}
-    return {}
+    return {} if request.may_call or not request.tools else {"tool_choice": "none"}
 
 
 def _values(reply: ChatReply, count: int, known: bool) -> Sequence[float]:

@@ -13,6 +13,9 @@ class ChatRequest:
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] = ()
+    may_call: bool = True
+    """Whether calls in the answer are read. If not they are text; the prompt shows the tools all the same, as it did
+    before and will again."""
     max_tokens: int | None = None
     """Lowers the run's limit, never raises it."""
     temperature: float | None = None

@@ -67,7 +67,8 @@ class PolicySource:
         text = prompt.answer_start + (sampled[: min(found)] if found else sampled)
         if request.prompt is not None:
             return ParsedMessage(text, None, ())
-        return self._format.parse_text(text, request.tools, prompt=prompt.ending)
+        tools = request.tools if request.may_call else ()
+        return self._format.parse_text(text, tools, prompt=prompt.ending)
 
 
 def _assistant_message(parsed: ParsedMessage) -> dict[str, Any]:

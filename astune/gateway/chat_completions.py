@@ -6,6 +6,8 @@ What an option comes to where a policy is trained:
   a tool call, `{`) are put into the prompt and all that follows is the policy's own. So a JSON schema is not
   enforced, and neither it nor its name reaches the model: say in the prompt what you want. Where tools are offered
   freely, `response_format` forces nothing, as the answer may be a call.
+- `tool_choice` "none": the prompt shows the tools all the same, so that the conversation goes on in the same timeline
+  (as vLLM does it); what looks like a call is text.
 - `parallel_tool_calls: false` gives the agent the first call only. Further ones were sampled, so the history that
   comes back differs from them, and the next turn begins a new timeline.
 - `stop`: the text that ends the answer is sampled and trained, but no part of the message.
@@ -171,7 +173,7 @@ def _max_tokens(fields: Fields) -> int | None:
 
 def _tools_and_force(fields: Fields) -> dict[str, Any]:
     arguments = forced_call(fields.get("tool_choice", "auto"), read_tools(fields))
-    if _asks_for_json(fields) and not arguments["tools"]:
+    if _asks_for_json(fields) and not (arguments["tools"] and arguments.get("may_call", True)):
         arguments["force"] = "json_object"
     return arguments
 

@@ -64,11 +64,11 @@ def read_tools(fields: Fields) -> tuple[Mapping[str, Any], ...]:
 
 
 def forced_call(choice: object, tools: tuple[Mapping[str, Any], ...]) -> dict[str, Any]:
-    """`tool_choice` as the arguments of a `ChatRequest`: `tools`, and `force` where a call is asked for."""
+    """`tool_choice` as the arguments of a `ChatRequest`: `tools`, and what it says of calls."""
     if choice == "auto":
         return {"tools": tools}
     if choice == "none":
-        return {"tools": ()}
+        return {"tools": tools, "may_call": False}
     name = _named(choice)
     if choice != "required" and name is None:
         raise invalid("tool_choice", choice, f"'auto', 'none', 'required' or {_TOOL_SHAPE}")

@@ -140,7 +140,7 @@ def _tools_and_force(fields: Fields) -> dict[str, Any]:
     elif choice not in ("auto", "none", "required"):
         raise invalid("tool_choice", choice, f"'auto', 'none', 'required' or {_TOOL_SHAPE}")
     arguments = forced_call(choice, tools)
-    if _asks_for_json(fields) and not arguments["tools"]:
+    if _asks_for_json(fields) and not (arguments["tools"] and arguments.get("may_call", True)):
         arguments["force"] = "json_object"
     return arguments
 

@@ -21,7 +21,7 @@ What to know when an agent is trained on AgentScope 2.x (`training_defaults` tak
 On 1.x:
 
 - `agent(msg, structured_model=...)` forces a tool call in every round until the output is there, then asks for a text
-  without tools, with a hint that it takes out afterwards: three timelines.
+  in which no tool is to be called, with a hint that it takes out afterwards: two timelines.
 - `model(..., structured_model=...)` (memory compression does it) forces JSON. The schema does not reach the policy:
   name the fields in the prompt. What does not fit is asked for again, as a tool call whose schema it sees.
 - `OpenAIMultiAgentFormatter` and `PlanNotebook` rewrite the history at every turn, so that every turn becomes a

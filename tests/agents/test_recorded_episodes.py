@@ -28,11 +28,11 @@ FORKS = {
     "tools_reasoning_kept": {"guide": [None, REASONING_STRIPPED]},
     "debate": {"optimist": [None], "sceptic": [None]},
     "debate_history": {"optimist": [None, NEW_CONVERSATION], "sceptic": [None, NEW_CONVERSATION]},
-    "structured_reply": {1: {"guide": [None, TOOLS_CHANGED, HISTORY_EDITED]}, 2: {"guide": [None]}},
+    "structured_reply": {1: {"guide": [None, HISTORY_EDITED]}, 2: {"guide": [None]}},
     "structured_reply_forced": {"guide": [None, TOOLS_CHANGED]},
     "structured_model": {"guide": [None]},
     "structured_model_second_try": {"guide": [None, TOOLS_CHANGED]},
-    "out_of_rounds": {"guide": [None, TOOLS_CHANGED]},
+    "out_of_rounds": {1: {"guide": [None, TOOLS_CHANGED]}, 2: {"guide": [None]}},
     "compressed": {"guide": [None, TOOLS_CHANGED, COMPACTED]},
     "compressed_whole": {"guide": [None, TOOLS_CHANGED, NEW_CONVERSATION]},
     "plan": {"guide": [None, HISTORY_EDITED, HISTORY_EDITED]},
@@ -54,6 +54,9 @@ OTHER_WORDS = {
 }
 """Where the two lines write other messages. The system message differs everywhere that tools are offered: 1.x gives the
 keys of a tool's schema in another order."""
+
+OTHER_TOOLS = {"out_of_rounds": "1.x offers none when it sums up, 2.x says that none is to be called"}
+"""Where the two lines offer other tools, so that one of them forks."""
 
 GOLDEN_FILES = sorted(FOLDER.glob("*/*.json"))
 
@@ -128,7 +131,9 @@ def test_a_recorded_episode_reads_back_and_its_turns_merge_into_its_timelines(pa
 @pytest.mark.parametrize("name", BOTH)
 def test_both_lines_of_agentscope_give_the_same_timelines(name, chat_format):
     one, two = (from_golden(golden_path(line, name)) for line in (1, 2))
-    assert sampled_in(one) == sampled_in(two)
+    assert [turn.output_ids for turn in one.turns] == [turn.output_ids for turn in two.turns]
+    if name not in OTHER_TOOLS:
+        assert sampled_in(one) == sampled_in(two)
     if name not in OTHER_WORDS:
         end_of_system = chat_format.stop_token_ids[0]
         assert ids_after(end_of_system, one) == ids_after(end_of_system, two)

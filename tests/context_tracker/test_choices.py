@@ -325,3 +325,19 @@ def test_a_forced_call_closes_the_reasoning_that_its_own_prompt_opened(make_trac
     start = '<tool_call>\n{"name": "calc", "arguments":'
     assert thinking.endswith("<think>\n</think>\n\n" + start)
     assert plain.endswith("assistant\n" + start)
+
+
+def test_a_call_that_was_not_to_be_made_is_text_and_the_timeline_goes_on(make_tracker, chat_format, run):
+    call = '<tool_call>\n{"name": "calc", "arguments": {}}\n</tool_call>'
+    tracker, _ = make_tracker(["Hello", call, "Bye"], chat_format)
+
+    async def episode():
+        first = await tracker.chat("a", ChatRequest([USER], TOOLS))
+        messages = [USER, first.message, MORE]
+        second = await tracker.chat("a", ChatRequest(messages, TOOLS, may_call=False))
+        await tracker.chat("a", ChatRequest([*messages, second.message, MORE], TOOLS))
+        return second
+
+    second = run(episode())
+    assert (second.message, second.finish_reason) == ({"role": "assistant", "content": call}, "stop")
+    assert len(tracker.timelines()) == 1

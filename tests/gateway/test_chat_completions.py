@@ -41,9 +41,10 @@ def test_both_names_of_the_token_limit_count_and_the_smaller_wins():
     assert parse(max_tokens=7, max_completion_tokens=5).request.max_tokens == 5
 
 
-def test_tool_choice_none_shows_the_model_no_tools():
-    assert list(parse(tools=TOOLS, tool_choice="auto").request.tools) == TOOLS
-    assert parse(tools=TOOLS, tool_choice="none").request.tools == ()
+def test_tool_choice_none_shows_the_tools_and_reads_no_calls():
+    free, none = (parse(tools=TOOLS, tool_choice=choice).request for choice in ("auto", "none"))
+    assert list(free.tools) == list(none.tools) == TOOLS
+    assert (free.may_call, none.may_call) == (True, False)
 
 
 NAMED = {"type": "function", "function": {"name": "f"}}
