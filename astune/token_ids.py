@@ -113,6 +113,16 @@ class TokenIds(Sequence[int]):
         return TokenIds, (array("i", self.packed()),)
 
 
+def shared_bytes(left: bytes, right: bytes) -> int:
+    """Bytes of the whole tokens that both begin with, by bisection."""
+    low, high = 0, min(len(left), len(right)) // WIDTH
+    while low < high:
+        middle = (low + high + 1) // 2
+        same = left[low * WIDTH : middle * WIDTH] == right[low * WIDTH : middle * WIDTH]
+        low, high = (middle, high) if same else (low, middle - 1)
+    return low * WIDTH
+
+
 class Logprobs(Sequence[float]):
     """An immutable sequence of log-probabilities, 8 bytes each. Equality and hash are by value."""
 

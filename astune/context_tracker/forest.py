@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from astune.token_ids import WIDTH, TokenIds
+from astune.token_ids import WIDTH, TokenIds, shared_bytes
 
 
 class Node:
@@ -79,7 +79,7 @@ class PrefixForest:
                 self.unique_tokens += len(link.own) // WIDTH
                 return self._hang(node, link)
             if not data.startswith(child.own, place):
-                child = self._split(child, _shared_bytes(child.own, data[place : place + len(child.own)]))
+                child = self._split(child, shared_bytes(child.own, data[place : place + len(child.own)]))
             place += len(child.own)
             node = child
         link.share(node.parent.ids if node.parent else None, node.own)
@@ -109,13 +109,3 @@ def path(node: Node) -> Iterator[Node]:
     while current is not None:
         yield current
         current = current.parent
-
-
-def _shared_bytes(left: bytes, right: bytes) -> int:
-    """Bytes of the whole tokens that both begin with, by bisection."""
-    low, high = 0, min(len(left), len(right)) // WIDTH
-    while low < high:
-        middle = (low + high + 1) // 2
-        same = left[low * WIDTH : middle * WIDTH] == right[low * WIDTH : middle * WIDTH]
-        low, high = (middle, high) if same else (low, middle - 1)
-    return low * WIDTH

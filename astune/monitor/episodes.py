@@ -3,10 +3,13 @@
     {"step": 3, "phase": "train", "episode_id": "...", "task_id": "...", "reward": 1.0, "passed": true,
      "stop_reason": "completed", "error": null, "answer": "42", "verdict": {...}, "metrics": {...}, "task": {...},
      "turns": [{"agent": "solver", "messages_kept": 2, "messages": [...], "response": {...}, ...}, ...],
-     "timelines": [{"agent": "solver", "fork": null, "token_ids": [...], "spans": [{"logprobs": [...], ...}]}]}
+     "timelines": [{"agent": "solver", "fork": null, "tokens_kept": 0, "token_ids": [...],
+                    "spans": [{"turn": 0, "logprobs": [...], ...}, ...]}]}
 
 A turn's `messages` are those after the first `messages_kept` of the same agent's turn before, and `tools` is left out
-where it did not change. Token ids stand once, in the timelines; a turn holds ids of its own only if no span has it.
+where it did not change. In the same way a timeline's `token_ids` are those after the first `tokens_kept` of the same
+agent's timeline before, and a shared span leaves its logprobs to the span of its turn that is not. So ids stand once; a
+turn holds ids of its own only if no span has it.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from typing import Any, TextIO
 from astune.errors import AstuneError
 from astune.monitor.jsonl import append_line, keep_lines, open_for_append, plain, read_lines
 from astune.monitor.run_dir import RunDir
+from astune.token_ids import WIDTH, Logprobs, TokenIds, shared_bytes
 from astune.types import Episode, EpisodeError, Span, StopReason, Task, Timeline, Turn, Verdict, WorkflowOutput
 
 LOGPROB_DIGITS = 5
@@ -103,7 +107,7 @@ def episode_to_row(record: EpisodeRecord) -> dict[str, Any]:
         "turn_rewards": {str(turn): reward for turn, reward in episode.turn_rewards.items()},
         "task": vars(episode.task),
         "turns": _turns_to_rows(episode),
-        "timelines": [_timeline_to_row(timeline) for timeline in episode.timelines],
+        "timelines": _timelines_to_rows(episode.timelines),
     }
     plain_row: dict[str, Any] = plain(row)
     return plain_row
@@ -178,13 +182,26 @@ def _rounded(logprobs: Sequence[float]) -> list[float]:
     return [round(logprob, LOGPROB_DIGITS) for logprob in logprobs]
 
 
-def _timeline_to_row(timeline: Timeline) -> dict[str, Any]:
-    spans = [{**vars(span), "logprobs": _rounded(span.logprobs)} for span in timeline.spans]
-    return {"agent": timeline.agent, "fork": timeline.fork, "token_ids": list(timeline.token_ids), "spans": spans}
+def _timelines_to_rows(timelines: Sequence[Timeline]) -> list[dict[str, Any]]:
+    rows = []
+    former: dict[str, bytes] = {}
+    own = {span.turn for timeline in timelines for span in timeline.spans if not span.shared}
+    for timeline in timelines:
+        data = TokenIds.of(timeline.token_ids).packed()
+        kept = shared_bytes(former.get(timeline.agent, b""), data)
+        former[timeline.agent] = data
+        spans = []
+        for span in timeline.spans:
+            known = span.shared and span.turn in own
+            spans.append({**vars(span), "logprobs": None if known else _rounded(span.logprobs)})
+        ids = list(TokenIds.from_packed(data[kept:]))
+        row = {"agent": timeline.agent, "fork": timeline.fork, "tokens_kept": kept // WIDTH, "token_ids": ids}
+        rows.append({**row, "spans": spans})
+    return rows
 
 
 def episode_from_row(row: Mapping[str, Any]) -> EpisodeRecord:
-    timelines = tuple(_timeline_from_row(item) for item in row["timelines"])
+    timelines = _timelines_from_rows(row["timelines"])
     output, verdict, error = row["output"], row["verdict"], row["error"]
     if output is not None:
         output = WorkflowOutput(**{"answer": row["answer"], **output})
@@ -225,9 +242,17 @@ def _turns_from_rows(rows: Sequence[Mapping[str, Any]], found: Mapping[int, _Ids
     return tuple(turns)
 
 
-def _timeline_from_row(row: Mapping[str, Any]) -> Timeline:
-    spans = tuple(Span(**{**values, "logprobs": list(map(_number, values["logprobs"]))}) for values in row["spans"])
-    return Timeline(row["agent"], row["token_ids"], spans, row["fork"])
+def _timelines_from_rows(rows: Sequence[Mapping[str, Any]]) -> tuple[Timeline, ...]:
+    written = [values for row in rows for values in row["spans"] if values["logprobs"] is not None]
+    logprobs = {values["turn"]: Logprobs(map(_number, values["logprobs"])) for values in reversed(written)}
+    timelines = []
+    former: dict[str, list[int]] = {}
+    for row in rows:
+        ids = [*former.get(row["agent"], [])[: row["tokens_kept"]], *row["token_ids"]]
+        former[row["agent"]] = ids
+        spans = tuple(Span(**{**values, "logprobs": logprobs[values["turn"]]}) for values in row["spans"])
+        timelines.append(Timeline(row["agent"], ids, spans, row["fork"]))
+    return tuple(timelines)
 
 
 def _number(value: float | None) -> float:

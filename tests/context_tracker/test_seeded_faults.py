@@ -42,7 +42,7 @@ FAULTS = [
     Fault(IDS, " + (0 if before is None else len(before))", "", "a prompt is as long as its last piece"),
     Fault(IDS, " and self.packed() == other.packed())", ")", "prompts of equal length are equal"),
     Fault(FOREST, "if not data.startswith(child.own, place):", "if False:", "only the first token is compared"),
-    Fault(FOREST, "return low * WIDTH", "return (low + 1) * WIDTH", "a fork shares one token too many"),
+    Fault(IDS, "return low * WIDTH", "return (low + 1) * WIDTH", "a fork shares one token too many"),
     Fault(FOREST, "link.share(node.ids, data[place:])", "link.share(node.ids, data)", "shared tokens come twice"),
     Fault(FOREST, "node.parent = upper", "pass", "what hangs below a split loses the upper part"),
     Fault(FOREST, "upper.children[node.own[:WIDTH]] = node", "pass", "what hangs below a split is found no more"),

@@ -155,3 +155,18 @@ def test_any_episode_reads_back_as_it_was_written(episode):
     row = episode_to_row(record)
     text = json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
     assert episode_from_row(json.loads(text)) == record
+
+
+def test_a_history_that_forks_is_written_once():
+    """Two hundred branches of a conversation take little more than one."""
+    context = tuple(range(1000))
+    branches = []
+    turns = []
+    for number in range(200):
+        turns.append(Turn("a", context, (number,), (-1.0,), 0, "stop"))
+        span = Span(number, 1000, 1001, 0, 1.0, True, (-1.0,))
+        branches.append(Timeline("a", (*context, number), (span,), "branch" if number else None))
+    episode = Episode("e", Task("t", "q"), tuple(turns), tuple(branches), StopReason.COMPLETED)
+    row = episode_to_row(EpisodeRecord(0, "train", episode))
+    assert sum(len(timeline["token_ids"]) for timeline in row["timelines"]) == 1200
+    assert episode_from_row(json.loads(json.dumps(row))).episode == episode
