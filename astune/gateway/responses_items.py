@@ -24,7 +24,8 @@ Message = Mapping[str, Any]
 _ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text")
 _SLOTS = ("reasoning_content", "content", "tool_calls")
-_OUR_ID = re.compile(r"(?:rs|msg)_(\d+)|(?:fc|call)_(\d+)_\d+")
+_OUR_ID = re.compile(r"(?:rs|msg)_(\d+)|fc_(\d+)_\d+|c(\d{5,})\d{3}")
+"""The last are ids of calls, as the tracker makes them."""
 
 
 def answer_number(answer: ChatAnswer) -> str:
@@ -117,7 +118,8 @@ class _Folding:
 def _number(item: Item) -> str | None:
     """The number of the answer that an item is part of, None if its ids are not ours."""
     found = (_OUR_ID.fullmatch(name) for key in ("id", "call_id") if isinstance(name := item.get(key), str))
-    return next((match.group(1) or match.group(2) for match in found if match), None)
+    numbers = (next(filter(None, match.groups())) for match in found if match)
+    return next((str(int(number)) for number in numbers), None)
 
 
 def _is_empty(answer: Message) -> bool:
