@@ -38,8 +38,8 @@ Parse = Callable[[object, Memory], Call]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where the calls of one agent of one episode go. `choices(request, n)` runs on `loop`, whichever thread the
-    call comes from; cancelling `answers` cancels it. `memory` holds the responses that later ones may continue."""
+    """Where the calls of one agent of one episode go. `choices(request, n)` runs on `loop`; `from_elsewhere` calls it
+    from another one, and cancelling that cancels it. `memory` holds the responses that later ones may continue."""
 
     model: str
     choices: Choices
@@ -47,9 +47,7 @@ class Endpoint:
     loop: asyncio.AbstractEventLoop
     memory: Memory = field(default_factory=Memory)
 
-    async def answers(self, request: ChatRequest, n: int) -> Sequence[ChatAnswer]:
-        if asyncio.get_running_loop() is self.loop:
-            return await self.choices(request, n)
+    async def from_elsewhere(self, request: ChatRequest, n: int) -> Sequence[ChatAnswer]:
         call = asyncio.run_coroutine_threadsafe(self.choices(request, n), self.loop)
         try:
             return await asyncio.wrap_future(call)
@@ -110,7 +108,10 @@ class OpenAIApp:
         if request.headers.get("x-stainless-retry-count", "0") != "0":
             asked = replace(asked, retry=True)
         try:
-            answers = await _unless_disconnected(request, endpoint.answers(asked, call.n))
+            if asyncio.get_running_loop() is endpoint.loop:  # called in the process: there is no connection to watch
+                answers = await endpoint.choices(asked, call.n)
+            else:
+                answers = await _unless_disconnected(request, endpoint.from_elsewhere(asked, call.n))
         except ClientDisconnect:
             raise
         except Exception as error:
