@@ -98,11 +98,11 @@ class Turn:
     """One call to the policy: the exact tokens it saw and the exact tokens it sampled.
 
     `exact=False` says that the ids were not reported by the engine but made from text. `excluded` says why the
-    sampled tokens carry no loss ("frozen", "greedy", "retried", "inexact", "no_logprobs",
-    "forced"), None if they do. `fork`
-    says why the prompt does not continue the agent's earlier calls, as far as its messages tell (see
-    `context_tracker.forks`). `messages`, `tools` and `response` (OpenAI's shape) are for people to read; nothing is
-    computed from them.
+    sampled tokens carry no loss ("frozen", "greedy", "retried", "inexact", "no_logprobs", "forced"), None if they do.
+    `fork` says why the prompt does not continue the agent's earlier calls, as far as its messages tell (see
+    `context_tracker.forks`). `follows` is the number of the turn whose answer is the last sampled one in its history,
+    also where the history was rewritten and the tokens do not go on from it. `messages`, `tools` and `response`
+    (OpenAI's shape) are for people to read; nothing is computed from them.
     """
 
     agent: str
@@ -115,6 +115,7 @@ class Turn:
     excluded: str | None = None
     exact: bool = True
     fork: str | None = None
+    follows: int | None = None
     messages: tuple[Mapping[str, Any], ...] = ()
     tools: tuple[Mapping[str, Any], ...] = ()
     response: Mapping[str, Any] = field(default_factory=dict)

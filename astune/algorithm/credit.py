@@ -3,8 +3,10 @@
 Outcome: an episode's reward is compared with the other attempts of its group. An agent with rewards of its own
 (`tuner.reward`) is compared with itself in the other attempts. Process: once a turn of an agent has a reward
 (`tuner.reward_turn`), all turns of that agent in the group are compared, 0 where there is none, and what each gets is
-added to the advantage of its turn and of those before it on the timeline (GRPO with process supervision, arXiv
-2402.03300, section 4.1.3). So a reward that every turn gets alike changes nothing.
+added to the advantage of its turn and of those before it (GRPO with process supervision, arXiv 2402.03300, section
+4.1.3). So a reward that every turn gets alike changes nothing. Before it are the turns of its timeline, and where the
+history was rewritten (`Turn.follows`) those that it follows: of several conversations that follow a turn in this way,
+the turn gets the mean.
 
 A turn that several timelines share (the agent went on from it more than once) lies on all these branches:
 
@@ -25,6 +27,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from astune.algorithm.advantage import AdvantageFunction
@@ -50,9 +53,29 @@ class EpisodeCredit:
         to_go = 0.0
         found = []
         for span in reversed(timeline.spans):
-            to_go += self.of_turn.get(span.turn, 0.0)
+            to_go += self._gains.get(span.turn, 0.0)
             found.append(base + to_go)
         return tuple(reversed(found))
+
+    @cached_property
+    def _gains(self) -> dict[int, float]:
+        """What each turn adds to itself and to the turns before it: its own, and the mean of what the rewritten
+        conversations that follow it add up to."""
+        gains: dict[int, float] = {}
+        if not self.of_turn:
+            return gains
+        rows = {span.turn: line for line in self.episode.timelines for span in line.spans if not span.shared}
+        rewritten: dict[int, list[float]] = {}
+        for number in reversed(range(len(self.episode.turns))):  # what follows a turn comes after it
+            own = self.of_turn.get(number, 0.0)
+            later = rewritten.get(number)
+            gains[number] = own + (math.fsum(later) / len(later) if later else 0.0)
+            followed = self.episode.turns[number].follows
+            on_row = [span.turn for span in rows[number].spans]
+            if followed is not None and followed not in on_row:
+                rest = on_row[on_row.index(number) :]
+                rewritten.setdefault(followed, []).append(math.fsum(gains[turn] for turn in rest))
+        return gains
 
     @property
     def has_signal(self) -> bool:

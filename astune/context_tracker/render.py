@@ -47,6 +47,12 @@ class Prompt:
     match: Match | None = field(default=None, repr=False)
 
     @property
+    def follows(self) -> Call | None:
+        """The last sampled answer that its messages hold, whether or not the template still writes it so."""
+        calls = {} if self.match is None else self.match.calls
+        return calls[max(calls)] if calls else None
+
+    @property
     def ending(self) -> str:
         """The last characters of its text, without `answer_start`: they tell whether reasoning was opened."""
         return self.rendering.tail(_ENDING)
@@ -132,15 +138,17 @@ class PromptBuilder:
         rest = Text(text[len(call.rendering) :], call.rendering)
         return Prompt(before + self._format.encode(text[end:]), None, rendering=rest)
 
-    def record(self, agent: str, prompt: Prompt, output_ids: Sequence[int], answer: Message | None) -> None:
+    def record(self, agent: str, prompt: Prompt, output_ids: Sequence[int], answer: Message | None) -> Call:
         """Remember that `output_ids` was sampled after `prompt` and given to the agent as the message `answer`, or as
         text if that is None."""
         ids = prompt.ids + output_ids
         if prompt.match is None or answer is None:
-            self._texts.setdefault(agent, []).append(Call(prompt.rendering, (), ids))
+            call = Call(prompt.rendering, (), ids)
+            self._texts.setdefault(agent, []).append(call)
         else:
             call = Call(prompt.rendering, prompt.match.tools, ids, prompt.start_ids)
             self._conversations.setdefault(agent, Conversations()).add(prompt.match, answer, call)
+        return call
 
     def _piece(self, text: str) -> TokenIds:
         """The tokens of what stands between two answers; a history that forks again and again has it every time."""

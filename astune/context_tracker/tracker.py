@@ -19,6 +19,7 @@ from astune.context_tracker.render import Prompt, PromptBuilder
 from astune.context_tracker.request import ChatRequest
 from astune.context_tracker.sources import Answer, PolicySource, Source
 from astune.context_tracker.timeline import TurnForest
+from astune.context_tracker.written import Call as RecordedCall
 from astune.errors import ContextOverflow, TooManyTokens, TooManyTurns, WorkflowError, nearest
 from astune.types import Policy, Sampling, Timeline, Turn
 
@@ -76,6 +77,7 @@ class ContextTracker:
             self._sources[name] = ChatSource(client, chat_format, allow_inexact=allow_inexact)
         self._prompts = {name: PromptBuilder(chat_format) for name in self._sources}
         self._forest = TurnForest()
+        self._numbers: dict[RecordedCall, int] = {}
         self._calls = 0
         self._sampled = 0
         self.lost_calls = 0
@@ -181,13 +183,15 @@ class ContextTracker:
             excluded=_excluded(call, sampling, answer),
             exact=answer.exact,
             fork=self._fork(call, index, answer),
+            follows=None if prompt.follows is None else self._numbers[prompt.follows],
             messages=tuple(request.messages),
             tools=tuple(request.tools),
             response=message,
         )
         sent = replace(prompt, ids=answer.prompt_ids)
         raw = request.prompt is not None or prompt.match is None
-        self._prompts[call.source].record(call.agent, sent, answer.output_ids, None if raw else message)
+        recorded = self._prompts[call.source].record(call.agent, sent, answer.output_ids, None if raw else message)
+        self._numbers[recorded] = len(self._forest.turns)
         self._forest.add(turn)
         self._sampled += len(turn.output_ids)
         if not turn.exact and self._sources[call.source].is_policy:

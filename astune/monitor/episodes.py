@@ -140,6 +140,7 @@ def _turns_to_rows(episode: Episode) -> list[dict[str, Any]]:
             "excluded": turn.excluded,
             "exact": turn.exact,
             "fork": turn.fork,
+            "follows": turn.follows,
         }
         if turn.tools != (() if before is None else before.tools):
             row["tools"] = turn.tools

@@ -353,3 +353,52 @@ def test_the_invariants_catch_a_step_that_breaks_one() -> None:
     ]:
         with pytest.raises(InvariantError, match=message):
             check_episode(replace(first, timelines=timelines))
+
+
+def conversation(rewritten: Sequence[bool]) -> list[Turn]:
+    """Turns that follow each other; where `rewritten`, behind a history of other tokens."""
+    turns: list[Turn] = []
+    context: tuple[int, ...] = (9,)
+    for number, anew in enumerate(rewritten):
+        context = (100 + number,) if anew else context
+        follows = number - 1 if number else None
+        turns.append(Turn("a", context, (number,), (-1.0,), 0, "stop", follows=follows))
+        context = (*context, number, 50 + number)
+    return turns
+
+
+def credited_turns(turns: Sequence[Turn], rewards: dict[int, float]) -> dict[int, float]:
+    """The advantage of every turn, under `credit: once`, beside an attempt without rewards."""
+    task = Task("t", "q")
+    nothing = Turn("a", (1,), (2,), (-1.0,), 0, "stop")
+    attempts = (
+        episode(task, "0", [nothing], Verdict(0.0)),
+        episode(task, "1", turns, Verdict(0.0), None, rewards),
+    )
+    samples, _ = to_samples([Group(task, attempts)], against_first)
+    found = {}
+    for sample in samples:
+        if sample.episode_id == "t/1":
+            rows = zip(sample.timeline.spans, sample.advantages, sample.weights, strict=True)
+            found |= {span.turn: advantage for span, advantage, weight in rows if weight}
+    return found
+
+
+@given(
+    st.lists(st.booleans(), min_size=1, max_size=6),
+    st.dictionaries(st.integers(0, 5), REWARDS, min_size=1),
+)
+def test_a_turns_reward_reaches_the_turns_before_it_however_the_history_is_written(
+    rewritten: list[bool], rewards: dict[int, float]
+) -> None:
+    """A template that drops reasoning must not decide who gets the credit."""
+    rewards = {turn: reward for turn, reward in rewards.items() if turn < len(rewritten)} or {0: 1.0}
+    appended = credited_turns(conversation([False] * len(rewritten)), rewards)
+    assert credited_turns(conversation(rewritten), rewards) == appended
+
+
+def test_of_several_rewritten_conversations_that_follow_a_turn_it_gets_the_mean() -> None:
+    first = Turn("a", (1,), (2,), (-1.0,), 0, "stop")
+    good = Turn("a", (3,), (4,), (-1.0,), 0, "stop", follows=0)
+    bad = Turn("a", (3,), (5,), (-1.0,), 0, "stop", follows=0)
+    assert credited_turns([first, good, bad], {1: 1.0, 2: -0.5}) == {0: 0.25, 1: 1.0, 2: -0.5}

@@ -296,3 +296,20 @@ def test_nothing_is_tokenized_twice_on_the_append_only_path(model_dir, chat_form
     prompt = chat_format.decode(tracker.turns[-1].prompt_ids)
     sampled = sum(len(chat_format.decode(turn.output_ids)) for turn in tracker.turns[:-1])
     assert counting.encoded == len(prompt) - sampled
+
+
+def test_a_turn_says_which_answer_it_follows_also_through_a_rewritten_history(make_tracker, chat_format, run):
+    tracker, _ = make_tracker(["<think>\nHm.\n</think>\n\nOne", "Two", "Else"], chat_format)
+
+    async def episode():
+        first = await tracker.chat("a", ChatRequest([USER]))
+        again = [USER, first.message, {"role": "user", "content": "Again?"}]
+        await tracker.chat("a", ChatRequest(again))
+        await tracker.chat("b", ChatRequest(again))
+
+    run(episode())
+    assert [(turn.agent, turn.fork, turn.follows) for turn in tracker.turns] == [
+        ("a", None, None),
+        ("a", "reasoning_stripped", 0),
+        ("b", None, None),
+    ]

@@ -29,10 +29,10 @@ TOOLS = ({"type": "function", "function": {"name": "calc"}},)
 
 
 def two_turn_episode() -> Episode:
-    first = Turn("solver", (1, 2), (3, 4), (-0.5, -0.25), 3, "stop", 1.0, None, True, None, (ASK,), TOOLS, CALL)
+    first = Turn("solver", (1, 2), (3, 4), (-0.5, -0.25), 3, "stop", 1.0, None, True, None, None, (ASK,), TOOLS, CALL)
     history = (ASK, CALL, RESULT)
     second = Turn(
-        "solver", (1, 2, 3, 4, 5), (6,), (-0.125,), 3, "length", 1.0, None, True, None, history, TOOLS, {"a": 1}
+        "solver", (1, 2, 3, 4, 5), (6,), (-0.125,), 3, "length", 1.0, None, True, None, 0, history, TOOLS, {"a": 1}
     )
     spans = (Span(0, 2, 4, 3, 1.0, True, (-0.5, -0.25)), Span(1, 5, 6, 3, 1.0, True, (-0.125,)))
     row = Timeline("solver", (1, 2, 3, 4, 5, 6), spans)
@@ -140,7 +140,8 @@ def episodes(draw: st.DrawFn) -> Episode:
         tools = tuple({"name": name} for name in draw(st.lists(st.sampled_from("xy"), max_size=2)))
         excluded = None if trainable else "frozen"
         fork = draw(st.none() | texts)
-        turns.append(Turn(agent, prompt, output, logprobs, 0, "stop", 1.0, excluded, True, fork, messages, tools, {}))
+        shown = (messages, tools, {})
+        turns.append(Turn(agent, prompt, output, logprobs, 0, "stop", 1.0, excluded, True, fork, None, *shown))
         if draw(st.booleans()):
             span = Span(index, len(prompt), len(prompt) + len(output), 0, 1.0, trainable, logprobs, draw(st.booleans()))
             timelines.append(Timeline(agent, prompt + output, (span,), fork))
