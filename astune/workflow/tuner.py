@@ -142,7 +142,8 @@ class Tuner:
 
     def reward_turn(self, name: str, value: float, turn: int = -1) -> None:
         """Give one turn of the agent called `name` a reward on top, its last unless `turn` says otherwise (counted
-        among its turns); several add up. It is credited to that turn and those before it on its timeline."""
+        among its turns); several add up. It is credited to that turn and to those before it. Once an agent has
+        such a reward, its other turns at the task count as 0."""
         mine = self._check_reward(name, value)
         if not -len(mine) <= turn < len(mine):
             raise WorkflowError(f"reward_turn({name!r}, turn={turn}): the agent has had {len(mine)} turns")
