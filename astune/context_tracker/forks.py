@@ -13,6 +13,8 @@ new_conversation            shares at most the system message with earlier calls
 branch                      an earlier point is continued once more                 the merge
 best_of_n                   one request asked for several answers                   the tracker
 retry                       the same request was sent again after an answer         the tracker
+stop_text_removed           the answer before ended with a stop text, which the     the tracker
+                            history does not have
 retokenized                 an engine elsewhere tokenized what was sampled anew    the tracker
 other_agent                 an agent begins with tokens that another one has        the merge
 """
@@ -59,6 +61,10 @@ BEST_OF_N = "best_of_n"
 
 RETRY = "retry"
 """The agent sent the request of an earlier call again: its first answer was lost or not wanted."""
+
+STOP_TEXT_REMOVED = "stop_text_removed"
+"""The answer before ended with a stop text, which was sampled, is no part of its message, and so is missing in the
+history. The tokens before it stay."""
 
 RETOKENIZED = "retokenized"
 """The engine is a chat API (`astune.rollout.auxiliary_models`) that tokenizes the conversation anew, and writes what it

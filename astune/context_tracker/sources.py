@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,7 +11,7 @@ from astune.context_tracker.chat_format import ChatFormat, ParsedMessage
 from astune.context_tracker.render import Prompt
 from astune.context_tracker.request import ChatRequest
 from astune.token_ids import TokenIds
-from astune.types import FinishReason, Generation, Policy, Sampling
+from astune.types import FinishReason, Policy, Sampling
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class Answer:
     finish_reason: FinishReason
     exact: bool = True
     excluded: str | None = None
+    shown: int | None = None
+    """How many of the output ids the message shows; None for all. Those of a stop text are sampled and not shown."""
 
 
 class Source(Protocol):
@@ -49,22 +52,30 @@ class PolicySource:
 
     async def answer(self, request: ChatRequest, prompt: Prompt, sampling: Sampling) -> Answer:
         generation = await self._policy.generate(prompt.ids, sampling)
+        text, shown = self._shown(request, generation.output_ids)
         return Answer(
-            message=_assistant_message(self._parsed(request, prompt, generation)),
+            message=_assistant_message(self._parsed(request, prompt, prompt.answer_start + text)),
             prompt_ids=prompt.ids,
             output_ids=generation.output_ids,
             logprobs=generation.logprobs,
             policy_version=generation.policy_version,
             finish_reason=generation.finish_reason,
+            shown=shown,
         )
 
-    def _parsed(self, request: ChatRequest, prompt: Prompt, generation: Generation) -> ParsedMessage:
-        """The answer as the agent gets it: from the forced start up to the first stop text that was sampled."""
-        ids = generation.output_ids
+    def _shown(self, request: ChatRequest, ids: Sequence[int]) -> tuple[str, int | None]:
+        """The text of the ids up to the first stop text, and how many of them it is if there is one that ends in
+        front of it; None if there is none, or if it begins within a token."""
         ended = bool(ids) and ids[-1] in self._format.stop_token_ids
         sampled = self._format.decode(ids[:-1] if ended else ids)
         found = [place for place in map(sampled.find, request.stop) if place >= 0]
-        text = prompt.answer_start + (sampled[: min(found)] if found else sampled)
+        if not found:
+            return sampled, None
+        text = sampled[: min(found)]
+        count = bisect_left(range(len(ids)), len(text), key=lambda count: len(self._format.decode(ids[:count])))
+        return text, count if self._format.decode(ids[:count]) == text else None
+
+    def _parsed(self, request: ChatRequest, prompt: Prompt, text: str) -> ParsedMessage:
         if request.prompt is not None:
             return ParsedMessage(text, None, ())
         tools = request.tools if request.may_call else ()

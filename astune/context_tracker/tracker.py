@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from astune.context_tracker.answer_formats import FORMATS
 from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.chat_source import ChatSource, shown_text
-from astune.context_tracker.forks import BEST_OF_N, RETOKENIZED, RETRY
+from astune.context_tracker.forks import BEST_OF_N, RETOKENIZED, RETRY, STOP_TEXT_REMOVED
 from astune.context_tracker.render import Prompt, PromptBuilder
 from astune.context_tracker.request import ChatRequest
 from astune.context_tracker.sources import Answer, PolicySource, Source
@@ -78,6 +78,7 @@ class ContextTracker:
         self._prompts = {name: PromptBuilder(chat_format) for name in self._sources}
         self._forest = TurnForest()
         self._numbers: dict[RecordedCall, int] = {}
+        self._cut: set[int] = set()  # turns whose message ends before a stop text that was sampled
         self._calls = 0
         self._sampled = 0
         self.lost_calls = 0
@@ -190,8 +191,11 @@ class ContextTracker:
         )
         sent = replace(prompt, ids=answer.prompt_ids)
         raw = request.prompt is not None or prompt.match is None
-        recorded = self._prompts[call.source].record(call.agent, sent, answer.output_ids, None if raw else message)
+        shown = answer.output_ids[: answer.shown]
+        recorded = self._prompts[call.source].record(call.agent, sent, shown, None if raw else message)
         self._numbers[recorded] = len(self._forest.turns)
+        if answer.shown is not None:
+            self._cut.add(len(self._forest.turns))
         self._forest.add(turn)
         self._sampled += len(turn.output_ids)
         if not turn.exact and self._sources[call.source].is_policy:
@@ -214,6 +218,9 @@ class ContextTracker:
             return RETRY
         if index:
             return BEST_OF_N
+        follows = call.prompt.follows
+        if follows is not None and self._numbers[follows] in self._cut:
+            return STOP_TEXT_REMOVED
         known = any(turn.agent == call.agent for turn in self._forest.turns)
         return RETOKENIZED if known and answer.prompt_ids is not call.prompt.ids else None
 

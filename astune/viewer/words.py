@@ -10,6 +10,7 @@ FORKS = {
     "truncated": "The oldest messages were dropped and the rest went on.",
     "compacted": "Earlier messages were replaced by fewer others, such as a summary.",
     "template_not_append_only": "The chat template wrote earlier messages differently than before.",
+    "stop_text_removed": "The answer before ended with a stop text, which the history does not have.",
     "retokenized": "The chat API behind the agent wrote an earlier answer, or what stood before it, in other tokens.",
     "new_conversation": "The agent began a new conversation.",
     "branch": "The agent went on from an earlier point once more.",

@@ -341,3 +341,47 @@ def test_a_call_that_was_not_to_be_made_is_text_and_the_timeline_goes_on(make_tr
     second = run(episode())
     assert (second.message, second.finish_reason) == ({"role": "assistant", "content": call}, "stop")
     assert len(tracker.timelines()) == 1
+
+
+def test_an_answer_cut_at_a_stop_text_keeps_its_tokens_in_the_next_prompt(make_tracker, chat_format, run):
+    """A text agent in the manner of ReAct: what it is shown ends before the stop text, what is trained does not."""
+    answers = ["Thought: hm.\nAction: look\nObservation: I make it up", "Final answer: 4"]
+    tracker, _ = make_tracker(answers, chat_format)
+    observation = {"role": "user", "content": "Observation: 4"}
+
+    async def episode():
+        first = await tracker.chat("a", ChatRequest([USER], stop=("\nObservation:",)))
+        await tracker.chat("a", ChatRequest([USER, first.message, observation], stop=("\nObservation:",)))
+        return first
+
+    first = run(episode())
+    assert first.message["content"] == "Thought: hm.\nAction: look"
+    before, after = tracker.turns
+    assert chat_format.decode(before.output_ids) == "Thought: hm.\nAction: look\nObservation:"
+    shown = before.prompt_ids + chat_format.encode("Thought: hm.\nAction: look")
+    assert after.prompt_ids[: len(shown)] == tuple(shown)
+    assert after.prompt_ids.before.before is before.prompt_ids, "shared, so a trainer of trees computes it once"
+    assert chat_format.decode(after.prompt_ids).startswith(chat_format.decode(shown) + "<|im_end|>\n<|im_start|>user")
+    lines = tracker.timelines()
+    assert [(line.fork, line.trained_tokens) for line in lines] == [
+        (None, len(before.output_ids)),
+        ("stop_text_removed", len(after.output_ids)),
+    ]
+
+
+def test_a_stop_text_that_begins_within_a_token_is_cut_all_the_same(make_tracker, chat_format, run):
+    """The message ends inside of a sampled token, so the next prompt cannot hold that token: it is rendered anew."""
+    pieces = chat_format.pieces(chat_format.encode("The answer is 42."))
+    word = next(piece for piece in pieces if len(piece) > 2)
+    tracker, _ = make_tracker(["The answer is 42.", "Yes."], chat_format)
+
+    async def episode():
+        first = await tracker.chat("a", ChatRequest([USER], stop=(word[1:],)))
+        await tracker.chat("a", ChatRequest([USER, first.message, MORE]))
+        return first
+
+    first = run(episode())
+    assert first.message["content"] == "The answer is 42.".partition(word[1:])[0]
+    expected = chat_format.render([USER, first.message, MORE])
+    assert chat_format.decode(tracker.turns[1].prompt_ids) == expected
+    assert len(tracker.timelines()) == 2
