@@ -47,7 +47,7 @@ def verdict_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
 
 def _agent_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """Means of the rewards that agents got of their own, over the judged episodes in which they did."""
-    return _means("reward", [episode.agent_rewards for episode in episodes if episode.verdict is not None])
+    return _means("agent_reward", [episode.agent_rewards for episode in episodes if episode.verdict is not None])
 
 
 def _own_metrics(episodes: Sequence[Episode]) -> dict[str, float]:

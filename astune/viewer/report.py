@@ -168,9 +168,7 @@ def _facts(metrics: Metrics, config: Mapping[str, Any]) -> list[tuple[str, str]]
 
 def _small_charts(metrics: Metrics) -> list[Markup]:
     """One per figure of `SMALL_CHARTS`, after the first also one per agent with rewards of its own."""
-    agents = sorted(
-        {key for row in metrics for key in row if key.startswith("reward/")} - {"reward/mean", "reward/std"}
-    )
+    agents = sorted({key for row in metrics for key in row if key.startswith("agent_reward/")})
     curves = [(key, series(metrics, key)) for key in (SMALL_CHARTS[0], *agents, *SMALL_CHARTS[1:])]
     return [Markup(small_svg(key, points)) for key, points in curves if len(points) > 1]
 

@@ -19,7 +19,7 @@ def episode(reward: float | None, lost: float = 0.0, **of_agent: float) -> Episo
 def test_agents_with_rewards_of_their_own_have_means_over_the_judged_episodes_in_which_they_got_them() -> None:
     episodes = episode(1.0, buyer=-3.0, seller=3.0), episode(0.0, buyer=-1.0), episode(None, buyer=9.0)
     found = rollout_metrics([Group(TASK, episodes)])
-    assert (found["reward/mean"], found["reward/buyer"], found["reward/seller"]) == (0.5, -2.0, 3.0)
+    assert (found["reward/mean"], found["agent_reward/buyer"], found["agent_reward/seller"]) == (0.5, -2.0, 3.0)
 
 
 def test_an_agent_called_mean_does_not_hide_the_mean() -> None:

@@ -79,7 +79,7 @@ def test_text_of_an_agent_can_neither_run_nor_break_out_of_the_page(tmp_path):
         for step in (0, 1):
             log.write(hostile_episode(), step=step, phase="train")
             log.write(hostile_episode(), step=step, phase="eval/greedy")
-            named = {f"{key}{HOSTILE}": 1.0 for key in ("tokens/dropped_", "forks/", "reward/")}
+            named = {f"{key}{HOSTILE}": 1.0 for key in ("tokens/dropped_", "forks/", "agent_reward/")}
             metrics.log(step, {"eval/greedy/success": 0.0, "tokens/sampled": 1, "turns/total": 1, **named})
     metrics.close()
     page = page_of(run_dir)
