@@ -18,8 +18,10 @@ from astune.types import Sample
 class MicroBatch:
     """`tokens`, `positions` (1, packed). `predictors` (p,) are the packed indices whose logits are needed, each at one
     temperature `temperatures` (p,). The loss entries, all (e,): `source` indexes `predictors`, `target` is the token
-    that was sampled, `sampled` its recorded log-probability, `advantage` and `weight` its credit."""
+    that was sampled, `sampled` its recorded log-probability, `advantage` and `weight` its credit. They stand in the
+    order of `samples` (numbers of the samples of the update), of their spans with weight, and of the tokens."""
 
+    samples: tuple[int, ...]
     layout: TreeLayout
     tokens: torch.Tensor
     positions: torch.Tensor
@@ -36,12 +38,12 @@ def micro_batches(samples: Sequence[Sample], most_tokens: int, device: torch.dev
     """Sort samples so that shared prefixes meet, and cut them into trees of at most `most_tokens` tokens."""
     packed = [(TokenIds.of(sample.timeline.token_ids).packed(), number) for number, sample in enumerate(samples)]
     order = sorted(packed)  # bytewise, which brings equal beginnings together as well as any order does
-    ordered = [samples[number] for _, number in order]
     for part in split([_array(data) for data, _ in order], most_tokens):
-        yield _micro_batch([ordered[index] for index in part], device)
+        numbers = tuple(order[index][1] for index in part)
+        yield _micro_batch(numbers, [samples[number] for number in numbers], device)
 
 
-def _micro_batch(samples: Sequence[Sample], device: torch.device) -> MicroBatch:
+def _micro_batch(numbers: tuple[int, ...], samples: Sequence[Sample], device: torch.device) -> MicroBatch:
     tree = pack([_array(TokenIds.of(sample.timeline.token_ids).packed()) for sample in samples])
     entries = [_entries(sample, path) for sample, path in zip(samples, tree.paths, strict=True)]
     before, target, sampled, advantage, weight, temperature = (
@@ -53,6 +55,7 @@ def _micro_batch(samples: Sequence[Sample], device: torch.device) -> MicroBatch:
         return torch.as_tensor(array, device=device).to(dtype)
 
     return MicroBatch(
+        samples=numbers,
         layout=TreeLayout(tree, device),
         tokens=tensor(tree.tokens, torch.long)[None],
         positions=tensor(tree.positions, torch.long)[None],
