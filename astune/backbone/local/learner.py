@@ -73,22 +73,31 @@ class LocalLearner:
             "tokens/flattened_per_packed": sum(len(sample.timeline.token_ids) for sample in samples) / packed,
         }
 
+    def predict(self, batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities (p, vocabulary) after the predictors, and (e,) of the tokens that were sampled. To be
+        called within `LoadedModel.training`."""
+        output = self._loaded.model(
+            input_ids=batch.tokens,
+            position_ids=batch.positions,
+            use_cache=False,
+            logits_to_keep=batch.predictors,
+            layout=batch.layout,
+        )
+        logits = output.logits[0].float()
+        if bool((batch.temperatures != 1).any()):
+            logits = logits / batch.temperatures[:, None]
+        logprobs = torch.log_softmax(logits, dim=-1)
+        return logprobs, logprobs[batch.source, batch.target]
+
+    def weighted_loss(self, batch: MicroBatch, logprob: torch.Tensor) -> torch.Tensor:
+        """What each entry (e,) adds to the loss."""
+        return self._loss(logprob, batch.sampled, batch.advantage, self._algorithm) * batch.weight
+
     def _backward(self, batch: MicroBatch) -> dict[str, float]:
         """Add the gradient of one micro-batch; its share of each figure of the whole update."""
         with self._loaded.training():
-            output = self._loaded.model(
-                input_ids=batch.tokens,
-                position_ids=batch.positions,
-                use_cache=False,
-                logits_to_keep=batch.predictors,
-                layout=batch.layout,
-            )
-            logits = output.logits[0].float()
-            if bool((batch.temperatures != 1).any()):
-                logits = logits / batch.temperatures[:, None]
-            logprobs = torch.log_softmax(logits, dim=-1)
-            logprob = logprobs[batch.source, batch.target]
-            loss = (self._loss(logprob, batch.sampled, batch.advantage, self._algorithm) * batch.weight).sum()
+            logprobs, logprob = self.predict(batch)
+            loss = self.weighted_loss(batch, logprob).sum()
             loss.backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
             difference = logprob - batch.sampled

@@ -1,0 +1,127 @@
+"""What one training step would do to the probability of every token it trains, without keeping the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from astune.backbone.local.batch import micro_batches
+from astune.backbone.local.learner import LocalLearner
+from astune.backbone.local.model import LoadedModel
+from astune.backbone.local.sampler import Sampler
+from astune.config.schema import AstuneConfig
+from astune.types import Sample
+
+
+@dataclass(frozen=True)
+class SpanUpdate:
+    """One span under an update: the logprob of each of its tokens when it was sampled (what `Span.logprobs` says),
+    under the learner's weights before the update, and after it. `loss` is what the span adds to the loss."""
+
+    sampled: tuple[float, ...]
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+    loss: float
+
+    @property
+    def changes(self) -> tuple[float, ...]:
+        """Of the logprobs, by the update."""
+        return tuple(after - before for before, after in zip(self.before, self.after, strict=True))
+
+
+@dataclass(frozen=True)
+class UpdateInspection:
+    """`metrics` are the learner's, empty if there was nothing to learn from. `samples[i][j]` is span j of sample i,
+    None where it carries no weight; the losses of all spans sum to `metrics["loss"]`."""
+
+    metrics: Mapping[str, float]
+    samples: tuple[tuple[SpanUpdate | None, ...], ...]
+    learning_rate: float
+    """`astune.trainer.learning_rate`, which a warm-up has not reached yet; the step's own is among the metrics."""
+    max_grad_norm: float
+    """A gradient of a larger norm was scaled down to it."""
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the gradient was not finite, so that nothing changed."""
+        return bool(self.metrics.get("updates/skipped"))
+
+
+class UpdateInspector:
+    """Takes the first step of a training run over some samples, and takes it back.
+
+        inspection = UpdateInspector(loaded, sampler, config).inspect(samples)
+
+    Loss, clipping, optimizer and learning rate (with its warm-up) are those of `LocalLearner`. Logprobs are computed
+    in the precision of training. No answer may be under way meanwhile.
+    """
+
+    def __init__(self, loaded: LoadedModel, sampler: Sampler, config: AstuneConfig) -> None:
+        self._loaded, self._sampler = loaded, sampler
+        self._algorithm = config.algorithm
+        # A skipped update is something to show here, not a reason to stop.
+        self._trainer = config.trainer.model_copy(update={"max_skipped_updates": 1})
+
+    def inspect(self, samples: Sequence[Sample]) -> UpdateInspection:
+        """One optimizer step over `samples`, which together make one update. Afterwards, whatever happened, the
+        weights are bit for bit what they were; the sampler's copy and its cache are never touched."""
+        metrics: dict[str, float] = {}
+        updates: list[tuple[SpanUpdate | None, ...]] = []
+        if samples:
+            with _taken_back(self._loaded.model):
+                learner = LocalLearner(self._loaded, self._sampler, self._algorithm, self._trainer, total_updates=1)
+                before = self._scores(learner, samples)
+                metrics = learner.update(samples)
+                after = self._scores(learner, samples)
+            updates = [_updates(*each) for each in zip(samples, before, after, strict=True)]
+        return UpdateInspection(metrics, tuple(updates), self._trainer.learning_rate, self._trainer.max_grad_norm)
+
+    def _scores(self, learner: LocalLearner, samples: Sequence[Sample]) -> list[list[_Score | None]]:
+        """Per sample and span, under the weights as they are."""
+        scores: list[list[_Score | None]] = [[] for _ in samples]
+        for batch in micro_batches(samples, self._trainer.micro_batch_tokens, self._loaded.device):
+            with torch.no_grad(), self._loaded.training():
+                _, logprob = learner.predict(batch)
+                losses = iter(learner.weighted_loss(batch, logprob).tolist())
+            logprobs = iter(logprob.tolist())
+            for number in batch.samples:
+                sample = samples[number]
+                for span, weight in zip(sample.timeline.spans, sample.weights, strict=True):
+                    score = _Score.next(len(span), logprobs, losses) if weight else None
+                    scores[number].append(score)
+        return scores
+
+
+@dataclass(frozen=True)
+class _Score:
+    logprobs: tuple[float, ...]
+    loss: float
+
+    @classmethod
+    def next(cls, tokens: int, logprobs: Iterator[float], losses: Iterator[float]) -> _Score:
+        """Of the span that comes next, of so many tokens."""
+        return cls(tuple(next(logprobs) for _ in range(tokens)), sum(next(losses) for _ in range(tokens)))
+
+
+def _updates(
+    sample: Sample, before: Sequence[_Score | None], after: Sequence[_Score | None]
+) -> tuple[SpanUpdate | None, ...]:
+    return tuple(
+        SpanUpdate(tuple(span.logprobs), old.logprobs, new.logprobs, old.loss) if old and new else None
+        for span, old, new in zip(sample.timeline.spans, before, after, strict=True)
+    )
+
+
+@contextmanager
+def _taken_back(model: torch.nn.Module) -> Iterator[None]:
+    """Put every weight back at the end."""
+    kept = [parameter.detach().clone() for parameter in model.parameters()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, value in zip(model.parameters(), kept, strict=True):
+                parameter.copy_(value)
