@@ -101,8 +101,9 @@ class Turn:
     sampled tokens carry no loss ("frozen", "greedy", "retried", "inexact", "no_logprobs", "forced"), None if they do.
     `fork` says why the prompt does not continue the agent's earlier calls, as far as its messages tell (see
     `context_tracker.forks`). `follows` is the number of the turn whose answer is the last sampled one in its history,
-    also where the history was rewritten and the tokens do not go on from it. `messages`, `tools` and `response`
-    (OpenAI's shape) are for people to read; nothing is computed from them.
+    also where the history was rewritten and the tokens do not go on from it. `call` is the number of the call in the
+    order in which calls began; an episode's turns stand in the order in which they ended. `messages`, `tools` and
+    `response` (OpenAI's shape) are for people to read; nothing is computed from them.
     """
 
     agent: str
@@ -119,6 +120,7 @@ class Turn:
     messages: tuple[Mapping[str, Any], ...] = ()
     tools: tuple[Mapping[str, Any], ...] = ()
     response: Mapping[str, Any] = field(default_factory=dict)
+    call: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompt_ids", TokenIds.of(self.prompt_ids))

@@ -49,7 +49,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from astune.backbone.local.backbone import assemble
 from astune.backbone.local.loop import train_step
-from astune.backbone.local.model import resolve_model_dir
+from astune.backbone.model_dir import resolve_model_dir
 from astune.config.load import load_config
 from astune.monitor.metrics import read_metrics
 from astune.types import Generation, Policy, Sampling

@@ -27,8 +27,9 @@ from rich.table import Table
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
-from astune.backbone.local.model import load_model, resolve_model_dir
+from astune.backbone.local.model import load_model
 from astune.backbone.local.sampler import Sampler
+from astune.backbone.model_dir import resolve_model_dir
 from astune.config.schema import ModelConfig
 from astune.types import Sampling
 

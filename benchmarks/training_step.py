@@ -36,8 +36,9 @@ from astune.backbone.local.backbone import assemble
 from astune.backbone.local.batch import micro_batches
 from astune.backbone.local.learner import LocalLearner
 from astune.backbone.local.loop import roll_out
-from astune.backbone.local.model import load_model, resolve_model_dir
+from astune.backbone.local.model import load_model
 from astune.backbone.local.sampler import Sampler
+from astune.backbone.model_dir import resolve_model_dir
 from astune.backbone.parts import sampling_for
 from astune.config.load import load_config
 from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig

@@ -20,7 +20,7 @@ LAYERS = (
     {"workflow"},
     {"rollout"},
     {"rubrics", "data_generator", "backbone"},
-    {"online", "viewer"},
+    {"online", "viewer", "doctor"},
     {"cli", "testing"},
     {"__init__", "__main__"},
 )

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.render import Prompt
 from astune.context_tracker.request import ChatRequest
-from astune.context_tracker.sources import Answer
+from astune.context_tracker.sources import Answer, Call
 from astune.context_tracker.written import Beginnings
 from astune.errors import WorkflowError
 from astune.token_ids import TokenIds
@@ -48,7 +48,8 @@ class ChatSource:
         self._allow_inexact = allow_inexact
         self.is_policy = client.config.trainable
 
-    async def answer(self, request: ChatRequest, prompt: Prompt, sampling: Sampling) -> Answer:
+    async def answer(self, call: Call, sampling: Sampling) -> Answer:
+        request, prompt = call.request, call.prompt
         reply = await self._client.complete(self._body(request, prompt, sampling))
         given = self._given(reply, request, prompt)
         return self._made(reply, request, prompt) if given is None else given

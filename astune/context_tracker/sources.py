@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ from astune.context_tracker.chat_format import ChatFormat, ParsedMessage
 from astune.context_tracker.render import Prompt
 from astune.context_tracker.request import ChatRequest
 from astune.token_ids import TokenIds
-from astune.types import FinishReason, Policy, Sampling
+from astune.types import FinishReason, Generation, Policy, Sampling
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,19 @@ class Answer:
     """How many of the output ids the message shows; None for all. Those of a stop text are sampled and not shown."""
 
 
+@dataclass(frozen=True)
+class Call:
+    """One model call: who asks for what, and its number in the order in which calls began."""
+
+    agent: str
+    request: ChatRequest
+    prompt: Prompt
+    number: int
+    trainable: bool
+    source: str | None
+    """The auxiliary model that is asked; None is the policy."""
+
+
 class Source(Protocol):
     """What the tracker needs to know of a model."""
 
@@ -38,7 +51,11 @@ class Source(Protocol):
     def is_policy(self) -> bool:
         """Whether the model is the one that is trained: the run's sampling and its context length hold."""
 
-    async def answer(self, request: ChatRequest, prompt: Prompt, sampling: Sampling) -> Answer: ...
+    async def answer(self, call: Call, sampling: Sampling) -> Answer: ...
+
+
+WrapSource = Callable[[str | None, Source], Source]
+"""What stands in for a model: given its name (None: the policy) and itself."""
 
 
 class PolicySource:
@@ -50,36 +67,43 @@ class PolicySource:
         self._policy = policy
         self._format = chat_format
 
-    async def answer(self, request: ChatRequest, prompt: Prompt, sampling: Sampling) -> Answer:
-        generation = await self._policy.generate(prompt.ids, sampling)
-        text, shown = self._shown(request, generation.output_ids)
-        return Answer(
-            message=_assistant_message(self._parsed(request, prompt, prompt.answer_start + text)),
-            prompt_ids=prompt.ids,
-            output_ids=generation.output_ids,
-            logprobs=generation.logprobs,
-            policy_version=generation.policy_version,
-            finish_reason=generation.finish_reason,
-            shown=shown,
-        )
+    async def answer(self, call: Call, sampling: Sampling) -> Answer:
+        return read_answer(self._format, call, await self._policy.generate(call.prompt.ids, sampling))
 
-    def _shown(self, request: ChatRequest, ids: Sequence[int]) -> tuple[str, int | None]:
-        """The text of the ids up to the first stop text, and how many of them it is if there is one that ends in
-        front of it; None if there is none, or if it begins within a token."""
-        ended = bool(ids) and ids[-1] in self._format.stop_token_ids
-        sampled = self._format.decode(ids[:-1] if ended else ids)
-        found = [place for place in map(sampled.find, request.stop) if place >= 0]
-        if not found:
-            return sampled, None
-        text = sampled[: min(found)]
-        count = bisect_left(range(len(ids)), len(text), key=lambda count: len(self._format.decode(ids[:count])))
-        return text, count if self._format.decode(ids[:count]) == text else None
 
-    def _parsed(self, request: ChatRequest, prompt: Prompt, text: str) -> ParsedMessage:
-        if request.prompt is not None:
-            return ParsedMessage(text, None, ())
-        tools = request.tools if request.may_call else ()
-        return self._format.parse_text(text, tools, prompt=prompt.ending)
+def read_answer(chat_format: ChatFormat, call: Call, generation: Generation) -> Answer:
+    """The answer that the agent gets for sampled tokens: its text up to the first stop text, its tool calls."""
+    text, shown = _shown(chat_format, call.request, generation.output_ids)
+    return Answer(
+        message=_assistant_message(_parsed(chat_format, call, call.prompt.answer_start + text)),
+        prompt_ids=call.prompt.ids,
+        output_ids=generation.output_ids,
+        logprobs=generation.logprobs,
+        policy_version=generation.policy_version,
+        finish_reason=generation.finish_reason,
+        shown=shown,
+    )
+
+
+def _shown(chat_format: ChatFormat, request: ChatRequest, ids: Sequence[int]) -> tuple[str, int | None]:
+    """The text of the ids up to the first stop text, and how many of them it is if there is one that ends in front
+    of it; None if there is none, or if it begins within a token."""
+    ended = bool(ids) and ids[-1] in chat_format.stop_token_ids
+    sampled = chat_format.decode(ids[:-1] if ended else ids)
+    found = [place for place in map(sampled.find, request.stop) if place >= 0]
+    if not found:
+        return sampled, None
+    text = sampled[: min(found)]
+    count = bisect_left(range(len(ids)), len(text), key=lambda count: len(chat_format.decode(ids[:count])))
+    return text, count if chat_format.decode(ids[:count]) == text else None
+
+
+def _parsed(chat_format: ChatFormat, call: Call, text: str) -> ParsedMessage:
+    request = call.request
+    if request.prompt is not None:
+        return ParsedMessage(text, None, ())
+    tools = request.tools if request.may_call else ()
+    return chat_format.parse_text(text, tools, prompt=call.prompt.ending)
 
 
 def _assistant_message(parsed: ParsedMessage) -> dict[str, Any]:

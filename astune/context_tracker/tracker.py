@@ -17,7 +17,7 @@ from astune.context_tracker.chat_source import ChatSource, shown_text
 from astune.context_tracker.forks import BEST_OF_N, RETOKENIZED, RETRY, STOP_TEXT_REMOVED
 from astune.context_tracker.render import Prompt, PromptBuilder
 from astune.context_tracker.request import ChatRequest
-from astune.context_tracker.sources import Answer, PolicySource, Source
+from astune.context_tracker.sources import Answer, Call, PolicySource, Source, WrapSource
 from astune.context_tracker.timeline import TurnForest
 from astune.context_tracker.written import Call as RecordedCall
 from astune.errors import ContextOverflow, TooManyTokens, TooManyTurns, WorkflowError, nearest
@@ -63,9 +63,11 @@ class ContextTracker:
         seed: int,
         clients: Mapping[str, ChatClient] | None = None,
         allow_inexact: bool = False,
+        wrap: WrapSource | None = None,
     ) -> None:
         """`max_tokens`: most tokens that all calls together may sample; None is no limit. It is looked at when a call
-        begins, so calls side by side may pass it together. `clients` are the other models that agents may run on."""
+        begins, so calls side by side may pass it together. `clients` are the other models that agents may run on.
+        `wrap` may put something else in the place of any model."""
         self._policy = policy
         self._format = chat_format
         self._sampling = replace(sampling, stop_token_ids=chat_format.stop_token_ids)
@@ -75,6 +77,8 @@ class ContextTracker:
         self._sources: dict[str | None, Source] = {None: PolicySource(policy, chat_format)}
         for name, client in (clients or {}).items():
             self._sources[name] = ChatSource(client, chat_format, allow_inexact=allow_inexact)
+        if wrap is not None:
+            self._sources = {name: wrap(name, source) for name, source in self._sources.items()}
         self._prompts = {name: PromptBuilder(chat_format) for name in self._sources}
         self._forest = TurnForest()
         self._numbers: dict[RecordedCall, int] = {}
@@ -130,7 +134,7 @@ class ContextTracker:
         """
         self._check(request, n, source)
         prompt = self._build(agent, request, source)
-        call = _Call(agent, _kept(request, prompt), prompt, self._calls, trainable, source)
+        call = Call(agent, _kept(request, prompt), prompt, self._calls, trainable, source)
         samplings = [self._sampling_for(call, index) for index in range(n)]
         self._calls += n
         answers = await self._answered(call, samplings)
@@ -161,16 +165,19 @@ class ContextTracker:
         assert request.force is not None
         return self._format.forced_start(request.force, request.force_tool, prompt=prompt_ending)
 
-    async def _answered(self, call: _Call, samplings: Sequence[Sampling]) -> list[Answer]:
+    async def _answered(self, call: Call, samplings: Sequence[Sampling]) -> list[Answer]:
         source = self._sources[call.source]
-        work = [source.answer(call.request, call.prompt, sampling) for sampling in samplings]
+        work = [
+            source.answer(replace(call, number=call.number + index), sampling)
+            for index, sampling in enumerate(samplings)
+        ]
         try:
             return [await work[0]] if len(work) == 1 else await _all_or_none(work)
         except BaseException:
             self.lost_calls += len(work)
             raise
 
-    def _record(self, call: _Call, index: int, sampling: Sampling, answer: Answer) -> ChatAnswer:
+    def _record(self, call: Call, index: int, sampling: Sampling, answer: Answer) -> ChatAnswer:
         number, prompt, request = call.number + index, call.prompt, call.request
         message = _with_call_ids(answer.message, number)
         turn = Turn(
@@ -185,6 +192,7 @@ class ContextTracker:
             exact=answer.exact,
             fork=self._fork(call, index, answer),
             follows=None if prompt.follows is None else self._numbers[prompt.follows],
+            call=number,
             messages=tuple(request.messages),
             tools=tuple(request.tools),
             response=message,
@@ -210,7 +218,7 @@ class ContextTracker:
             turn=turn,
         )
 
-    def _fork(self, call: _Call, index: int, answer: Answer) -> str | None:
+    def _fork(self, call: Call, index: int, answer: Answer) -> str | None:
         """Why the prompt does not go on from an earlier call. The merge drops it where the prompt does."""
         if call.prompt.fork is not None:
             return call.prompt.fork
@@ -241,7 +249,7 @@ class ContextTracker:
                 f"template: set astune.model.tool_call_format to one of {', '.join(FORMATS)}"
             )
 
-    def _sampling_for(self, call: _Call, index: int) -> Sampling:
+    def _sampling_for(self, call: Call, index: int) -> Sampling:
         """How the answer is drawn. A model other than the policy has limits and defaults of its own."""
         request, number = call.request, call.number + index
         default, room = self._sampling, self._sampling.max_tokens
@@ -260,7 +268,7 @@ class ContextTracker:
             seed=_derive(self._seed, seed_name),
         )
 
-    def _room(self, call: _Call) -> int:
+    def _room(self, call: Call) -> int:
         """Most tokens that the answer may have by the model's context and the episode's limit."""
         room = self._policy.context_length - len(call.prompt.ids)
         if room <= 0:
@@ -271,18 +279,6 @@ class ContextTracker:
         return room if self._max_tokens is None else min(room, self._max_tokens - self._sampled)
 
 
-@dataclass(frozen=True)
-class _Call:
-    """One call under way: what was asked, and the number of its first answer."""
-
-    agent: str
-    request: ChatRequest
-    prompt: Prompt
-    number: int
-    trainable: bool
-    source: str | None
-
-
 def _kept(request: ChatRequest, prompt: Prompt) -> ChatRequest:
     """The request in messages that are ours: agents go on to change their own lists."""
     if prompt.match is None:
@@ -290,7 +286,7 @@ def _kept(request: ChatRequest, prompt: Prompt) -> ChatRequest:
     return replace(request, messages=prompt.match.sent, tools=prompt.match.tools)
 
 
-def _excluded(call: _Call, sampling: Sampling, answer: Answer) -> str | None:
+def _excluded(call: Call, sampling: Sampling, answer: Answer) -> str | None:
     """Why the sampled tokens carry no loss."""
     if not call.trainable:
         return "frozen"

@@ -141,6 +141,7 @@ def _turns_to_rows(episode: Episode) -> list[dict[str, Any]]:
             "exact": turn.exact,
             "fork": turn.fork,
             "follows": turn.follows,
+            "call": turn.call,
         }
         if turn.tools != (() if before is None else before.tools):
             row["tools"] = turn.tools

@@ -64,14 +64,32 @@ async def run_episode(task: Task, setup: RolloutSetup, *, episode_id: str, seed:
         seed=seed,
         clients=setup.clients,
         allow_inexact=setup.allow_inexact,
+        wrap=None if setup.observer is None else setup.observer.source,
     )
     tuner = Tuner(task, episode_id, tracker, setup.chat_format, setup.policy.context_length)
+    episode = None
     try:
-        end = await _run_workflow(task, tuner, setup)
-    finally:
-        tuner.close()
-    episode = Episode(
-        episode_id=episode_id,
+        try:
+            end = await _run_workflow(task, tuner, tracker, setup)
+        finally:
+            tuner.close()
+        episode = _episode(task, tuner, tracker, end)
+        _warn_of_unused_call(episode)
+        _warn_of_inexact_turns(tracker, setup)
+        episode = await _judged(episode, setup)
+    except asyncio.CancelledError:
+        if setup.observer is not None:
+            cut = episode or _episode(task, tuner, tracker, _End(StopReason.CANCELLED))
+            metrics = _metrics(tracker, time.monotonic() - started)
+            setup.observer.cancelled(replace(cut, stop_reason=StopReason.CANCELLED, metrics=metrics))
+        raise
+    return replace(episode, metrics=_metrics(tracker, time.monotonic() - started))
+
+
+def _episode(task: Task, tuner: Tuner, tracker: ContextTracker, end: _End) -> Episode:
+    """The episode as far as the workflow made it, without a verdict."""
+    return Episode(
+        episode_id=tuner.episode_id,
         task=task,
         turns=tracker.turns,
         timelines=tracker.timelines(),
@@ -82,10 +100,6 @@ async def run_episode(task: Task, setup: RolloutSetup, *, episode_id: str, seed:
         agent_rewards=dict(tuner.agent_rewards),
         turn_rewards=dict(tuner.turn_rewards),
     )
-    _warn_of_unused_call(episode)
-    _warn_of_inexact_turns(tracker, setup)
-    episode = await _judged(episode, setup)
-    return replace(episode, metrics=_metrics(tracker, time.monotonic() - started))
 
 
 @dataclass(frozen=True)
@@ -97,11 +111,13 @@ class _End:
     error: EpisodeError | None = None
 
 
-async def _run_workflow(task: Task, tuner: Tuner, setup: RolloutSetup) -> _End:
+async def _run_workflow(task: Task, tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup) -> _End:
     output, raised = None, None
     try:
         workflow = setup.workflow_factory()
         work = _execute(workflow, task, tuner)
+        if setup.observer is not None:
+            setup.observer.started(tuner.episode_id, task, tracker, work)
         finished, value = await _within(work, setup.episode_timeout, "the workflow", on_timeout=tuner.close)
         if not finished:
             message = f"still running after {setup.episode_timeout:g} s (astune.rollout.episode_timeout)"
@@ -171,6 +187,8 @@ async def _judged(episode: Episode, setup: RolloutSetup) -> Episode:
     """`episode` with its verdict, if it is one to be judged."""
     if episode.stop_reason in (StopReason.TIMEOUT, StopReason.ERROR):
         return episode
+    if setup.observer is not None:
+        await setup.observer.judging(episode)
     try:
         return replace(episode, verdict=await _verdict(episode, setup))
     except Exception as error:

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from astune.clients.chat import ChatClient
 from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.sources import Source
+from astune.context_tracker.tracker import ContextTracker
 from astune.task_judge.judge_base import Judge
-from astune.types import Policy
+from astune.types import Episode, Policy, Task
 from astune.workflow.workflow_base import WorkflowFactory
+
+
+class Observer(Protocol):
+    """Looks on while an episode runs, and may answer in a model's place: what the debugger is made of."""
+
+    def source(self, name: str | None, source: Source) -> Source:
+        """What answers in place of `source`, the auxiliary model of that name or (None) the policy."""
+
+    def started(self, episode_id: str, task: Task, tracker: ContextTracker, work: Coroutine[Any, Any, object]) -> None:
+        """The workflow is about to run; `work` is its coroutine."""
+
+    async def judging(self, episode: Episode) -> None:
+        """The workflow is done; the verdict comes next, the workflow's own or the judge's."""
+
+    def cancelled(self, episode: Episode) -> None:
+        """The episode was cancelled; it ends with what it has."""
 
 
 @dataclass(frozen=True)
@@ -31,3 +50,4 @@ class RolloutSetup:
     """The models of `astune.rollout.auxiliary_models`."""
     allow_inexact: bool = False
     """Whether turns are trained whose token ids were made from text."""
+    observer: Observer | None = None

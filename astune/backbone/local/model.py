@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from astune.backbone.local.attention import ATTENTION
+from astune.backbone.model_dir import resolve_model_dir
 from astune.config.schema import ModelConfig
 from astune.errors import ModelError
-from astune.resources import tiny_model_dir
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 TOKENIZER_FILES = (
@@ -65,22 +63,6 @@ class LoadedModel:
     def load_weights(self, directory: Path) -> None:
         """Take over the weights of a checkpoint of the same model."""
         self.model.load_state_dict(_from_pretrained(directory).state_dict())
-
-
-def resolve_model_dir(path: str) -> Path:
-    """The folder behind `astune.model.path`: the shipped tiny model, a local folder, or a download from the hub."""
-    if path == "tiny":
-        return tiny_model_dir()
-    if Path(path).is_dir():
-        return Path(path)
-    if path.startswith((".", "/", "~")) or path.count("/") != 1:
-        raise ModelError(f"astune.model.path: there is no folder {path!r} (nor is it 'tiny' or a hub id owner/name)")
-    try:
-        return Path(snapshot_download(path, allow_patterns=["*.json", "*.safetensors", "*.jinja", "merges.txt"]))
-    except (HfHubHTTPError, LocalEntryNotFoundError, HFValidationError, OSError) as error:
-        raise ModelError(
-            f"astune.model.path: {path!r} is neither a folder nor could it be fetched from the hub: {error}"
-        ) from error
 
 
 def load_model(config: ModelConfig) -> LoadedModel:
