@@ -61,9 +61,7 @@ class UpdateInspector:
 
     def __init__(self, loaded: LoadedModel, sampler: Sampler, config: AstuneConfig) -> None:
         self._loaded, self._sampler = loaded, sampler
-        self._algorithm = config.algorithm
-        # A skipped update is something to show here, not a reason to stop.
-        self._trainer = config.trainer.model_copy(update={"max_skipped_updates": 1})
+        self._algorithm, self._trainer = config.algorithm, config.trainer
 
     def inspect(self, samples: Sequence[Sample]) -> UpdateInspection:
         """One optimizer step over `samples`, which together make one update. Afterwards, whatever happened, the
