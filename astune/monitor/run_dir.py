@@ -42,7 +42,7 @@ class RunDir:
         settings = config.astune
         name = settings.experiment_name or "run"
         parent = Path(settings.runs_dir) / settings.project_name
-        run_dir = cls._newest(parent, name) if resume else cls._create(parent, name)
+        run_dir = cls.newest(parent, name) if resume else cls._create(parent, name)
         run_dir._save_config(config)
         return run_dir
 
@@ -59,7 +59,8 @@ class RunDir:
                 path = parent / f"{name}-{number}"
 
     @classmethod
-    def _newest(cls, parent: Path, name: str) -> RunDir:
+    def newest(cls, parent: Path, name: str) -> RunDir:
+        """The run of that name with the highest number. Raises `ConfigError` if it cannot be resumed."""
         numbers = {}
         for path in parent.glob(f"{name}*"):
             match = re.fullmatch(rf"{re.escape(name)}(?:-(\d+))?", path.name)

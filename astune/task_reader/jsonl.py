@@ -41,6 +41,12 @@ class TaskReaderJsonl:
 
 def read_jsonl(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields `("path:line", object)` line by line. Raises `TaskError` that names path, line and column."""
+    for place, line in numbered_lines(path):
+        yield place, parse_line(line, place)
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Yields `("path:line", line)`, blank lines left out. Raises `TaskError` for a file that cannot be read."""
     if not path.is_file():
         raise TaskError(_not_a_file(path))
     try:
@@ -49,12 +55,13 @@ def read_jsonl(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 if number == 1:
                     line = line.removeprefix(b"\xef\xbb\xbf")
                 if line.strip():
-                    yield f"{path}:{number}", _parse(line, f"{path}:{number}")
+                    yield f"{path}:{number}", line
     except (OSError, EOFError, zlib.error) as error:
         raise TaskError(f"{path}: cannot be read: {error}") from error
 
 
-def _parse(line: bytes, place: str) -> dict[str, Any]:
+def parse_line(line: bytes, place: str) -> dict[str, Any]:
+    """The object in one line. Raises `TaskError` that begins with `place`."""
     try:
         text = line.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
