@@ -12,9 +12,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from astune.backbone.debug.user_code import part_of_astune
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.chat_format import ParsedMessage
-from astune.resources import PACKAGE, tutorial_dir
 from astune.types import Episode, Generation, Group, Sample, Task, Timeline
 
 MARKUP = r"<\|[^|<>]*\|>|</?(?:think|tools|tool_call|tool_response)>"
@@ -189,12 +189,12 @@ def _summary(episodes: Sequence[Episode]) -> Table:
 
 
 def user_traceback(trace: str) -> str:
-    """`trace` without ASTune's own frames, so that the user's lines stand out. Tutorials count as the user's."""
+    """`trace` without ASTune's own frames, so that the user's lines stand out."""
     kept, skipping = [], False
     for line in trace.splitlines():
         if line.startswith('  File "'):
             file = Path(line.split('"')[1])
-            skipping = file.is_relative_to(PACKAGE) and not file.is_relative_to(tutorial_dir())
+            skipping = part_of_astune(file)
         elif not line.startswith("    "):
             skipping = False
         if not skipping:
