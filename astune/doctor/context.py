@@ -1,0 +1,88 @@
+"""Does the longest prompt leave room for an answer?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from astune.context_tracker.chat_format import ChatFormat
+from astune.doctor.findings import Finding, fail, ok, warn
+from astune.doctor.patient import Missing, Patient, PlacedTask
+
+MOST_LOOKED_AT = 500
+"""Tasks whose prompts are counted in tokens: those with the longest texts."""
+LENGTH = "astune.model.max_model_len"
+
+
+def check_context(patient: Patient) -> Iterator[Finding]:
+    config, chat_format = patient.config, patient.chat_format
+    made_for, wanted = chat_format.context_length, config.model.max_model_len
+    if made_for is not None and wanted is not None and wanted > made_for:
+        yield fail(
+            f"{wanted} tokens are asked for, and the model was made for {made_for}",
+            where=patient.where(LENGTH),
+            mend=f"set it to {made_for} or fewer",
+        )
+        return
+    context = wanted or made_for
+    if context is None:
+        yield warn(
+            "the model's config.json does not say how many tokens it was made for (max_position_embeddings)",
+            where=patient.where(LENGTH),
+            mend="set it to what the model's documentation says",
+        )
+        return
+    longest, prompt, looked_at = longest_prompt(patient)
+    most = config.rollout.max_tokens
+    said = f"the longest first prompt has {prompt} tokens (task {longest.task.task_id!r}; {looked_at})"
+    if prompt >= context:
+        yield fail(
+            f"{said}, the context {context}: no room for an answer",
+            where=longest.place,
+            mend="take such tasks out, shorten the system prompt, or raise max_model_len as far as the model goes",
+        )
+    elif prompt + most > context:
+        yield warn(
+            f"{said}; with {most} tokens of answer (astune.rollout.max_tokens) it does not fit the context of "
+            f"{context}: its first answer is cut at {context - prompt}",
+            where=longest.place,
+            mend=f"set max_tokens to {context - prompt} or fewer, take such tasks out, or raise max_model_len",
+        )
+    else:
+        turns = 1 + (context - prompt - most) // most
+        yield ok(
+            f"{said}; with answers of {most} tokens the context of {context} is full after {turns} or more of them"
+        )
+
+
+def longest_prompt(patient: Patient) -> tuple[PlacedTask, int, str]:
+    """The task with the longest first prompt, its tokens, and how many were looked at.
+
+    The prompt is the first one of the dry run with the question exchanged; without a dry run, the question alone.
+    """
+    placed = [one for split in patient.tasks.values() for one in split]
+    chosen = sorted(placed, key=lambda one: len(_text(one)), reverse=True)[:MOST_LOOKED_AT]
+    looked_at = (
+        f"all {len(placed)} tasks" if len(chosen) == len(placed) else f"the {len(chosen)} longest of {len(placed)}"
+    )
+    around = _around(patient)
+    counted = [(around + len(patient.chat_format.encode(_text(one))), number) for number, one in enumerate(chosen)]
+    tokens, number = max(counted, key=lambda pair: (pair[0], -pair[1]))
+    return chosen[number], tokens, looked_at
+
+
+def _text(one: PlacedTask) -> str:
+    said: Sequence[str] = [str(message.get("content") or "") for message in one.task.messages]
+    return "\n".join(said) if said else one.task.query
+
+
+def _around(patient: Patient) -> int:
+    """Tokens of a first prompt beside the question: system prompt, tools, the template's own."""
+    chat_format: ChatFormat = patient.chat_format
+    try:
+        turns = patient.dry_run.episode.turns
+    except Missing:
+        turns = ()
+    if not turns:
+        return len(chat_format.encode(chat_format.render([{"role": "user", "content": ""}])))
+    first = min(turns, key=lambda turn: turn.call)
+    return max(len(first.prompt_ids) - len(chat_format.encode(_text(PlacedTask(patient.first_task(), "")))), 0)

@@ -1,0 +1,181 @@
+"""One episode of the user's workflow in which every model, the policy too, says what it is told to say.
+
+    played = play(task, setup, Script("The answer is 4."), sampling, seconds=20)
+    played.episode.output.answer
+
+Where an agent must call a tool or write JSON (structured output), the text goes into every field that holds text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.chat_source import INEXACT
+from astune.context_tracker.sources import Answer, Call, Source
+from astune.context_tracker.tracker import ContextTracker
+from astune.errors import PolicyError
+from astune.rollout.episode import run_episode
+from astune.rollout.setup import RolloutSetup
+from astune.types import Episode, Generation, Sampling, Task
+
+T = TypeVar("T")
+GRACE = 10.0
+"""Seconds on top of an episode's own limit; after them its thread is left behind."""
+
+
+class Blocked(Exception):
+    """Code holds up its event loop and cannot be stopped."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """What models say. With `probe_tool`, the first call that offers that tool is answered by calling it without its
+    arguments: a call that an untrained model makes sooner or later, and that runs nothing."""
+
+    text: str
+    probe_tool: str | None = None
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """`tools` are all that the workflow offered, by name, in OpenAI's shape."""
+
+    episode: Episode
+    script: Script
+
+    @property
+    def tools(self) -> dict[str, Mapping[str, Any]]:
+        return {tool["function"]["name"]: tool for turn in self.episode.turns for tool in turn.tools}
+
+
+def play(task: Task, setup: RolloutSetup, script: Script, sampling: Sampling, *, seconds: float) -> DryRun:
+    """Raises `Blocked` if the workflow cannot be stopped after `seconds`."""
+    actors = Actors(setup.chat_format, script)
+    limited = replace(setup, observer=actors, episode_timeout=seconds, judge_timeout=seconds)
+    work = run_episode(task, limited, episode_id="doctor", seed=0, sampling=sampling)
+    return DryRun(in_time(work, 2 * seconds + GRACE), script)
+
+
+def in_time(work: Coroutine[Any, Any, T], seconds: float) -> T:
+    """The result of `work`, run in a thread of its own so that code that blocks its loop can be left behind."""
+    result: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            result.append(asyncio.run(work))
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True, name="doctor")
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise Blocked(f"still running after {seconds:g} s and cannot be stopped")
+    if errors:
+        raise errors[0]
+    return result[0]
+
+
+class NoPolicy:
+    """Stands where the policy would: its context is looked at, and it is never asked."""
+
+    def __init__(self, context_length: int) -> None:
+        self.context_length = context_length
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        raise PolicyError("the doctor has no model")
+
+
+class Actors:
+    """The observer that puts the script in place of all models."""
+
+    def __init__(self, chat_format: ChatFormat, script: Script) -> None:
+        self._format, self._script = chat_format, script
+
+    def source(self, name: str | None, source: Source) -> Source:
+        return _Actor(self._format, self._script, source.is_policy)
+
+    def started(self, episode_id: str, task: Task, tracker: ContextTracker, work: Coroutine[Any, Any, object]) -> None:
+        pass
+
+    async def judging(self, episode: Episode) -> None:
+        pass
+
+    def cancelled(self, episode: Episode) -> None:
+        pass
+
+
+class _Actor:
+    def __init__(self, chat_format: ChatFormat, script: Script, is_policy: bool) -> None:
+        self._format, self._script, self._probe = chat_format, script, script.probe_tool
+        self.is_policy = is_policy
+
+    async def answer(self, call: Call, sampling: Sampling) -> Answer:
+        message, text = self._says(call)
+        ids = [*self._format.encode(text), *self._format.stop_token_ids[:1]]
+        cut = len(ids) > sampling.max_tokens
+        if cut:
+            ids = ids[: sampling.max_tokens]
+            message = {"role": "assistant", "content": self._format.decode(ids)}
+        return Answer(
+            message=message,
+            prompt_ids=call.prompt.ids,
+            output_ids=ids,
+            logprobs=[-1.0] * len(ids),
+            policy_version=0,
+            finish_reason="length" if cut else "stop",
+            excluded=None if self.is_policy else INEXACT,
+        )
+
+    def _says(self, call: Call) -> tuple[dict[str, Any], str]:
+        """The message and the text it is written with."""
+        request, text = call.request, self._script.text
+        tools = {tool["function"]["name"]: tool for tool in request.tools}
+        if request.force == "json_object":
+            content = json.dumps({"answer": text, "response": text})
+            return {"role": "assistant", "content": content}, content.removeprefix(call.prompt.answer_start)
+        if request.force == "tool_call":
+            name = request.force_tool or next(iter(tools))
+            return _calls(name, filled(tools[name]["function"].get("parameters", {}), text))
+        if self._probe is not None and self._probe in tools:
+            name, self._probe = self._probe, None
+            return _calls(name, {})
+        return {"role": "assistant", "content": text}, text
+
+
+def _calls(name: str, arguments: Any) -> tuple[dict[str, Any], str]:
+    written = json.dumps(arguments)
+    call = {"type": "function", "function": {"name": name, "arguments": written}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}, written
+
+
+def filled(schema: Mapping[str, Any], text: str) -> Any:
+    """A value that fits a JSON schema, with `text` wherever a text may stand.
+
+    >>> filled({"type": "object", "properties": {"answer": {"type": "string"}, "sure": {"type": "boolean"}}}, "4")
+    {'answer': '4', 'sure': True}
+    """
+    options = schema.get("anyOf") or schema.get("oneOf")
+    if options:
+        return filled(options[0], text)
+    if schema.get("enum"):
+        return schema["enum"][0]
+    kind = schema.get("type")
+    if kind == "object" or "properties" in schema:
+        return {name: filled(inner, text) for name, inner in schema.get("properties", {}).items()}
+    if kind == "array":
+        return [filled(schema.get("items", {}), text)]
+    numbers: dict[Any, Any] = {"integer": 1, "number": 1.0, "boolean": True, "null": None}
+    return numbers.get(kind, text)
+
+
+def needs_arguments(tool: Mapping[str, Any]) -> bool:
+    """Whether a call without arguments is refused before anything is run."""
+    return bool(tool["function"].get("parameters", {}).get("required"))

@@ -1,0 +1,104 @@
+"""Do the chat APIs of the configuration answer, and with what training needs?"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Mapping
+
+import httpx
+
+from astune.clients.chat import ChatClient, ChatReply
+from astune.config.schema import AuxiliaryModelConfig
+from astune.doctor.findings import Finding, fail, ok, skip, warn
+from astune.doctor.patient import Patient
+from astune.errors import RolloutError, nearest
+
+SECONDS = 15.0
+HELLO = {"messages": [{"role": "user", "content": "Say hello."}]}
+
+
+def check_endpoints(patient: Patient) -> Iterator[Finding]:
+    models = _models(patient)
+    if not models:
+        yield ok("no chat APIs are configured")
+    for key, model in models.items():
+        if model.api_key_env is not None and not os.environ.get(model.api_key_env):
+            yield fail(
+                f"the environment variable {model.api_key_env}, which holds its API key, is not set",
+                where=_where(patient, key),
+                mend=f"export {model.api_key_env}=...",
+            )
+        elif patient.offline:
+            yield skip(f"{key} ({model.base_url}): this is --offline")
+        else:
+            yield from asyncio.run(_ask(key, model, _where(patient, key)))
+
+
+def _models(patient: Patient) -> Mapping[str, AuxiliaryModelConfig]:
+    config = patient.config
+    auxiliary = {f"astune.rollout.auxiliary_models.{name}": m for name, m in config.rollout.auxiliary_models.items()}
+    return auxiliary | {f"astune.debug.endpoints[{at}]": m for at, m in enumerate(config.debug.endpoints)}
+
+
+def _where(patient: Patient, key: str) -> str:
+    section = key.partition("[")[0] if "[" in key else key.rpartition(".")[0]
+    return patient.where(section).replace(section, key)
+
+
+async def _ask(key: str, model: AuxiliaryModelConfig, where: str) -> list[Finding]:
+    known = await _known(model)
+    quick = model.model_copy(update={"timeout": min(model.timeout, SECONDS), "max_retries": 0})
+    client = ChatClient(key.rpartition(".")[2], quick)
+    wanted = {"logprobs": True, "return_token_ids": True} if model.trainable else {}
+    try:
+        reply = await client.complete({**HELLO, model.limit_field: 16, **wanted})
+    except RolloutError as error:
+        hint = f"it has {', '.join(known[:8])}.{nearest(model.model, known)}" if known else ""
+        said = str(error).removeprefix(f"astune.rollout.auxiliary_models.{client.name}: ")
+        yield_mend = (
+            hint if known and model.model not in known else "start the server, or correct base_url, model or key"
+        )
+        return [fail(said, where=where, mend=yield_mend)]
+    found: list[Finding] = []
+    if known and model.model not in known:
+        found.append(
+            warn(
+                f"{model.base_url} answers, but does not list {model.model!r}",
+                where=where,
+                mend=f"it lists {', '.join(known[:8])}.{nearest(model.model, known)}",
+            )
+        )
+    if model.trainable:
+        found += _trainable(reply, where)
+    return found or [ok(f"{key}: {model.model} at {model.base_url} answers")]
+
+
+def _trainable(reply: ChatReply, where: str) -> Iterator[Finding]:
+    lacks = [
+        name
+        for name, value in (("token ids", reply.output_ids), ("log-probabilities", reply.logprobs))
+        if value is None
+    ]
+    if reply.prompt_ids is None and "token ids" not in lacks:
+        lacks.append("the token ids of the prompt")
+    if lacks:
+        yield fail(
+            f"it is to be trained, and gives no {' and no '.join(lacks)}",
+            where=where,
+            mend="serve it with vLLM 0.10.2 or newer (return_token_ids), or take trainable: true away",
+        )
+
+
+async def _known(model: AuxiliaryModelConfig) -> list[str]:
+    """The models that an API lists, none if it does not say."""
+    key = os.environ.get(model.api_key_env or "") or "none"
+    try:
+        async with httpx.AsyncClient(timeout=SECONDS) as client:
+            answer = await client.get(
+                f"{model.base_url.rstrip('/')}/models", headers={"Authorization": f"Bearer {key}"}
+            )
+        listed = answer.json()["data"] if answer.status_code == 200 else []
+        return [str(entry["id"]) for entry in listed]
+    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        return []

@@ -1,0 +1,200 @@
+"""Does the judge know right from wrong?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.tracker import ChatRequest, ContextTracker
+from astune.doctor.dry_run import Actors, Blocked, NoPolicy, Script, in_time
+from astune.doctor.errors import code_of, named, place_of
+from astune.doctor.findings import Finding, fail, ok, skip, warn
+from astune.doctor.packages import how_to_install, imported_by, source_of
+from astune.doctor.patient import Patient
+from astune.doctor.wordings import MATH_JUDGE, NO_ANSWER, right_answer, wordings, wrong_answer
+from astune.errors import PluginError
+from astune.resources import tiny_model_dir
+from astune.task_judge import Judge, make_judge
+from astune.types import Episode, Sampling, StopReason, Task, Verdict, WorkflowOutput
+
+KEY = "astune.task_judge.judge_protocol"
+MOST_BUILT_IN, MOST_PLUG_IN = 20, 3
+"""Tasks to try a judge on. One of the user's own may be slow, or cost money."""
+NETWORK = {"openai", "httpx", "httpx2", "requests", "aiohttp", "urllib", "socket", "anthropic", "dashscope", "litellm"}
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """What a judge says of one answer: a verdict, or the error it raised."""
+
+    task: Task
+    text: str
+    verdict: Verdict | None = None
+    error: BaseException | None = None
+
+    @property
+    def right(self) -> bool:
+        """Whether the judge takes the answer for a right one, as far as that can be said without a comparison."""
+        return self.verdict is not None and (
+            self.verdict.passed if self.verdict.passed is not None else self.verdict.reward >= 1
+        )
+
+    @property
+    def reward(self) -> float:
+        return float("-inf") if self.verdict is None else self.verdict.reward
+
+    @property
+    def said(self) -> str:
+        if self.verdict is None:
+            return "nothing" if self.error is None else f"{named(self.error)}{code_of(self.error)}"
+        return f"reward {self.verdict.reward:g}" + (f" ({self.verdict.reason})" if self.verdict.reason else "")
+
+
+def check_judge(patient: Patient) -> Iterator[Finding]:
+    spec = patient.config.task_judge.judge_protocol
+    try:
+        judge = make_judge(patient.config.task_judge)
+    except PluginError as error:
+        mend = (
+            how_to_install(str(error)) or "a judge is MathAnswerAsJudge, 'my_judge.py:judge' or 'package.module:Name'"
+        )
+        yield fail(str(error), where=patient.where(KEY), mend=mend)
+        return
+    if judge is None:
+        patient.judge = judge
+        yield ok("no judge: the workflow returns the reward itself (see the dry run)")
+        return
+    assert spec is not None
+    if patient.offline and (found := _network_packages(spec)):
+        yield skip(f"the judge's file imports {', '.join(sorted(found))}: it may need a network, and this is --offline")
+        return
+    patient.judge = judge
+    tasks = [placed.task for split in patient.tasks.values() for placed in split if placed.task.answer]
+    if not tasks:
+        yield skip("no task has a reference answer, so there is no right answer to try the judge on")
+        return
+    try:
+        yield from _try(patient, judge, tasks)
+    except Blocked as error:
+        mend = "make it faster, or raise astune.task_judge.timeout; code that waits must use await"
+        yield fail(f"the judge is {error}", where=patient.where(KEY), mend=mend)
+
+
+def _network_packages(spec: str) -> set[str]:
+    file = None if spec == MATH_JUDGE else source_of(spec)
+    return set() if file is None else imported_by(file) & NETWORK
+
+
+def _try(patient: Patient, judge: Judge, tasks: Sequence[Task]) -> Iterator[Finding]:
+    config = patient.config.task_judge
+    chosen = tasks[: MOST_BUILT_IN if config.judge_protocol == MATH_JUDGE else MOST_PLUG_IN]
+    best: list[Opinion] = []
+    for wording in wordings(config):
+        opinions = ask(judge, [(task, right_answer(task, wording)) for task in chosen], config.timeout)
+        if not best or _merit(opinions) > _merit(best):
+            best, patient.wording = opinions, wording
+        if all(opinion.right for opinion in best):
+            break
+    task, wording = chosen[0], patient.wording
+    wrong = {"a wrong answer": wrong_answer(task, tasks, wording), **NO_ANSWER, "the question repeated": task.query}
+    asked = ask(judge, [(task, text) for text in wrong.values()], config.timeout)
+    others = dict(zip(wrong, asked, strict=True))
+    findings = [*_on_right(patient, best), *_on_wrong(patient, best[0], others)]
+    yield from findings
+    if not findings:
+        yield ok(
+            f"{config.judge_protocol}: right on {len(best)} reference answer{'s' * (len(best) > 1)} written as "
+            f"{best[0].text!r:.60}; wrong, empty and evasive answers do not pass"
+        )
+
+
+def _merit(opinions: Sequence[Opinion]) -> tuple[int, float]:
+    return sum(opinion.right for opinion in opinions), sum(max(opinion.reward, -1e9) for opinion in opinions)
+
+
+def _on_right(patient: Patient, opinions: Sequence[Opinion]) -> Iterator[Finding]:
+    failed = [opinion for opinion in opinions if opinion.error is not None]
+    if failed:
+        yield fail(
+            f"the judge failed on {len(failed)} of {len(opinions)} right answers; the first is task "
+            f"{failed[0].task.task_id!r}: {failed[0].said}",
+            where=place_of(failed[0].error) if failed[0].error and place_of(failed[0].error) else patient.where(KEY),
+            mend="mend the judge, or the reference answer of that task: an attempt it fails on gets no reward at all",
+        )
+    refused = [opinion for opinion in opinions if opinion.error is None and not opinion.right]
+    if not refused:
+        return
+    first, protocol = refused[0], patient.config.task_judge.judge_protocol
+    said = (
+        f"{len(refused)} of {len(opinions)} reference answers do not count as right; task {first.task.task_id!r}: "
+        f"{first.text!r:.80} got {first.said}"
+    )
+    if protocol == MATH_JUDGE:
+        yield fail(said, where=patient.where(KEY), mend="correct the reference answers, or take these tasks out")
+    elif first.reward > 0:
+        yield warn(
+            f"{said}, less than the 1 that a right answer is expected to get",
+            where=patient.where(KEY),
+            mend="fine if your judge grades by degrees; else let a right answer get 1",
+        )
+    else:
+        yield fail(
+            f"{said}; no other usual way to write it got more ({', '.join(wordings(patient.config.task_judge))})",
+            where=patient.where(KEY),
+            mend="let the judge give the task's own reference answer 1 (True), however the agent is to write it",
+        )
+
+
+def _on_wrong(patient: Patient, right: Opinion, others: Mapping[str, Opinion]) -> Iterator[Finding]:
+    for name, opinion in others.items():
+        if opinion.error is not None:
+            yield warn(
+                f"the judge fails on {name}: {opinion.said}",
+                where=place_of(opinion.error) or patient.where(KEY),
+                mend="return 0 there: an attempt it fails on is left out, so the agent never learns to avoid it",
+            )
+        elif opinion.right or (right.error is None and opinion.reward >= right.reward and right.reward > 0):
+            yield fail(
+                f"{name} passes: {opinion.text!r:.80} got {opinion.said}, for task {opinion.task.task_id!r} whose "
+                f"answer is {opinion.task.answer!r:.60}",
+                where=patient.where(KEY),
+                mend="make the judge compare with task.answer more strictly: the agent would learn to say just that",
+            )
+
+
+def ask(judge: Judge, answers: Sequence[tuple[Task, str]], timeout: float) -> list[Opinion]:
+    """What a judge says of answers, each the last message of an episode with one model call."""
+
+    async def all_of_them() -> list[Opinion]:
+        return [await _opinion(judge, task, text, timeout) for task, text in answers]
+
+    return in_time(all_of_them(), timeout * len(answers) + timeout)
+
+
+async def _opinion(judge: Judge, task: Task, text: str, timeout: float) -> Opinion:
+    try:
+        verdict = await asyncio.wait_for(judge.judge(task, await _episode(task, text)), timeout)
+    except Exception as error:
+        return Opinion(task, text, error=error)
+    if not isinstance(verdict, Verdict):
+        return Opinion(task, text, error=TypeError(f"returned {verdict!r:.80}, expected a Verdict"))
+    return Opinion(task, text, verdict)
+
+
+async def _episode(task: Task, text: str) -> Episode:
+    """A finished episode whose one answer was `text`, in the tokens of the shipped tiny model."""
+    chat_format = ChatFormat.load(tiny_model_dir())
+    tracker = ContextTracker(
+        NoPolicy(2**20),
+        chat_format,
+        Sampling(2**16),
+        max_turns=1,
+        seed=0,
+        wrap=Actors(chat_format, Script(text)).source,
+    )
+    await tracker.chat("agent", ChatRequest([{"role": "user", "content": task.query}]))
+    return Episode(
+        "doctor", task, tracker.turns, tracker.timelines(), StopReason.COMPLETED, output=WorkflowOutput(answer=text)
+    )

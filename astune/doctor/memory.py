@@ -1,0 +1,148 @@
+"""Does a training step fit into the memory of this machine? An estimate, with its arithmetic shown."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from astune.backbone.base import covers
+from astune.doctor.context import longest_prompt
+from astune.doctor.findings import Finding, fail, ok, skip, warn
+from astune.doctor.model import in_short
+from astune.doctor.model_size import ModelSize
+from astune.doctor.patient import Missing, Patient
+
+GIB = 2**30
+CACHE_GROWTH = 256
+"""Positions by which the sampler's cache grows beyond what it needs (`astune.backbone.local.kv_cache`)."""
+LOGIT_COPIES = 4
+"""Logits in float32, their log-softmax, and the gradients of both."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a machine has for a run: on a GPU if there is one that the configuration may use."""
+
+    name: str
+    total: int
+    is_cuda: bool
+
+
+def check_memory(patient: Patient) -> Iterator[Finding]:
+    if patient.config.backbone not in ("local", "debug"):
+        yield skip(f"nothing is known of the memory that backbone {patient.config.backbone!r} takes")
+        return
+    memory = find_memory(patient.config.model.device)
+    if memory is None:
+        yield fail(
+            f"the device is {patient.config.model.device!r}, but nvidia-smi shows no GPU on this machine",
+            where=patient.where("astune.model.device"),
+            mend="set it to 'auto' or 'cpu'; on the machine with the GPU, run the doctor there",
+        )
+        return
+    parts = estimate(patient, memory.is_cuda)
+    needed = sum(parts.values())
+    sum_of = " + ".join(f"{name} {_gib(size)}" for name, size in parts.items())
+    said = f"about {_gib(needed)} of {_gib(memory.total)} ({memory.name}): {sum_of}"
+    mend = (
+        f"largest: {max(parts, key=lambda name: parts[name])}. Lower astune.trainer.micro_batch_tokens (logits, "
+        "activations) or astune.rollout.max_concurrent (cache), set astune.model.gradient_checkpointing, or take a "
+        "smaller model"
+    )
+    if needed > memory.total:
+        yield fail(said, where=patient.where("astune.model.path"), mend=mend)
+    elif needed > 0.9 * memory.total:
+        yield warn(f"{said}; that is tight", where=patient.where("astune.model.path"), mend=mend)
+    else:
+        yield ok(said)
+
+
+def estimate(patient: Patient, is_cuda: bool) -> Mapping[str, float]:
+    """Bytes by what they are for, at the fullest moment of a step. Sampling and learning take turns but both keep what
+    they have."""
+    config, size = patient.config, patient.size
+    reduced = config.model.dtype == "bfloat16" or (config.model.dtype == "auto" and is_cuda)
+    number = 2 if reduced else 4
+    trains = not covers(patient.backbone.ignored_sections, "astune.trainer")
+    count, short = size.parameters, in_short(size.parameters)
+    parts: dict[str, float] = {f"weights ({short} x 4 bytes)": 4.0 * count}
+    if reduced:
+        parts[f"the sampler's copy (x {number})"] = float(number * count)
+    slots = config.rollout.max_concurrent
+    positions = _positions(patient) + CACHE_GROWTH
+    per_position = 2 * size.layers * size.kv_heads * size.head_dim * number
+    parts[f"key-value cache ({slots} x {positions} positions x {per_position:,} bytes)"] = float(
+        slots * positions * per_position
+    )
+    if trains:
+        parts["gradient (x 4)"] = 4.0 * count
+        parts["Adam (x 8)"] = 8.0 * count
+        tokens = min(config.trainer.micro_batch_tokens, _tokens_in_step(patient))
+        parts[f"logits ({tokens:,} x {size.vocabulary:,} x 4 bytes x {LOGIT_COPIES})"] = float(
+            tokens * size.vocabulary * 4 * LOGIT_COPIES
+        )
+        kept = _activations(size, config.model.gradient_checkpointing)
+        parts[f"activations ({tokens:,} tokens x {kept * number:,} bytes)"] = float(tokens * kept * number)
+    return parts
+
+
+def _activations(size: ModelSize, checkpointing: bool) -> int:
+    """Numbers kept per token for the backward pass: with checkpointing the input of each layer, else about twelve
+    vectors of the hidden size and four of the feed-forward's (Korthikanti et al., arXiv 2205.05198)."""
+    return size.layers * (size.hidden if checkpointing else 12 * size.hidden + 4 * size.intermediate)
+
+
+def _positions(patient: Patient) -> int:
+    """Most tokens of one conversation: the context, or less if the limits on turns and answers do not let it fill."""
+    rollout = patient.config.rollout
+    context = patient.config.model.max_model_len or patient.chat_format.context_length or 2**15
+    try:
+        prompt = longest_prompt(patient)[1]
+    except Missing:
+        return context
+    return min(context, prompt + 2 * rollout.max_turns * rollout.max_tokens)
+
+
+def _tokens_in_step(patient: Patient) -> int:
+    config = patient.config
+    return config.trainer.tasks_per_step * config.rollout.num_repeat * _positions(patient)
+
+
+def find_memory(device: str) -> Memory | None:
+    """The memory of the GPU that `astune.model.device` means, else of the machine; None for a GPU that is not there."""
+    gpus = [] if device == "cpu" else _gpus()
+    index = int(device.partition(":")[2] or 0)
+    if device.startswith("cuda") and index >= len(gpus):
+        return None
+    if gpus:
+        name, total = gpus[index]
+        return Memory(name, total, True)
+    return Memory("memory of this machine", _ram(), False)
+
+
+def _gpus() -> list[tuple[str, int]]:
+    """Name and bytes of each GPU that `nvidia-smi` shows."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    asked = [program, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    shown = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False)
+    rows = [line.rpartition(",") for line in shown.stdout.splitlines()] if shown.returncode == 0 else []
+    return [(name.strip(), int(mib) * 2**20) for name, _, mib in rows if mib.strip().isdigit()]
+
+
+def _ram() -> int:
+    """Bytes of memory, or what the container may use of it."""
+    import os
+
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = [Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")]
+    found = [int(text) for path in limits if path.is_file() and (text := path.read_text().strip()).isdigit()]
+    return min([total, *found])
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:.1f} GiB" if size >= GIB / 10 else f"{size / 2**20:.0f} MiB"

@@ -1,0 +1,87 @@
+"""How large a model is, from the small files of its folder: no weights are loaded."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from astune.context_tracker.template import read_json
+from astune.errors import ModelError
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """`source` says where `parameters` is from."""
+
+    parameters: int
+    source: str
+    layers: int
+    hidden: int
+    intermediate: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+
+
+def read_size(folder: Path) -> ModelSize:
+    """Raises `ModelError` if `config.json` is not there or does not say how large the model is."""
+    whole = read_json(folder / "config.json")
+    config = {**whole, **whole.get("text_config", {})}
+    needed = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size", "intermediate_size")
+    missing = [name for name in needed if not isinstance(config.get(name), int)]
+    if missing:
+        raise ModelError(f"{folder / 'config.json'} does not say {', '.join(missing)}")
+    counted = parameters_in(folder)
+    heads = config["num_attention_heads"]
+    return ModelSize(
+        parameters=counted if counted is not None else _parameters_of(config),
+        source="safetensors headers" if counted is not None else "config.json",
+        layers=config["num_hidden_layers"],
+        hidden=config["hidden_size"],
+        intermediate=config["intermediate_size"],
+        kv_heads=config.get("num_key_value_heads") or heads,
+        head_dim=config.get("head_dim") or config["hidden_size"] // heads,
+        vocabulary=config["vocab_size"],
+    )
+
+
+def parameters_in(folder: Path) -> int | None:
+    """Numbers in all tensors, from the headers of the weight files; None if the folder has no weights in safetensors.
+
+    Raises `ModelError` for a file that is cut off or listed and not there.
+    """
+    files = sorted(folder.glob("*.safetensors"))
+    listed = set(read_json(folder / "model.safetensors.index.json").get("weight_map", {}).values())
+    if files and (gone := sorted(listed - {file.name for file in files})):
+        raise ModelError(f"{folder} lacks {', '.join(gone)}, which model.safetensors.index.json lists")
+    return sum(_numbers_in(file) for file in files) if files else None
+
+
+def _numbers_in(file: Path) -> int:
+    """The header: eight bytes of its length, then JSON with shape and place of each tensor."""
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        try:
+            header = json.loads(opened.read(length)) if length < file.stat().st_size else None
+        except ValueError as error:
+            raise ModelError(f"{file} has a broken header: {error}") from error
+    tensors = [entry for name, entry in (header or {}).items() if name != "__metadata__"]
+    end = max((entry["data_offsets"][1] for entry in tensors), default=0)
+    if header is None or file.stat().st_size < 8 + length + end:
+        raise ModelError(f"{file} is cut off: its header names more bytes than the file has")
+    return sum(math.prod(entry["shape"]) for entry in tensors)
+
+
+def _parameters_of(config: Mapping[str, Any]) -> int:
+    """A decoder with gated feed-forward layers, with experts if the config has them; norms are left out."""
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    dim = config.get("head_dim") or hidden // heads
+    attention = hidden * dim * 2 * (heads + (config.get("num_key_value_heads") or heads))
+    experts = config.get("num_experts") or config.get("num_local_experts") or 1
+    width = config.get("moe_intermediate_size") or config["intermediate_size"]
+    embedding = config["vocab_size"] * hidden * (1 if config.get("tie_word_embeddings") else 2)
+    return int(embedding + config["num_hidden_layers"] * (attention + 3 * hidden * width * experts))

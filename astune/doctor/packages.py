@@ -1,0 +1,103 @@
+"""Is what the run imports installed, in versions that fit?"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from astune.doctor.findings import Finding, fail, ok, warn
+from astune.doctor.patient import Patient
+
+PYTHON = ((3, 10), (3, 14))
+"""The first version that works and the first that was not tried."""
+LOCAL = {"torch": "2.6", "transformers": "5.23", "safetensors": "0.5", "numpy": "1.26"}
+"""Least versions of what `--backbone=local` needs; tests compare them with pyproject.toml."""
+EXTRAS = {
+    "torch": "local",
+    "transformers": "local",
+    "safetensors": "local",
+    "numpy": "local",
+    "datasets": "huggingface",
+}
+
+
+def check_packages(patient: Patient) -> Iterator[Finding]:
+    config = patient.config
+    seen = [f"Python {sys.version_info.major}.{sys.version_info.minor}"]
+    if not PYTHON[0] <= sys.version_info[:2] < PYTHON[1]:
+        yield warn(f"{seen[0]} is not among the versions ASTune is tested on", mend="use Python 3.10 to 3.13")
+    needed = dict(LOCAL) if config.backbone == "local" else {}
+    needed |= {"datasets": "4"} if config.task_reader.type == "huggingface" else {}
+    for name, least in needed.items():
+        installed = version_of(name)
+        if installed is None:
+            yield fail(f"{name} is not installed", mend=_install(name))
+        elif _numbers(installed) < _numbers(least):
+            yield fail(f"{name} {installed} is too old: {least} is the oldest that works", mend=_install(name))
+        else:
+            seen.append(f"{name} {installed}")
+    file = source_of(config.rollout.agentscope_learn_protocol or "")
+    if file is not None and "agentscope" in imported_by(file):
+        installed = version_of("agentscope")
+        if installed is None:
+            yield fail("the workflow imports agentscope, which is not installed", where=str(file), mend=AGENTSCOPE)
+        elif installed.partition(".")[0] not in ("1", "2"):
+            yield warn(f"agentscope {installed}: ASTune is made for 1.x and 2.x", where=str(file), mend=AGENTSCOPE)
+        else:
+            seen.append(f"agentscope {installed}")
+    yield ok(", ".join(seen))
+
+
+AGENTSCOPE = 'pip install "astune[agentscope2]" (for agents written for AgentScope 1.x: "astune[agentscope1]")'
+
+
+def how_to_install(message: str) -> str:
+    """The command, if a message says that a package is missing; else ""."""
+    found = re.search(r"No module named '(\w+)", message)
+    if found is None:
+        return ""
+    return AGENTSCOPE if found[1] == "agentscope" else _install(found[1])
+
+
+def _install(name: str) -> str:
+    return f'pip install "astune[{EXTRAS[name]}]"' if name in EXTRAS else f"pip install {name}"
+
+
+def version_of(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version: `2.13.0+cpu` is (2, 13, 0)."""
+    return tuple(int(number) for number in re.findall(r"\d+", re.split(r"[^\d.]", version)[0]))
+
+
+def source_of(spec: str) -> Path | None:
+    """The file behind `path/file.py:Name` or `package.module:Name`, without importing it; None if it is not found."""
+    where = spec.rpartition("->" if "->" in spec else ":")[0]
+    if where.endswith(".py"):
+        return Path(where) if Path(where).is_file() else None
+    try:
+        found = importlib.util.find_spec(where) if where else None
+    except (ImportError, ValueError):
+        return None
+    return Path(found.origin) if found and found.origin and found.origin.endswith(".py") else None
+
+
+def imported_by(file: Path) -> set[str]:
+    """The packages that a file imports anywhere in it, by their first names. Empty if it is not Python."""
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except (SyntaxError, ValueError):
+        return set()
+    names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+    return {name.partition(".")[0] for name in names}

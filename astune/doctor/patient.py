@@ -1,0 +1,99 @@
+"""The configuration under examination, and what the checks have found out about it so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, Literal, TypeVar, overload
+
+from astune.backbone.base import Backbone
+from astune.config.load import LoadedConfig
+from astune.config.schema import AstuneConfig
+from astune.context_tracker.chat_format import ChatFormat
+from astune.doctor.dry_run import DryRun
+from astune.doctor.model_size import ModelSize
+from astune.task_judge.judge_base import Judge
+from astune.types import Task
+from astune.workflow.workflow_base import WorkflowFactory
+
+T = TypeVar("T")
+Split = Literal["training", "validation"]
+
+
+class Missing(Exception):
+    """A check asks for a part that an earlier check could not make."""
+
+
+class Part(Generic[T]):
+    """What one check makes and later ones use. Reading it before it is there raises `Missing`."""
+
+    def __init__(self, maker: str) -> None:
+        self._maker = maker
+
+    def __set_name__(self, owner: type[Patient], name: str) -> None:
+        self._name = f"_{name}"
+
+    @overload
+    def __get__(self, patient: None, owner: type[Patient]) -> Part[T]: ...
+    @overload
+    def __get__(self, patient: Patient, owner: type[Patient]) -> T: ...
+    def __get__(self, patient: Patient | None, owner: type[Patient]) -> T | Part[T]:
+        if patient is None:
+            return self
+        if self._name not in vars(patient):
+            raise Missing(f"needs what the check '{self._maker}' did not get")
+        value: T = vars(patient)[self._name]
+        return value
+
+    def __set__(self, patient: Patient, value: T) -> None:
+        vars(patient)[self._name] = value
+
+
+@dataclass(frozen=True)
+class PlacedTask:
+    """A task and where it was read: `train.jsonl:3`."""
+
+    task: Task
+    place: str
+
+
+class Patient:
+    """`backbones` are the built-in ones by name, as the command line knows them."""
+
+    loaded: Part[LoadedConfig] = Part("config")
+    backbone: Part[Backbone] = Part("config")
+    tasks: Part[Mapping[Split, Sequence[PlacedTask]]] = Part("tasks")
+    model_dir: Part[Path] = Part("model")
+    chat_format: Part[ChatFormat] = Part("model")
+    size: Part[ModelSize] = Part("model")
+    workflow: Part[WorkflowFactory] = Part("workflow")
+    judge: Part[Judge | None] = Part("judge")
+    wording: Part[str] = Part("judge")
+    """How an answer is written for the judge: a text with `{}`."""
+    dry_run: Part[DryRun] = Part("dry run")
+
+    def __init__(
+        self,
+        conf: Path,
+        overrides: Sequence[str] = (),
+        *,
+        backbone: str | None = None,
+        offline: bool = False,
+        backbones: Mapping[str, str] | None = None,
+    ) -> None:
+        self.conf, self.overrides, self.chosen_backbone = conf, tuple(overrides), backbone
+        self.offline, self.backbones = offline, dict(backbones or {})
+
+    @property
+    def config(self) -> AstuneConfig:
+        return self.loaded.config.astune
+
+    def where(self, key: str) -> str:
+        """`demo.yaml:12: astune.seed`; the file where the key has its default."""
+        placed = self.loaded.where(key)
+        return placed if placed != key else f"{self.conf}: {key} (default)"
+
+    def first_task(self) -> Task:
+        """A training task where there are any, else a held-out one."""
+        return next(placed.task for split in self.tasks.values() for placed in split)

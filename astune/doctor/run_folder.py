@@ -1,0 +1,99 @@
+"""Can the run write where it is to write, is there room, and can it be resumed if that is asked for?"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from astune.backbone.base import covers
+from astune.doctor.findings import Finding, fail, ok, warn
+from astune.doctor.memory import GIB
+from astune.doctor.patient import Missing, Patient
+from astune.doctor.training import total_steps
+from astune.errors import ConfigError
+from astune.monitor.episodes import EpisodeRecord, episode_to_row
+from astune.monitor.run_dir import RunDir
+
+KEY = "astune.runs_dir"
+BYTES_PER_PARAMETER = 12
+"""Weights in float32 and two figures of Adam."""
+BYTES_PER_TOKEN = 20
+"""Of an episode's file: the id, the log-probability, and the text twice (in the turn and in the history)."""
+
+
+def check_run_folder(patient: Patient) -> Iterator[Finding]:
+    config = patient.config
+    runs = Path(config.runs_dir).absolute()
+    existing = next(folder for folder in (runs, *runs.parents) if folder.exists())
+    if not existing.is_dir():
+        yield fail(
+            f"{existing} is a file, and the run needs a folder there", where=patient.where(KEY), mend="name another"
+        )
+        return
+    if not os.access(existing, os.W_OK | os.X_OK):
+        mend = "name a folder of your own, as astune.runs_dir=~/runs, or change its rights"
+        yield fail(f"nothing can be written into {existing}", where=patient.where(KEY), mend=mend)
+        return
+    if config.resume:
+        yield from _resume(patient, runs)
+    yield from _room(patient, existing)
+    name = config.experiment_name or "run"
+    old = (
+        "a run of that name is there and is kept: the new one gets a number"
+        if (runs / config.project_name / name).exists() and not config.resume
+        else "nothing is written over"
+    )
+    yield ok(f"{runs / config.project_name / name}; {old}")
+
+
+def _resume(patient: Patient, runs: Path) -> Iterator[Finding]:
+    config = patient.config
+    try:
+        run = RunDir.newest(runs / config.project_name, config.experiment_name or "run")
+        yield ok(f"goes on from {run.latest_checkpoint()}")
+    except ConfigError as error:
+        what, _, mend = str(error).removeprefix("astune.resume: ").partition(". ")
+        yield fail(what, where=patient.where("astune.resume"), mend=mend or "start without --resume")
+
+
+def _room(patient: Patient, folder: Path) -> Iterator[Finding]:
+    if covers(patient.backbone.ignored_sections, "astune.trainer"):
+        return
+    free, kept = shutil.disk_usage(folder).free, patient.config.trainer.keep_checkpoints + 1
+    try:
+        checkpoints = float(kept * BYTES_PER_PARAMETER * patient.size.parameters)
+    except Missing:
+        return
+    episodes = _episodes(patient)
+    needed = checkpoints + episodes
+    said = (
+        f"about {needed / GIB:.1f} GiB are needed (checkpoints {kept} x {BYTES_PER_PARAMETER} bytes x "
+        f"{patient.size.parameters:,} parameters, one more than are kept while it is written; episodes up to "
+        f"{episodes / GIB:.1f} GiB), {free / GIB:.1f} GiB are free in {folder}"
+    )
+    mend = "free some, name another disk with astune.runs_dir, or lower astune.trainer.keep_checkpoints"
+    if checkpoints > free:
+        yield fail(said, where=patient.where(KEY), mend=mend)
+    elif needed > free:
+        yield warn(said, where=patient.where(KEY), mend=mend)
+    else:
+        yield ok(said)
+
+
+def _episodes(patient: Patient) -> float:
+    """Bytes of all episode files, if each answer had half its most tokens."""
+    config = patient.config
+    try:
+        episode = patient.dry_run.episode
+    except Missing:
+        return 0.0
+    size = len(json.dumps(episode_to_row(EpisodeRecord(0, "train", episode))))
+    size += BYTES_PER_TOKEN * max(len(episode.turns), 1) * config.rollout.max_tokens // 2
+    trained = total_steps(patient) * config.trainer.tasks_per_step * config.rollout.num_repeat
+    every = config.evaluation.every
+    times = config.evaluation.before + config.evaluation.after + (total_steps(patient) // every if every else 0)
+    evaluated = times * len(config.evaluation.decoding) * len(patient.tasks["validation"])
+    return float(size * (trained + evaluated))

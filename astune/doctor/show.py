@@ -1,0 +1,80 @@
+"""Findings for people and for scripts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from astune.doctor.findings import Finding, Level, count
+
+STYLES: dict[Level, tuple[str, str]] = {
+    "ok": ("ok", "green"),
+    "warn": ("WARN", "yellow"),
+    "fail": ("FAIL", "bold red"),
+    "skip": ("skip", "dim"),
+}
+
+
+def show(findings: Sequence[Finding], console: Console) -> None:
+    """One table on a terminal; elsewhere one finding after the other, in whole lines. Then how many there are."""
+    if console.is_terminal:
+        console.print(_table(findings))
+    else:
+        for finding in findings:
+            console.out(_plain(finding), highlight=False)
+    console.print(Text(closing(findings), style="bold"), soft_wrap=True)
+
+
+def closing(findings: Sequence[Finding]) -> str:
+    """
+    >>> closing([Finding("ok", "all is well")])
+    '0 would fail, 0 warnings'
+    """
+    warnings, skipped = count(findings, "warn"), count(findings, "skip")
+    not_seen = f", {skipped} not looked at" if skipped else ""
+    return f"{count(findings, 'fail')} would fail, {warnings} warning{'s' * (warnings != 1)}{not_seen}"
+
+
+def _table(findings: Sequence[Finding]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    before = ""
+    for finding in findings:
+        word, style = STYLES[finding.level]
+        text = Text(finding.what, style="dim" if finding.level in ("ok", "skip") else "")
+        if finding.where:
+            text.append(f"\n{finding.where}", style="cyan")
+        if finding.mend:
+            text.append("\nmend  ", style="bold").append(finding.mend)
+        table.add_row(Text(word, style), Text("" if finding.check == before else finding.check, "bold"), text)
+        before = finding.check
+    return table
+
+
+def _plain(finding: Finding) -> str:
+    lines = [f"{STYLES[finding.level][0]:<6}{finding.check:<12}{finding.what}"]
+    if finding.where:
+        lines.append(f"{'':18}at    {finding.where}")
+    if finding.mend:
+        lines.append(f"{'':18}mend  {finding.mend}")
+    return "\n".join(lines)
+
+
+def to_json(findings: Sequence[Finding], conf: str) -> str:
+    """`{"conf": ..., "fail": 1, "warn": 0, "ok": 9, "skip": 0, "findings": [{"check": ..., "level": ..., "what": ...,
+    "where": ..., "mend": ...}]}`; all five are always there, as text."""
+    levels: tuple[Level, ...] = ("fail", "warn", "ok", "skip")
+    counts = {level: count(findings, level) for level in levels}
+    rows: list[dict[str, Any]] = []
+    for finding in findings:
+        values = asdict(finding)
+        rows.append({name: values[name] for name in ("check", "level", "what", "where", "mend")})
+    return json.dumps({"conf": conf, **counts, "findings": rows}, indent=2, ensure_ascii=False)

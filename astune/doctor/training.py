@@ -1,0 +1,120 @@
+"""Settings that are each right and together make a run that learns nothing, or loses what it learned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from astune.algorithm import ADVANTAGES
+from astune.backbone.base import covers
+from astune.doctor.findings import Finding, fail, ok, skip, warn
+from astune.doctor.patient import Missing, Patient
+from astune.errors import PluginError, nearest
+from astune.plugins import load_plugin
+
+LOCAL_LOSSES = ("ppo_clip", "reinforce")
+"""Those of `astune.backbone.local.loss`, which needs torch; a test keeps the two equal."""
+SMALL = 50_000_000
+"""A model with fewer parameters takes a learning rate that would ruin a large one."""
+LONG = 200
+"""Steps after which a run without checkpoints has much to lose."""
+
+
+def check_training(patient: Patient) -> Iterator[Finding]:
+    if covers(patient.backbone.ignored_sections, "astune.trainer"):
+        yield skip(f"backbone {patient.config.backbone!r} does not train")
+        return
+    found = [*_names(patient), *_learning_rate(patient), *_length(patient), *_evaluation(patient)]
+    yield from found
+    if not found:
+        trainer, rollout = patient.config.trainer, patient.config.rollout
+        yield ok(
+            f"{total_steps(patient)} steps of {trainer.tasks_per_step} tasks x {rollout.num_repeat} attempts, learning "
+            f"rate {trainer.learning_rate:g}"
+        )
+
+
+def total_steps(patient: Patient) -> int:
+    """Steps of the whole run, as far as the training tasks are known."""
+    trainer = patient.config.trainer
+    try:
+        per_epoch = max(len(patient.tasks["training"]) // trainer.tasks_per_step, 1)
+    except Missing:
+        per_epoch = 1
+    limits = [trainer.total_steps, None if trainer.total_epochs is None else trainer.total_epochs * per_epoch]
+    return min(limit for limit in limits if limit is not None)
+
+
+def _names(patient: Patient) -> Iterator[Finding]:
+    algorithm = patient.config.algorithm
+    try:
+        load_plugin(algorithm.advantage, kind="advantage", builtin=ADVANTAGES)
+    except PluginError as error:
+        mend = f"one of {', '.join(ADVANTAGES)}, or a function of your own: 'my_file.py:name'"
+        yield fail(str(error), where=patient.where("astune.algorithm.advantage"), mend=mend)
+    if patient.config.backbone == "local" and algorithm.loss not in LOCAL_LOSSES:
+        yield fail(
+            f"there is no loss {algorithm.loss!r}.{nearest(algorithm.loss, LOCAL_LOSSES)}",
+            where=patient.where("astune.algorithm.loss"),
+            mend=f"one of {', '.join(LOCAL_LOSSES)}",
+        )
+
+
+def _learning_rate(patient: Patient) -> Iterator[Finding]:
+    try:
+        small = patient.size.parameters < SMALL
+    except Missing:
+        small = False
+    rate, most = patient.config.trainer.learning_rate, 1e-2 if small else 1e-4
+    usual = "1e-4 to 1e-3 for a model this small" if small else "1e-6, at most 1e-5"
+    where = patient.where("astune.trainer.learning_rate")
+    if rate > 10 * most:
+        yield fail(f"a learning rate of {rate:g} ruins the model in a few steps", where=where, mend=f"usual is {usual}")
+    elif rate > most:
+        yield warn(f"a learning rate of {rate:g} is very large", where=where, mend=f"usual is {usual}")
+    elif rate < 1e-9:
+        yield warn(f"a learning rate of {rate:g} changes nothing", where=where, mend=f"usual is {usual}")
+
+
+def _length(patient: Patient) -> Iterator[Finding]:
+    trainer = patient.config.trainer
+    try:
+        tasks = len(patient.tasks["training"])
+    except Missing:
+        return
+    if 0 < tasks < trainer.tasks_per_step:
+        yield fail(
+            f"a step takes {trainer.tasks_per_step} tasks, and there are {tasks}",
+            where=patient.where("astune.trainer.tasks_per_step"),
+            mend=f"set it to {tasks} or fewer",
+        )
+    steps = total_steps(patient)
+    if trainer.save_every == 0 and steps > LONG:
+        yield warn(
+            f"{steps} steps without a checkpoint: a crash or a full disk loses all that was learned",
+            where=patient.where("astune.trainer.save_every"),
+            mend=f"set it to {max(steps // 20, 10)}",
+        )
+    if trainer.warmup_steps >= steps * trainer.updates_per_step:
+        yield warn(
+            f"the warm-up of {trainer.warmup_steps} updates is as long as the run: the learning rate is never reached",
+            where=patient.where("astune.trainer.warmup_steps"),
+            mend=f"set it to {steps // 20} or so",
+        )
+
+
+def _evaluation(patient: Patient) -> Iterator[Finding]:
+    """The defaults evaluate where there is something to evaluate on; what the user asked for must be possible."""
+    evaluation = patient.config.evaluation
+    try:
+        held_out = patient.tasks["validation"]
+    except Missing:
+        return
+    asked = {"before": evaluation.before, "after": evaluation.after, "every": evaluation.every > 0}
+    keys = [f"astune.evaluation.{name}" for name, wanted in asked.items() if wanted]
+    keys = [key for key in keys if key in patient.loaded.set_by_user()]
+    if keys and not held_out:
+        yield warn(
+            "an evaluation is asked for, and there are no held-out tasks: nothing is evaluated",
+            where=patient.where(keys[0]),
+            mend="name a file of tasks that are not trained on: astune.task_reader.jsonl.validation.file_path",
+        )

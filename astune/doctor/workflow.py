@@ -1,0 +1,271 @@
+"""Does the workflow load, and does an episode of it come to its end when the model is right?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from astune.backbone.parts import sampling_for
+from astune.clients.chat import ChatClient
+from astune.context_tracker.answer_formats import FORMATS
+from astune.context_tracker.chat_format import ChatFormat
+from astune.doctor.dry_run import Blocked, DryRun, NoPolicy, Script, needs_arguments, play
+from astune.doctor.errors import code_of, named, place_of
+from astune.doctor.findings import Finding, fail, ok, warn
+from astune.doctor.packages import how_to_install, imported_by, source_of, version_of
+from astune.doctor.patient import Missing, Patient
+from astune.doctor.wordings import right_answer, wordings
+from astune.errors import PluginError
+from astune.plugins import load_plugin
+from astune.resources import tiny_model_dir
+from astune.rollout.setup import RolloutSetup
+from astune.types import Episode, StopReason, Task, Verdict
+from astune.workflow.workflow_base import as_workflow
+
+KEY = "astune.rollout.agentscope_learn_protocol"
+SECONDS = 20.0
+"""Most time an episode gets in which every model answers at once."""
+STEP_THROUGH = "look at that line; to step through: astune --conf {} --backbone=debug"
+
+
+def check_workflow(patient: Patient) -> Iterator[Finding]:
+    spec = patient.config.rollout.agentscope_learn_protocol
+    assert spec is not None, "astune.config.rules refuses a configuration without a workflow"
+    try:
+        factory = as_workflow(load_plugin(spec, kind="workflow"))
+    except PluginError as error:
+        mend = how_to_install(str(error)) or _how_to_mend(str(error))
+        yield fail(str(error), where=patient.where(KEY), mend=mend)
+        return
+    try:
+        made = factory()
+    except Exception as error:
+        what = f"the workflow cannot be made: {named(error)}{code_of(error)}"
+        yield fail(what, where=place_of(error) or patient.where(KEY), mend="mend __init__: it runs once per episode")
+        return
+    patient.workflow = factory
+    yield ok(f"{spec} loads ({type(made).__name__}, async, takes what it is given)")
+
+
+def _how_to_mend(message: str) -> str:
+    if "importing it failed" in message:
+        return "mend the line that is named: the file must import without errors"
+    if "there is no" in message or "no such file" in message or "Expected 'package.module:Name'" in message:
+        return "name a file and a class or function that there is: 'my_agent.py:MyWorkflow'"
+    return (
+        "write it as a Workflow class with `async def execute(self, task, tuner)` or an async function of (task, model)"
+    )
+
+
+class AnyVerdict:
+    """Stands in for a judge that cannot be asked."""
+
+    async def judge(self, task: Task, episode: Episode) -> Verdict:
+        return Verdict(0.0, judged_by="doctor")
+
+
+def dry_setup(patient: Patient) -> RolloutSetup:
+    """The parts of a rollout without models. Judges and templates that could not be had are stood in for."""
+    config = patient.config
+    try:
+        chat_format = patient.chat_format
+    except Missing:
+        chat_format = ChatFormat.load(tiny_model_dir(), tool_call_format="hermes")
+    try:
+        judge = patient.judge
+    except Missing:
+        judge = AnyVerdict()
+    clients = {
+        name: ChatClient(name, model.model_copy(update={"api_key_env": None}))
+        for name, model in config.rollout.auxiliary_models.items()
+    }
+    return RolloutSetup(
+        policy=NoPolicy(config.model.max_model_len or chat_format.context_length or 2**20),
+        chat_format=chat_format,
+        workflow_factory=patient.workflow,
+        judge=judge,
+        max_turns=config.rollout.max_turns,
+        episode_timeout=SECONDS,
+        judge_timeout=SECONDS,
+        max_episode_tokens=config.rollout.max_episode_tokens,
+        clients=clients,
+    )
+
+
+def check_dry_run(patient: Patient) -> Iterator[Finding]:
+    setup, task = dry_setup(patient), patient.first_task()
+    sampling = sampling_for(patient.config, "sampled")
+    seconds = min(SECONDS, patient.config.rollout.episode_timeout)
+    try:
+        played = _best(patient, setup, task, seconds)
+        patient.dry_run = played
+        problems = [*_problems(patient, played)]
+        yield from problems
+        probed = next((name for name, tool in played.tools.items() if needs_arguments(tool)), None)
+        if probed is not None and not any(problem.level == "fail" for problem in problems):
+            script = Script(played.script.text, probe_tool=probed)
+            yield from _tool_problems(patient, play(task, setup, script, sampling, seconds=seconds), probed)
+    except Blocked as error:
+        yield fail(
+            f"the workflow is {error}: it blocks the event loop, so all other episodes would stand still",
+            where=patient.where(KEY),
+            mend="use await asyncio.sleep, an async HTTP client, or await asyncio.to_thread(...) for code that waits",
+        )
+
+
+def _best(patient: Patient, setup: RolloutSetup, task: Task, seconds: float) -> DryRun:
+    """The episode in which the model is right, in the judge's words. Where the workflow gives the reward itself, the
+    words are not known: of all there are, those that it rewards most."""
+    sampling = sampling_for(patient.config, "sampled")
+    try:
+        patterns = [patient.wording]
+    except Missing:
+        patterns = wordings(patient.config.task_judge) if patient.config.task_judge.judge_protocol is None else ["{}"]
+    runs: list[DryRun] = []
+    for pattern in patterns:
+        text = right_answer(task, pattern) or "42"
+        runs.append(play(task, setup, Script(text), sampling, seconds=seconds))
+        if (reward := runs[-1].episode.reward) is None or reward >= 1:
+            break
+    return max(runs, key=lambda run: float("-inf") if run.episode.reward is None else run.episode.reward)
+
+
+def _problems(patient: Patient, played: DryRun) -> Iterator[Finding]:
+    episode, where = played.episode, patient.where(KEY)
+    if episode.error is not None:
+        yield _error(patient, episode)
+        return
+    if not episode.turns:
+        yield fail(
+            "the workflow never called the model: there is nothing to train",
+            where=where,
+            mend="give the agent tuner.model(...), tuner.openai_client(...) or tuner.base_url(...) as its model",
+        )
+        return
+    yield from _untrained(episode, where)
+    yield from _permissions(patient, played)
+    answer = None if episode.output is None else episode.output.answer
+    calls = f"{len(episode.turns)} model call{'s' * (len(episode.turns) > 1)}"
+    if episode.turns[-1].finish_reason == "length":
+        yield fail(
+            f"the reference answer of the first task alone has more than {patient.config.rollout.max_tokens} tokens: "
+            "no answer could be complete",
+            where=patient.where("astune.rollout.max_tokens"),
+            mend="raise it; an answer needs room for thinking too",
+        )
+    elif (answer is None or not str(answer).strip()) and (episode.output is None or episode.output.reward is None):
+        yield fail(
+            f"the workflow returned no answer, though the model had given one ({played.script.text!r:.80})",
+            where=where,
+            mend="return WorkflowOutput(answer=...) with the text of the agent's last message",
+        )
+    elif episode.task.answer is not None and not _passed(patient, episode):
+        verdict = episode.verdict
+        reason = f" ({verdict.reason})" if verdict is not None and verdict.reason else ""
+        yield fail(
+            f"the model said {played.script.text!r:.80}, which is right, and the episode got reward "
+            f"{episode.reward:g}{reason}; the workflow returned {answer!r:.80}",
+            where=where,
+            mend="return the model's own last text: WorkflowOutput(answer=...); the judge sees nothing else",
+        )
+    else:
+        tools = f", tools: {', '.join(played.tools)}" if played.tools else ""
+        yield ok(f"one episode with a scripted model: {calls}{tools}; returned {answer!r:.60}")
+
+
+def _passed(patient: Patient, episode: Episode) -> bool:
+    """Whether a right answer was taken for one, as far as the judge can be asked."""
+    verdict = episode.verdict
+    if verdict is None or verdict.judged_by == "doctor":
+        return True
+    if verdict.passed is not None:
+        return verdict.passed
+    return verdict.reward > 0
+
+
+def _error(patient: Patient, episode: Episode) -> Finding:
+    error = episode.error
+    assert error is not None
+    said = f"{error.kind}: {error.message}" if error.kind != "WorkflowError" else error.message
+    place = place_of(error.traceback) or patient.where(KEY)
+    mend = how_to_install(error.message) or STEP_THROUGH.format(patient.conf)
+    if episode.stop_reason is StopReason.TIMEOUT:
+        mend = "find what it waits for: in this run every model answered at once"
+        return fail(f"the workflow is {error.message}", where=patient.where(KEY), mend=mend)
+    if episode.stop_reason is StopReason.MAX_TURNS:
+        mend = "let the agent stop by itself when it has answered, or raise astune.rollout.max_turns"
+        return warn(
+            "the workflow went on calling the model, though each answer was the right one, until "
+            f"astune.rollout.max_turns = {patient.config.rollout.max_turns}",
+            where=patient.where("astune.rollout.max_turns"),
+            mend=mend,
+        )
+    if "no such auxiliary model" in error.message:
+        mend = "add it under astune.rollout.auxiliary_models: {name: {base_url: ..., model: ...}}, or correct the name"
+    elif "offers tools, but" in error.message:
+        return fail(said, where=patient.where("astune.model.tool_call_format"), mend=f"one of {', '.join(FORMATS)}")
+    elif "expected astune.WorkflowOutput" in error.message:
+        mend = "return WorkflowOutput(answer=...) at its end"
+    elif episode.stop_reason is StopReason.CONTEXT_OVERFLOW:
+        mend = "shorten the system prompt, or raise astune.model.max_model_len"
+    elif error.stage == "judge":
+        mend = "mend the judge for what the workflow returns, or let the workflow return text"
+    elif "asked for permission" in error.message:
+        mend = "give the agent **training_defaults() from astune.workflow.agentscope"
+    who = "judging what the workflow returned failed" if error.stage == "judge" else "the workflow failed"
+    return fail(f"{who} though the model was right: {said}{code_of(error.traceback)}", where=place, mend=mend)
+
+
+def _untrained(episode: Episode, where: str) -> Iterator[Finding]:
+    reasons = Counter(turn.excluded for turn in episode.turns if turn.excluded is not None)
+    if not reasons:
+        return
+    listed = ", ".join(f"{number} {reason}" for reason, number in reasons.items())
+    mend = (
+        "take temperature=0 out of the agent's model options: greedy turns are not trained"
+        if "greedy" in reasons
+        else "give one agent at least tuner.model(name) as it is: without source=... and trainable=False"
+    )
+    if sum(reasons.values()) == len(episode.turns):
+        yield fail(f"no turn of the workflow would be trained ({listed})", where=where, mend=mend)
+    elif "greedy" in reasons:
+        yield warn(f"some turns would not be trained ({listed})", where=where, mend=mend)
+
+
+def _permissions(patient: Patient, played: DryRun) -> Iterator[Finding]:
+    """AgentScope 2.x asks for a permission before a tool runs, unless it is told not to."""
+    file = source_of(patient.config.rollout.agentscope_learn_protocol or "")
+    if file is None or not played.tools or not (version_of("agentscope") or "").startswith("2."):
+        return
+    text = file.read_text(encoding="utf-8")
+    if "agentscope" in imported_by(file) and "training_defaults" not in text and "permission" not in text:
+        yield warn(
+            "the agent has tools, and nothing in the file lets them run unasked: AgentScope 2.x asks for a permission, "
+            "nobody answers in training, and every episode ends at its first tool call",
+            where=str(file),
+            mend="Agent(..., **training_defaults()), from astune.workflow.agentscope",
+        )
+
+
+def _tool_problems(patient: Patient, played: DryRun, tool: str) -> Iterator[Finding]:
+    """What the workflow made of a call without arguments."""
+    episode = played.episode
+    called = f"a call of {tool!r} without its arguments, as an untrained model writes them,"
+    if episode.stop_reason is StopReason.TIMEOUT or (
+        episode.error is not None and episode.stop_reason is StopReason.ERROR and episode.error.stage == "workflow"
+    ):
+        assert episode.error is not None
+        yield warn(
+            f"{called} ends the whole episode: {episode.error.kind}: {episode.error.message}"
+            f"{code_of(episode.error.traceback)}",
+            where=place_of(episode.error.traceback) or patient.where(KEY),
+            mend="catch it where the tool is called and hand the error to the model as the tool's result",
+        )
+    elif not any(message.get("role") == "tool" for turn in episode.turns for message in turn.messages):
+        yield warn(
+            f"{called} got no result: the model was not called again with one",
+            where=patient.where(KEY),
+            mend="send a message with role 'tool' for each call, then call the model again",
+        )
+    else:
+        yield ok(f"{called} is answered with a tool result, and the agent goes on")
