@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from astune.errors import ConfigError
+from astune.errors import ConfigError, MissingDependency
 from astune.workflow.agentscope_studio import studio
 
 pytest.importorskip("agentscope")
@@ -276,6 +276,16 @@ def test_another_server_is_no_studio(server: Studio) -> None:
 def test_what_is_no_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match=r"astune\.debug\.studio_url"):
         studio(url, **RUN).__enter__()
+
+
+def test_without_agentscope_the_error_says_what_to_install(server: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_installed(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", not_installed)
+    with pytest.raises(MissingDependency, match=r'studio_url needs AgentScope.*pip install "astune\[agentscope2\]"'):
+        studio(server.url, **RUN).__enter__()
+    assert server.posts == []
 
 
 def test_without_a_url_nothing_is_imported() -> None:
