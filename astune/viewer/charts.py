@@ -15,6 +15,24 @@ from astune.monitor.summary import decodings, series, show_figure
 
 Points = Sequence[tuple[int, float]]
 
+SMALL_CHARTS = (
+    "reward/mean",
+    "loss",
+    "grad_norm",
+    "entropy",
+    "kl/sampler",
+    "clip_fraction",
+    "tokens/sampled",
+    "tokens/trained",
+    "tokens/flattened_per_unique",
+    "turns/mean",
+    "groups/no_signal",
+    "episodes/failed",
+    "time/step",
+    "throughput/tokens_per_second",
+)
+"""Metrics that a page shows as small pictures, where they were logged."""
+
 STYLE = """
 .as-chart { font: 13px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
 .as-chart .card { fill: #ffffff; stroke: #d8dee6; }

@@ -38,6 +38,8 @@ class Bubble:
     calls: tuple[str, ...] = ()
     facts: str = ""
     marks: tuple[Mark, ...] = ()
+    turn: int | None = None
+    """Number of the turn that read or wrote it first."""
 
 
 def conversation(episode: Episode) -> list[Bubble]:
@@ -56,12 +58,12 @@ def conversation(episode: Episode) -> list[Bubble]:
         if kept < len(before):
             why = FORKS.get(forks.get(number, ""), "The history was rewritten.")
             bubbles.append(
-                Bubble("note", f"{why} {len(before) - kept} of {len(before)} earlier messages are not in it.")
+                Bubble("note", f"{why} {len(before) - kept} of {len(before)} earlier messages are not in it.", turn=number)
             )
-        bubbles += [bubble(message, agent) for message in turn.messages[kept:]]
+        bubbles += [replace(bubble(message, agent), turn=number) for message in turn.messages[kept:]]
         answer = bubble({"role": "assistant", **turn.response}, agent, _turn_facts(number, turn))
         marks = _turn_marks(turn, forks.get(number), episode.turn_rewards.get(number))
-        bubbles.append(replace(answer, marks=tuple(marks)))
+        bubbles.append(replace(answer, marks=tuple(marks), turn=number))
         seen[turn.agent] = [*turn.messages, turn.response]
     return bubbles
 
@@ -214,7 +216,7 @@ def card(key: str, heading: str, episode: Episode, pieces: Pieces | None, credit
         passed=None if verdict is None else verdict.passed,
         advantage=None if credit is None else credit.outcome,
         facts=_episode_facts(episode),
-        receipt=_receipt(episode),
+        receipt=receipt_line(episode),
         answer="" if output is None or output.answer is None else str(output.answer),
         reference=episode.task.answer or "",
         reason="" if verdict is None else verdict.reason,
@@ -236,7 +238,7 @@ def _episode_facts(episode: Episode) -> str:
     return " · ".join(facts)
 
 
-def _receipt(episode: Episode) -> str:
+def receipt_line(episode: Episode) -> str:
     """What became of the episode's tokens, as far as it tells by itself."""
     left_out: Counter[str] = Counter()
     for turn in episode.turns:

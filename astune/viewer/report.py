@@ -8,19 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from astune.config.schema import Config
-from astune.context_tracker.chat_format import ChatFormat
 from astune.monitor import RunDir, read_metrics, summarize
 from astune.monitor.receipt import Metrics
 from astune.monitor.summary import decodings, series, show_figure, show_seconds
-from astune.resources import tiny_model_dir
-from astune.viewer.charts import curve_svg, small_svg
+from astune.viewer.charts import SMALL_CHARTS, curve_svg, small_svg
 from astune.viewer.episode_view import Card, Pieces, card, credit_of
 from astune.viewer.receipt_view import receipt_view
+from astune.viewer.run_config import config_of, flat, pieces_of
 from astune.viewer.run_data import (
     Head,
     Share,
@@ -36,22 +34,6 @@ from astune.viewer.run_data import (
 
 TEMPLATES = Path(__file__).parent / "page"
 MOST_DEBUG_EPISODES = 20
-SMALL_CHARTS = (
-    "reward/mean",
-    "loss",
-    "grad_norm",
-    "entropy",
-    "kl/sampler",
-    "clip_fraction",
-    "tokens/sampled",
-    "tokens/trained",
-    "tokens/flattened_per_unique",
-    "turns/mean",
-    "groups/no_signal",
-    "episodes/failed",
-    "time/step",
-    "throughput/tokens_per_second",
-)
 
 
 def write_report(run_dir: Path) -> Path:
@@ -61,10 +43,10 @@ def write_report(run_dir: Path) -> Path:
     """
     run = RunDir(run_dir)
     metrics = read_metrics(run.metrics_path) if run.metrics_path.exists() else []
-    config = _flat(yaml.safe_load(run.config_path.read_text(encoding="utf-8")))
+    config = config_of(run)
     phases = ("debug", "train", *(f"eval/{decoding}" for decoding in decodings(metrics)))
     heads = {phase: read_heads(run_dir, phase) for phase in phases}
-    pieces = _pieces(run, config)
+    pieces = pieces_of(run, config)
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -89,28 +71,9 @@ def write_report(run_dir: Path) -> Path:
     return run.report_path
 
 
-def _pieces(run: RunDir, config: Mapping[str, Any]) -> Pieces | None:
-    """Token texts from the newest checkpoint, or from the model's folder; None if neither is there (any more)."""
-    path = config["astune.model.path"]
-    folders = [run.latest_checkpoint(), tiny_model_dir() if path == "tiny" else Path(path)]
-    for folder in folders:
-        if folder is not None and (folder / "tokenizer.json").is_file():
-            return ChatFormat.load(folder).pieces
-    return None
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested mapping by dotted keys. An empty section stays as it is."""
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        key = f"{prefix}{name}"
-        flat |= _flat(value, f"{key}.") if isinstance(value, Mapping) and value else {key: value}
-    return flat
-
-
 def _changed(config: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Keys that differ from their defaults: key, value, default."""
-    defaults = _flat(Config().model_dump(mode="json"))
+    defaults = flat(Config().model_dump(mode="json"))
     return [(key, value, defaults.get(key)) for key, value in config.items() if value != defaults.get(key)]
 
 

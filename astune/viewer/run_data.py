@@ -40,10 +40,11 @@ class Head:
 
 def read_heads(run: Path, phase: str) -> list[Head]:
     path = episodes_path(run / "episodes", phase)
-    return [_head(line, row) for line, row in enumerate(read_lines(path))] if path.exists() else []
+    return [head_of(line, row) for line, row in enumerate(read_lines(path))] if path.exists() else []
 
 
-def _head(line: int, row: Mapping[str, Any]) -> Head:
+def head_of(line: int, row: Mapping[str, Any]) -> Head:
+    """The head of the episode that a line of an episode file holds."""
     error = row["error"] or {}
     return Head(
         line,

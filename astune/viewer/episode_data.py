@@ -1,0 +1,136 @@
+"""One episode as data for the page of `astune view`: conversation, verdict, turns and timelines, each token id once."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from astune.monitor import EpisodeRecord
+from astune.monitor.jsonl import plain
+from astune.token_ids import WIDTH, TokenIds, shared_bytes
+from astune.types import Episode, Timeline, Turn
+from astune.viewer.episode_view import conversation, receipt_line
+from astune.viewer.step_credit import Credited
+from astune.viewer.token_texts import TokenTexts
+
+LOGPROB_DIGITS = 4
+
+
+def episode_data(
+    record: EpisodeRecord, credited: Credited, texts: TokenTexts | None
+) -> tuple[dict[str, Any], dict[int, str]]:
+    """The episode, and the texts of its token ids (none without a tokenizer)."""
+    episode = record.episode
+    vocabulary: dict[int, str] = {}
+    lanes = _lanes(episode, credited, texts, vocabulary)
+    verdict, output = episode.verdict, episode.output
+    tools, turns = _turns(episode)
+    data = {
+        "bubbles": [_bubble(asdict(bubble)) for bubble in conversation(episode)],
+        "verdict": None if verdict is None else vars(verdict),
+        "given": None if output is None else {"reward": output.reward, "metrics": output.metrics},
+        "metrics": episode.metrics,
+        "metadata": episode.task.metadata,
+        "agent_rewards": episode.agent_rewards,
+        "turn_rewards": {str(turn): reward for turn, reward in episode.turn_rewards.items()},
+        "error": None if episode.error is None else vars(episode.error),
+        "receipt": receipt_line(episode),
+        "outcome": credited.outcome,
+        "left_out": credited.left_out,
+        "tools": tools,
+        "turns": turns,
+        "lanes": lanes,
+    }
+    return plain(data), vocabulary
+
+
+def _bubble(bubble: Mapping[str, Any]) -> dict[str, Any]:
+    """Without its empty fields."""
+    return {key: value for key, value in bubble.items() if value not in ("", (), None)}
+
+
+def _turns(episode: Episode) -> tuple[list[Any], list[dict[str, Any]]]:
+    """The distinct lists of tools that were offered, and the turns, which name theirs by number."""
+    lists: dict[str, int] = {}
+    turns = []
+    for turn in episode.turns:
+        text = json.dumps(plain(turn.tools), ensure_ascii=False)
+        turns.append(_turn(turn, lists.setdefault(text, len(lists))))
+    return [json.loads(text) for text in lists], turns
+
+
+def _turn(turn: Turn, tools: int) -> dict[str, Any]:
+    return {
+        "agent": turn.agent,
+        "prompt": len(turn.prompt_ids),
+        "sampled": len(turn.output_ids),
+        "finish": turn.finish_reason,
+        "version": turn.policy_version,
+        "temperature": turn.temperature,
+        "excluded": turn.excluded,
+        "exact": turn.exact,
+        "tools": tools,
+    }
+
+
+def _lanes(
+    episode: Episode, credited: Credited, texts: TokenTexts | None, vocabulary: dict[int, str]
+) -> list[dict[str, Any]]:
+    """The timelines. Of each only the ids after its longest common start with an earlier one, `from`: [number, tokens];
+    logprobs only where the turn was sampled, not where it is shared."""
+    packed: list[bytes] = []
+    lanes = []
+    for number, line in enumerate(episode.timelines):
+        data = TokenIds.of(line.token_ids).packed()
+        parent, kept = _nearest(packed, data)
+        packed.append(data)
+        ids = list(line.token_ids)
+        known, odd = ({}, []) if texts is None else texts.of(ids)
+        vocabulary.update(known)
+        lanes.append(
+            {
+                "agent": line.agent,
+                "fork": line.fork,
+                "length": len(ids),
+                "from": None if parent is None else [parent, kept],
+                "ids": ids[kept:],
+                "odd": odd,
+                "spans": _spans(line, number, credited),
+            }
+        )
+    return lanes
+
+
+def _nearest(earlier: Sequence[bytes], data: bytes) -> tuple[int | None, int]:
+    """The first earlier row with the longest common start, and the tokens of that; None if no token is shared."""
+    best, parent = 0, None
+    for number, other in enumerate(earlier):
+        if other[: best + WIDTH] == data[: best + WIDTH]:  # or it cannot be longer than the best
+            shared = shared_bytes(other, data)
+            if shared > best:
+                best, parent = shared, number
+    return parent, best // WIDTH
+
+
+def _spans(line: Timeline, number: int, credited: Credited) -> list[dict[str, Any]]:
+    advantages = credited.advantages[number] if credited.advantages is not None else [None] * len(line.spans)
+    weights = credited.weights[number] if credited.weights is not None else [0.0] * len(line.spans)
+    return [
+        {
+            "turn": span.turn,
+            "start": span.start,
+            "stop": span.stop,
+            "shared": span.shared,
+            "advantage": advantage,
+            "weight": weight,
+            "logprobs": None if span.shared else [_rounded(value) for value in span.logprobs],
+        }
+        for span, advantage, weight in zip(line.spans, advantages, weights, strict=True)
+    ]
+
+
+def _rounded(logprob: float) -> float | None:
+    return round(logprob, LOGPROB_DIGITS) if math.isfinite(logprob) else None

@@ -1,0 +1,38 @@
+"""What a run was set to, and the texts of its tokens, as far as its folder still tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from astune.context_tracker.chat_format import ChatFormat
+from astune.monitor import RunDir
+from astune.resources import tiny_model_dir
+from astune.viewer.episode_view import Pieces
+
+
+def config_of(run: RunDir) -> dict[str, Any]:
+    """The run's configuration by dotted keys. It may be that of an older version: a key can be missing."""
+    return flat(yaml.safe_load(run.config_path.read_text(encoding="utf-8")) or {})
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested mapping by dotted keys. An empty section stays as it is."""
+    found: dict[str, Any] = {}
+    for name, value in tree.items():
+        key = f"{prefix}{name}"
+        found |= flat(value, f"{key}.") if isinstance(value, Mapping) and value else {key: value}
+    return found
+
+
+def pieces_of(run: RunDir, config: Mapping[str, Any]) -> Pieces | None:
+    """Token texts from the newest checkpoint, or from the model's folder; None if neither is there (any more)."""
+    path = str(config.get("astune.model.path"))
+    folders = [run.latest_checkpoint(), tiny_model_dir() if path == "tiny" else Path(path)]
+    for folder in folders:
+        if folder is not None and (folder / "tokenizer.json").is_file():
+            return ChatFormat.load(folder).pieces
+    return None

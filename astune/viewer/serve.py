@@ -1,0 +1,69 @@
+"""The page over HTTP on this machine only, written anew whenever the run has grown, so that a run can be watched."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse
+from starlette.routing import Route
+
+from astune.errors import ConfigError
+from astune.monitor import RunDir
+from astune.viewer.view import check_run, write_view
+
+HOST = "127.0.0.1"
+
+
+def view_app(run: Path, folder: Path) -> Starlette:
+    """Answers `/` with the page, kept in `folder`. Other hosts' names are refused, so that no website can read it."""
+    check_run(run)
+    written: list[tuple[tuple[str, int, int], ...]] = []
+
+    def page() -> Path:
+        state = _state(RunDir(run))
+        if written != [state]:
+            write_view(run, folder / "view.html")
+            written[:] = [state]
+        return folder / "view.html"
+
+    async def answer(request: Request) -> FileResponse:
+        path = await run_in_threadpool(page)
+        return FileResponse(path, media_type="text/html; charset=utf-8", headers={"Cache-Control": "no-store"})
+
+    return Starlette(
+        routes=[Route("/", answer)],
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"], www_redirect=False)],
+    )
+
+
+def _state(run: RunDir) -> tuple[tuple[str, int, int], ...]:
+    """Changes when the run writes."""
+    files = [run.metrics_path, *sorted(run.episodes_dir.glob("*.jsonl"))]
+    stats = [(file.name, file.stat()) for file in files if file.exists()]
+    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
+
+
+def serve_view(run: Path, port: int, ready: Callable[[str], None]) -> None:
+    """Serves until Ctrl-C. `port` 0 takes any that is free. `ready` is told the address once connections are taken.
+
+    Raises ConfigError if the port is taken.
+    """
+    with tempfile.TemporaryDirectory(prefix="astune_view_") as folder, socket.socket() as listener:
+        app = view_app(run, Path(folder))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((HOST, port))
+        except OSError as error:
+            raise ConfigError(f"--port {port}: {error.strerror}; another one may be free, --port 0 takes any") from error
+        listener.listen()
+        ready(f"http://{HOST}:{listener.getsockname()[1]}/")
+        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])

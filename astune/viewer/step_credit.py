@@ -1,0 +1,101 @@
+"""What training made of the episodes of one step: advantages and weights, computed as the training loop does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from astune.algorithm import ADVANTAGES, AdvantageFunction, Weighting, to_samples
+from astune.algorithm.credit import credit_group
+from astune.config.schema import AstuneConfig
+from astune.plugins import load_plugin
+from astune.types import Episode, Group
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """How the run credits its episodes. `name` is for people to read."""
+
+    name: str
+    advantage: AdvantageFunction
+    weighting: Weighting
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Estimator:
+        """That of a run's configuration. A plug-in is not loaded, as looking at a run must not run code of it: rewards
+        less the mean of their group stand for its advantages."""
+        chosen = str(config.get("astune.algorithm.advantage", "grpo"))
+        known = chosen if chosen in ADVANTAGES else "dr_grpo"
+        name = known if known == chosen else f"reward less the mean of its group, in place of {chosen}"
+        defaults = AstuneConfig()
+        return cls(
+            name,
+            load_plugin(known, kind="advantage", builtin=ADVANTAGES),
+            Weighting(
+                config.get("astune.algorithm.loss_aggregation", defaults.algorithm.loss_aggregation),
+                config.get("astune.algorithm.credit", defaults.algorithm.credit),
+                config.get("astune.rollout.max_tokens", defaults.rollout.max_tokens),
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class Credited:
+    """What became of one episode. `advantages` and `weights` have one entry per span of each timeline.
+
+    `left_out` says why nothing of it is trained: "unjudged" or "no_signal".
+    """
+
+    outcome: float | None = None
+    advantages: Sequence[Sequence[float]] | None = None
+    weights: Sequence[Sequence[float]] | None = None
+    left_out: str | None = None
+
+
+def credit_step(episodes: Sequence[Episode], estimator: Estimator) -> list[Credited]:
+    """One for each episode of a step, in order. Attempts at the same task are a group."""
+    groups: dict[str, list[Episode]] = {}
+    for episode in episodes:
+        groups.setdefault(episode.task.task_id, []).append(episode)
+    credits = {
+        id(credit.episode): credit
+        for group in _as_groups(groups)
+        for credit in credit_group(group, estimator.advantage)
+        if _is_judged(credit.episode)
+    }
+    samples, _ = to_samples(_as_groups(groups), estimator.advantage, estimator.weighting)
+    weights = {id(sample.timeline): sample.weights for sample in samples}
+    trained = {task for task, group in groups.items() if any(_has_weight(episode, weights) for episode in group)}
+    found = []
+    for episode in episodes:
+        if not _is_judged(episode):
+            found.append(Credited(left_out="unjudged"))
+            continue
+        credit = credits[id(episode)]
+        found.append(
+            Credited(
+                credit.outcome,
+                [credit.span_advantages(line) for line in episode.timelines],
+                [weights.get(id(line), (0.0,) * len(line.spans)) for line in episode.timelines],
+                None if episode.task.task_id in trained else "no_signal",
+            )
+        )
+    return found
+
+
+def _as_groups(groups: Mapping[str, Sequence[Episode]]) -> list[Group]:
+    """Groups of what can be compared: a reward that was no number was written as null and cannot."""
+    return [
+        Group(episodes[0].task, tuple(episode for episode in episodes if episode.verdict is None or _is_judged(episode)))
+        for episodes in groups.values()
+    ]
+
+
+def _is_judged(episode: Episode) -> bool:
+    return episode.reward is not None and math.isfinite(episode.reward)
+
+
+def _has_weight(episode: Episode, weights: Mapping[int, Sequence[float]]) -> bool:
+    return any(id(line) in weights for line in episode.timelines)

@@ -1,0 +1,100 @@
+"""What the page of `astune view` knows before any episode is opened: figures by step, and a line for each episode."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from astune.monitor.jsonl import plain
+from astune.viewer.charts import SMALL_CHARTS
+from astune.viewer.run_index import Entry, RunIndex
+from astune.viewer.words import FORKS, LEFT_OUT
+
+MOST_OF_A_QUERY, MOST_OF_AN_ANSWER = 2000, 400
+"""Characters that the table's search looks through. The whole texts stand in the episode."""
+MOST_LEFT_OUT = 20
+"""Lines that could not be read, told one by one."""
+
+
+def head_data(
+    path: Path,
+    config: Mapping[str, Any],
+    index: RunIndex,
+    blocks: Sequence[int],
+    estimator: str,
+    without_tokenizer: bool,
+) -> dict[str, Any]:
+    """`blocks` has the number of the block of each entry."""
+    files = Counter(line.file for line in index.left_out)
+    return {
+        "title": f"{config.get('astune.project_name', path.absolute().parent.name)} / {path.absolute().name}",
+        "facts": {key: config.get(f"astune.{key}") for key in ("model.path", "backbone")}
+        | {"workflow": config.get("astune.rollout.agentscope_learn_protocol")},
+        "estimator": estimator,
+        "without_tokenizer": without_tokenizer,
+        "forks": FORKS,
+        "reasons": LEFT_OUT,
+        "charts": SMALL_CHARTS,
+        "curves": _curves(index),
+        "lines": {entry.phase: entry.path.name for entry in index.entries},
+        "left_out": [vars(line) for line in index.left_out[:MOST_LEFT_OUT]],
+        "left_out_by_file": dict(files),
+        **_table(index.entries, blocks),
+    }
+
+
+def _curves(index: RunIndex) -> dict[str, list[tuple[int, float, int]]]:
+    """By metric its points: step, value, line of metrics.jsonl."""
+    curves: dict[str, list[tuple[int, float, int]]] = {}
+    for line, row in index.metrics:
+        for key, value in row.items():
+            if key not in ("step", "time") and isinstance(value, (int, float)):
+                curves.setdefault(key, []).append((row["step"], value, line))
+    return curves
+
+
+class _Names:
+    """Distinct values, numbered in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[Any, int] = {}
+
+    def __call__(self, value: Any) -> int:
+        return self.numbers.setdefault(value, len(self.numbers))
+
+
+def _table(entries: Sequence[Entry], blocks: Sequence[int]) -> dict[str, Any]:
+    """`episodes` are columns, so that they pack well; texts that many episodes share stand once."""
+    phases, tasks, ends, agents = _Names(), _Names(), _Names(), _Names()
+    columns = {
+        "phase": [phases(entry.phase) for entry in entries],
+        "line": [entry.head.line for entry in entries],
+        "step": [entry.head.step for entry in entries],
+        "task": [tasks((entry.head.task_id, entry.query, entry.reference)) for entry in entries],
+        "reward": [entry.head.reward for entry in entries],
+        "passed": [entry.head.passed for entry in entries],
+        "end": [ends((entry.head.stop_reason, entry.head.error)) for entry in entries],
+        "turns": [entry.turns for entry in entries],
+        "sampled": [entry.sampled for entry in entries],
+        "agents": [[agents(agent) for agent in entry.agents] for entry in entries],
+        "answer": [_cut(entry.answer, MOST_OF_AN_ANSWER) for entry in entries],
+        "message": [_cut(entry.head.error_message, MOST_OF_AN_ANSWER) for entry in entries],
+        "id": [entry.episode_id for entry in entries],
+        "seconds": [entry.seconds for entry in entries],
+        "block": list(blocks),
+    }
+    table = {
+        "phases": list(phases.numbers),
+        "agents": list(agents.numbers),
+        "tasks": [(task, _cut(query, MOST_OF_A_QUERY), answer) for task, query, answer in tasks.numbers],
+        "ends": [{"stop": stop, "error": error} for stop, error in ends.numbers],
+        "episodes": columns,
+    }
+    checked: dict[str, Any] = plain(table)
+    return checked
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
