@@ -16,10 +16,10 @@ def part_of_astune(file: Path) -> bool:
 
 @functools.cache
 def by_user(file: str) -> bool:
-    """Whether `file`, the name of a code object's file, is neither ASTune's nor the standard library's nor of an
-    installed package."""
+    """Whether `file`, as a code object names it, is neither ASTune's nor the standard library's nor of an installed
+    package, nor in memory only: "<string>" is what packages generate."""
     path = Path(file)
-    if file.startswith("<frozen ") or part_of_astune(path):
+    if file.startswith("<") or part_of_astune(path):
         return False
     installed = {"site-packages", "dist-packages"} & set(path.parts) or path.is_relative_to(Path(os.__file__).parent)
     return not installed or path.is_relative_to(tutorial_dir())

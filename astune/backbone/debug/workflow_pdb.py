@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import pdb
 import sys
+from pathlib import Path
 from types import FrameType, MethodType, TracebackType
 from typing import IO, Any, Literal
 
@@ -45,12 +46,15 @@ class WorkflowPdb(pdb.Pdb):
         """No more stops."""
         self._released = True
         sys.settrace(self._before)
+        for frame in self._chain:
+            frame.f_trace = None
 
     def trace_dispatch(self, frame: FrameType, event: str, arg: Any) -> Any:
+        local = None if self._released else super().trace_dispatch(frame, event, arg)
         if self._released:
             frame.f_trace = None
             return None
-        return super().trace_dispatch(frame, event, arg)
+        return local
 
     def get_stack(self, f: FrameType | None, t: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
         """The user's frames around `f`: those that run, inside of those known to wait for them."""
@@ -62,7 +66,8 @@ class WorkflowPdb(pdb.Pdb):
         return [(frame, frame.f_lineno) for frame in chain], len(chain) - 1
 
     def stop_here(self, frame: FrameType) -> bool:
-        return (super().stop_here(frame) or frame in self._outer) and by_user(frame.f_code.co_filename)
+        wanted = super().stop_here(frame) or frame in self._outer
+        return wanted and by_user(frame.f_code.co_filename) and not _in_model_call(frame)
 
     def user_call(self, frame: FrameType, argument_list: None) -> None:
         pass
@@ -106,6 +111,13 @@ class WorkflowPdb(pdb.Pdb):
         self.clear_all_breaks()
         self.set_continue()
 
+    def lookupmodule(self, filename: str) -> str | None:
+        """The file that `break agent.py:30` means: beside the workflow's own before those of `sys.path`."""
+        name = filename if filename.endswith(".py") else filename + ".py"
+        beside = (Path(frame.f_code.co_filename).parent / name for frame in reversed(self._chain))
+        found = next((file for file in beside if file.is_file()), None)
+        return super().lookupmodule(filename) if found is None else self.canonic(str(found))
+
     def do_run(self, arg: str) -> None:
         """run: not here; the workflow cannot be started again from pdb."""
         self.error("the workflow cannot be started again from here")
@@ -116,7 +128,7 @@ class WorkflowPdb(pdb.Pdb):
         super().default(line)
         if sys.version_info < (3, 13):  # where `f_locals` is a copy, which goes back into the frame by itself only
             assert self.curframe is not None  # while the frame runs under a trace function
-            ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(self.curframe), ctypes.c_int(1))
+            ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(self.curframe), ctypes.c_int(0))
             self.curframe_locals = self.curframe.f_locals
 
     def do_interact(self, arg: str) -> None:
@@ -164,6 +176,11 @@ def _outermost(frame: FrameType) -> FrameType:
     while frame.f_back is not None:
         frame = frame.f_back
     return frame
+
+
+def _in_model_call(frame: FrameType) -> bool:
+    """Whether `frame` answers the workflow, a script of answers for example."""
+    return any(outer.f_globals.get("__name__", "").startswith("astune.context_tracker.") for outer in _of_task(frame))
 
 
 def _of_task(frame: FrameType) -> list[FrameType]:
