@@ -4,6 +4,7 @@ import asyncio
 import bdb
 import importlib.util
 import io
+import signal
 import sys
 from importlib import metadata
 
@@ -377,6 +378,31 @@ async def test_interact_reads_and_writes_where_pdb_does(play, capsys):
 async def test_the_workflow_cannot_be_started_again_from_pdb(play):
     assert await play.debugged(HELPERS, ["4", "8"], ["run", "restart", "jump 1", "c"]) == 13
     assert play.screen.getvalue().count("cannot be started again") == 2
+
+
+async def test_control_c_at_the_prompt_asks_again_and_elsewhere_is_what_it_was(play):
+    class Keyboard(io.StringIO):
+        def readline(self, *args):
+            if self.tell() == 0:
+                self.read(1)
+                signal.raise_signal(signal.SIGINT)
+            return super().readline(*args)
+
+    def handler(number, frame):
+        raise AssertionError("the run was interrupted")
+
+    def stop(number, workflow):
+        if number == 1:
+            debug_workflow(awaited_frames(workflow), stdin=Keyboard("\x03p 'asked again'\nc\n"), stdout=play.screen)
+
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        assert await play(HELPERS, ["4", "8"], stop) == 13
+        assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert "KeyboardInterrupt" in play.screen.getvalue()
+    assert "'asked again'" in play.screen.getvalue()
 
 
 async def test_steps_that_were_not_reached_end_with_the_debugging(play):

@@ -7,7 +7,10 @@ import code
 import contextlib
 import ctypes
 import pdb
+import signal
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, MethodType, TracebackType
 from typing import IO, Any, Literal
@@ -55,6 +58,10 @@ class WorkflowPdb(pdb.Pdb):
             frame.f_trace = None
             return None
         return local
+
+    def interaction(self, frame: FrameType | None, *error: Any) -> None:
+        with _interrupts():
+            super().interaction(frame, *error)
 
     def get_stack(self, f: FrameType | None, t: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
         """The user's frames around `f`: those that run, inside of those known to wait for them."""
@@ -170,6 +177,19 @@ class _Console(code.InteractiveConsole):
 
 def _leave() -> None:
     raise SystemExit
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[None]:
+    """Ctrl-C is for the prompt. From Python 3.11 on the handler of `asyncio.run` would cancel the run instead."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _outermost(frame: FrameType) -> FrameType:
