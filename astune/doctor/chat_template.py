@@ -40,6 +40,7 @@ CALL: Message = {
 }
 RESULT: Message = {"role": "tool", "tool_call_id": "c00000000", "name": "look_up_probe", "content": "tool-probe"}
 ANSWER: Message = {"role": "assistant", "content": "assistant-probe"}
+AFTER_REASONING = "a new user message after reasoning"
 COST = (
     "the answers after it become training rows of their own: all tokens before them are computed again, at every such "
     "place, and a long episode costs several times as much"
@@ -143,15 +144,15 @@ def _reads_back(chat_format: ChatFormat, prompt: str, written: str) -> bool:
 
 def _prefix(chat_format: ChatFormat, patient: Patient, offered: bool | None) -> Iterator[Finding]:
     """Where a conversation that goes on is written anew, as the tracker would label it."""
-    asks_again = _several_user_messages(patient)
+    asks_again = _asks_again(patient)
     situations: dict[str, tuple[Sequence[Message], str | None]] = {"a new user message": ([USER], None)}
     if chat_format.reasoning_openings and _writes_reasoning(chat_format):
-        situations["a new user message after reasoning"] = ([USER], "Hm.")
+        situations[AFTER_REASONING] = ([USER], "Hm.")
     if offered is not False and chat_format.tool_call_format != "none":
         situations["a tool result"] = ([RESULT], None)
     for name, (more, reasoning) in situations.items():
         fork = _fork(chat_format, more, reasoning)
-        if fork is None or (reasoning is not None and asks_again is False):
+        if fork is None or (reasoning is not None and not asks_again):
             continue
         yield warn(
             f"after {name} the template writes what was before differently (fork: {fork}): {COST}",
@@ -161,12 +162,12 @@ def _prefix(chat_format: ChatFormat, patient: Patient, offered: bool | None) -> 
         )
 
 
-def _several_user_messages(patient: Patient) -> bool | None:
-    """Whether a conversation of the dry run had more than one user message; None if there was no dry run."""
+def _asks_again(patient: Patient) -> bool:
+    """Whether a conversation of the dry run had more than one user message, so that dropped reasoning would matter."""
     try:
         turns = patient.dry_run.episode.turns
     except Missing:
-        return None
+        return False
     return any(sum(message.get("role") == "user" for message in turn.messages) > 1 for turn in turns)
 
 

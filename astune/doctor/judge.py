@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from astune.config.schema import TaskJudgeConfig
 from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatRequest, ContextTracker
 from astune.doctor.dry_run import Actors, Blocked, NoPolicy, Script, in_time
@@ -90,24 +91,43 @@ def _network_packages(spec: str) -> set[str]:
 def _try(patient: Patient, judge: Judge, tasks: Sequence[Task]) -> Iterator[Finding]:
     config = patient.config.task_judge
     chosen = tasks[: MOST_BUILT_IN if config.judge_protocol == MATH_JUDGE else MOST_PLUG_IN]
-    best: list[Opinion] = []
-    for wording in wordings(config):
-        opinions = ask(judge, [(task, right_answer(task, wording)) for task in chosen], config.timeout)
-        if not best or _merit(opinions) > _merit(best):
-            best, patient.wording = opinions, wording
-        if all(opinion.right for opinion in best):
-            break
-    task, wording = chosen[0], patient.wording
-    wrong = {"a wrong answer": wrong_answer(task, tasks, wording), **NO_ANSWER, "the question repeated": task.query}
-    asked = ask(judge, [(task, text) for text in wrong.values()], config.timeout)
-    others = dict(zip(wrong, asked, strict=True))
-    findings = [*_on_right(patient, best), *_on_wrong(patient, best[0], others)]
+    best, wording = _best(judge, chosen, config)
+    if best[0].reward > 0:
+        patient.wording = wording
+    findings = [*_on_right(patient, best)]
+    findings += _on_wrong(patient, best, _ask_wrong(judge, chosen, tasks, wording, config.timeout))
     yield from findings
     if not findings:
         yield ok(
             f"{config.judge_protocol}: right on {len(best)} reference answer{'s' * (len(best) > 1)} written as "
             f"{best[0].text!r:.60}; wrong, empty and evasive answers do not pass"
         )
+
+
+def _best(judge: Judge, chosen: Sequence[Task], config: TaskJudgeConfig) -> tuple[list[Opinion], str]:
+    """The opinions of right answers in the words that the judge likes best, and those words."""
+    best: tuple[list[Opinion], str] | None = None
+    for wording in wordings(config):
+        opinions = ask(judge, [(task, right_answer(task, wording)) for task in chosen], config.timeout)
+        if best is None or _merit(opinions) > _merit(best[0]):
+            best = opinions, wording
+        if all(opinion.right for opinion in opinions):
+            break
+    assert best is not None, "there is always a wording to try"
+    return best
+
+
+def _ask_wrong(
+    judge: Judge, chosen: Sequence[Task], tasks: Sequence[Task], wording: str, timeout: float
+) -> Mapping[str, Sequence[Opinion]]:
+    """What the judge says of answers that must not pass, by their kind."""
+    kinds = {
+        "a wrong answer": [(task, wrong_answer(task, tasks, wording)) for task in chosen],
+        **{name: [(chosen[0], text)] for name, text in NO_ANSWER.items()},
+        "the question repeated": [(task, task.query) for task in chosen],
+    }
+    opinions = iter(ask(judge, [answer for answers in kinds.values() for answer in answers], timeout))
+    return {kind: [next(opinions) for _ in answers] for kind, answers in kinds.items()}
 
 
 def _merit(opinions: Sequence[Opinion]) -> tuple[int, float]:
@@ -147,35 +167,47 @@ def _on_right(patient: Patient, opinions: Sequence[Opinion]) -> Iterator[Finding
         )
 
 
-def _on_wrong(patient: Patient, right: Opinion, others: Mapping[str, Opinion]) -> Iterator[Finding]:
-    for name, opinion in others.items():
-        if opinion.error is not None:
-            yield warn(
-                f"the judge fails on {name}: {opinion.said}",
-                where=place_of(opinion.error) or patient.where(KEY),
-                mend="return 0 there: an attempt it fails on is left out, so the agent never learns to avoid it",
-            )
-        elif opinion.right or (right.error is None and opinion.reward >= right.reward and right.reward > 0):
+def _on_wrong(
+    patient: Patient, rights: Sequence[Opinion], wrongs: Mapping[str, Sequence[Opinion]]
+) -> Iterator[Finding]:
+    """One finding for each kind of wrong answer; where the judge fails on every answer, that is said already."""
+    least = min((right.reward for right in rights if right.reward > 0), default=float("inf"))
+    for kind, opinions in wrongs.items():
+        broken = next((opinion for opinion in opinions if opinion.error is not None), None)
+        passed = next((opinion for opinion in opinions if opinion.right or opinion.reward >= least), None)
+        if passed is not None:
             yield fail(
-                f"{name} passes: {opinion.text!r:.80} got {opinion.said}, for task {opinion.task.task_id!r} whose "
-                f"answer is {opinion.task.answer!r:.60}",
+                f"{kind} passes: {passed.text!r:.80} got {passed.said}, for task {passed.task.task_id!r} whose "
+                f"answer is {passed.task.answer!r:.60}",
                 where=patient.where(KEY),
                 mend="make the judge compare with task.answer more strictly: the agent would learn to say just that",
+            )
+        elif broken is not None and all(right.error is None for right in rights):
+            is_ours = patient.config.task_judge.judge_protocol == MATH_JUDGE
+            yield warn(
+                f"the judge fails on {kind}: {broken.said}",
+                where=place_of(broken.error or "") or patient.where(KEY),
+                mend="correct the reference answer of that task, or take it out"
+                if is_ours
+                else "return 0 there: an attempt it fails on is left out, so the agent never learns to avoid it",
             )
 
 
 def ask(judge: Judge, answers: Sequence[tuple[Task, str]], timeout: float) -> list[Opinion]:
     """What a judge says of answers, each the last message of an episode with one model call."""
 
+    chat_format = ChatFormat.load(tiny_model_dir())
+
     async def all_of_them() -> list[Opinion]:
-        return [await _opinion(judge, task, text, timeout) for task, text in answers]
+        return [await _opinion(judge, task, await _episode(task, text, chat_format), timeout) for task, text in answers]
 
     return in_time(all_of_them(), timeout * len(answers) + timeout)
 
 
-async def _opinion(judge: Judge, task: Task, text: str, timeout: float) -> Opinion:
+async def _opinion(judge: Judge, task: Task, episode: Episode, timeout: float) -> Opinion:
+    text = "" if episode.output is None else str(episode.output.answer)
     try:
-        verdict = await asyncio.wait_for(judge.judge(task, await _episode(task, text)), timeout)
+        verdict = await asyncio.wait_for(judge.judge(task, episode), timeout)
     except Exception as error:
         return Opinion(task, text, error=error)
     if not isinstance(verdict, Verdict):
@@ -183,9 +215,8 @@ async def _opinion(judge: Judge, task: Task, text: str, timeout: float) -> Opini
     return Opinion(task, text, verdict)
 
 
-async def _episode(task: Task, text: str) -> Episode:
+async def _episode(task: Task, text: str, chat_format: ChatFormat) -> Episode:
     """A finished episode whose one answer was `text`, in the tokens of the shipped tiny model."""
-    chat_format = ChatFormat.load(tiny_model_dir())
     tracker = ContextTracker(
         NoPolicy(2**20),
         chat_format,

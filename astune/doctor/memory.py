@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -11,11 +12,11 @@ from pathlib import Path
 from astune.backbone.base import covers
 from astune.doctor.context import longest_prompt
 from astune.doctor.findings import Finding, fail, ok, skip, warn
-from astune.doctor.model import in_short
 from astune.doctor.model_size import ModelSize
 from astune.doctor.patient import Missing, Patient
+from astune.doctor.units import in_short
+from astune.doctor.units import size as shown
 
-GIB = 2**30
 CACHE_GROWTH = 256
 """Positions by which the sampler's cache grows beyond what it needs (`astune.backbone.local.kv_cache`)."""
 LOGIT_COPIES = 4
@@ -45,8 +46,8 @@ def check_memory(patient: Patient) -> Iterator[Finding]:
         return
     parts = estimate(patient, memory.is_cuda)
     needed = sum(parts.values())
-    sum_of = " + ".join(f"{name} {_gib(size)}" for name, size in parts.items())
-    said = f"about {_gib(needed)} of {_gib(memory.total)} ({memory.name}): {sum_of}"
+    sum_of = " + ".join(f"{name} {shown(size)}" for name, size in parts.items())
+    said = f"about {shown(needed)} of {shown(memory.total)} ({memory.name}): {sum_of}"
     mend = (
         f"largest: {max(parts, key=lambda name: parts[name])}. Lower astune.trainer.micro_batch_tokens (logits, "
         "activations) or astune.rollout.max_concurrent (cache), set astune.model.gradient_checkpointing, or take a "
@@ -136,13 +137,7 @@ def _gpus() -> list[tuple[str, int]]:
 
 def _ram() -> int:
     """Bytes of memory, or what the container may use of it."""
-    import os
-
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")]
     found = [int(text) for path in limits if path.is_file() and (text := path.read_text().strip()).isdigit()]
     return min([total, *found])
-
-
-def _gib(size: float) -> str:
-    return f"{size / GIB:.1f} GiB" if size >= GIB / 10 else f"{size / 2**20:.0f} MiB"

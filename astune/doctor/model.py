@@ -8,8 +8,10 @@ from pathlib import Path
 from astune.backbone.model_dir import resolve_model_dir
 from astune.context_tracker.chat_format import ChatFormat
 from astune.doctor.findings import Finding, fail, ok, skip
+from astune.doctor.hub import cached_model, is_hub_id, is_reachable
 from astune.doctor.model_size import ModelSize, read_size
 from astune.doctor.patient import Patient
+from astune.doctor.units import in_short
 from astune.errors import ModelError
 
 KEY = "astune.model.path"
@@ -36,8 +38,7 @@ def check_model(patient: Patient) -> Iterator[Finding]:
     except ModelError as error:
         yield fail(str(error), where=patient.where(KEY), mend="fetch the model anew, with all its files")
         return
-    is_hub = not Path(config.path).is_dir() and config.path != "tiny"
-    if size.source == "config.json" and not is_hub:
+    if size.source == "config.json" and not is_hub_id(config.path):
         problems += 1
         yield fail(
             f"{folder} has no weights (*.safetensors)",
@@ -50,36 +51,24 @@ def check_model(patient: Patient) -> Iterator[Finding]:
 
 def _folder(patient: Patient) -> Generator[Finding, None, Path | None]:
     """The folder with at least the small files of the model; None if it cannot be had."""
-    path = patient.config.model.path
-    is_hub = (
-        path != "tiny" and not Path(path).is_dir() and path.count("/") == 1 and not path.startswith((".", "/", "~"))
-    )
+    path, where = patient.config.model.path, patient.where(KEY)
+    if is_hub_id(path) and (patient.offline or not is_reachable()):
+        folder = cached_model(path)
+        if folder is None and patient.offline:
+            yield skip(f"{path} is on the Hugging Face hub and not yet on this machine, and this is --offline")
+        elif folder is None:
+            mend = "connect to the hub once, or copy the model here and name its folder"
+            yield fail(
+                f"{path} is not on this machine, and the Hugging Face hub cannot be reached", where=where, mend=mend
+            )
+        return folder
     try:
-        if is_hub and patient.offline:
-            return _cached(path)
         return resolve_model_dir(path, weights=False)
     except ModelError as error:
         mend = "'tiny', a folder in Hugging Face's format, or a hub id such as Qwen/Qwen3-0.6B"
-        yield fail(str(error).splitlines()[0], where=patient.where(KEY), mend=mend)
-    except FileNotFoundError:
-        yield skip(f"{path} is on the Hugging Face hub and not yet on this machine, and this is --offline")
-    return None
-
-
-def _cached(path: str) -> Path:
-    """What this machine has of a model of the hub. Raises `FileNotFoundError` if that is nothing."""
-    from huggingface_hub import snapshot_download
-
-    return Path(snapshot_download(path, local_files_only=True))
+        yield fail(str(error).splitlines()[0], where=where, mend=mend)
+        return None
 
 
 def _shown(size: ModelSize) -> str:
     return f"{in_short(size.parameters)} parameters (by its {size.source}), {size.layers} layers"
-
-
-def in_short(number: float) -> str:
-    """
-    >>> in_short(900_000), in_short(7_600_000_000)
-    ('0.9M', '7.6B')
-    """
-    return f"{number / 1e9:.1f}B" if number >= 1e9 else f"{number / 1e6:.1f}M"

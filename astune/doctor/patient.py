@@ -28,8 +28,8 @@ class Missing(Exception):
 class Part(Generic[T]):
     """What one check makes and later ones use. Reading it before it is there raises `Missing`."""
 
-    def __init__(self, maker: str) -> None:
-        self._maker = maker
+    def __init__(self, maker: str, what: str) -> None:
+        self._maker, self._what = maker, what
 
     def __set_name__(self, owner: type[Patient], name: str) -> None:
         self._name = f"_{name}"
@@ -42,7 +42,7 @@ class Part(Generic[T]):
         if patient is None:
             return self
         if self._name not in vars(patient):
-            raise Missing(f"needs what the check '{self._maker}' did not get")
+            raise Missing(f"needs {self._what}; see '{self._maker}' above")
         value: T = vars(patient)[self._name]
         return value
 
@@ -61,17 +61,17 @@ class PlacedTask:
 class Patient:
     """`backbones` are the built-in ones by name, as the command line knows them."""
 
-    loaded: Part[LoadedConfig] = Part("config")
-    backbone: Part[Backbone] = Part("config")
-    tasks: Part[Mapping[Split, Sequence[PlacedTask]]] = Part("tasks")
-    model_dir: Part[Path] = Part("model")
-    chat_format: Part[ChatFormat] = Part("model")
-    size: Part[ModelSize] = Part("model")
-    workflow: Part[WorkflowFactory] = Part("workflow")
-    judge: Part[Judge | None] = Part("judge")
-    wording: Part[str] = Part("judge")
+    loaded: Part[LoadedConfig] = Part("config", "a configuration that loads")
+    backbone: Part[Backbone] = Part("config", "the backbone")
+    tasks: Part[Mapping[Split, Sequence[PlacedTask]]] = Part("tasks", "the tasks")
+    model_dir: Part[Path] = Part("model", "the model's folder")
+    chat_format: Part[ChatFormat] = Part("model", "the model's tokenizer and chat template")
+    size: Part[ModelSize] = Part("model", "the size of the model")
+    workflow: Part[WorkflowFactory] = Part("workflow", "a workflow that loads")
+    judge: Part[Judge | None] = Part("judge", "a judge that loads")
+    wording: Part[str] = Part("judge", "a judge that knows a right answer")
     """How an answer is written for the judge: a text with `{}`."""
-    dry_run: Part[DryRun] = Part("dry run")
+    dry_run: Part[DryRun] = Part("dry run", "an episode")
 
     def __init__(
         self,
@@ -95,5 +95,6 @@ class Patient:
         return placed if placed != key else f"{self.conf}: {key} (default)"
 
     def first_task(self) -> Task:
-        """A training task where there are any, else a held-out one."""
-        return next(placed.task for split in self.tasks.values() for placed in split)
+        """A training task where there are any, else a held-out one; with a reference answer if one has it."""
+        tasks = [placed.task for split in self.tasks.values() for placed in split]
+        return next((task for task in tasks if task.answer), tasks[0])

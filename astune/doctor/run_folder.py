@@ -10,9 +10,9 @@ from pathlib import Path
 
 from astune.backbone.base import covers
 from astune.doctor.findings import Finding, fail, ok, warn
-from astune.doctor.memory import GIB
 from astune.doctor.patient import Missing, Patient
 from astune.doctor.training import total_steps
+from astune.doctor.units import size
 from astune.errors import ConfigError
 from astune.monitor.episodes import EpisodeRecord, episode_to_row
 from astune.monitor.run_dir import RunDir
@@ -70,9 +70,9 @@ def _room(patient: Patient, folder: Path) -> Iterator[Finding]:
     episodes = _episodes(patient)
     needed = checkpoints + episodes
     said = (
-        f"about {needed / GIB:.1f} GiB are needed (checkpoints {kept} x {BYTES_PER_PARAMETER} bytes x "
+        f"about {size(needed)} are needed (checkpoints {kept} x {BYTES_PER_PARAMETER} bytes x "
         f"{patient.size.parameters:,} parameters, one more than are kept while it is written; episodes up to "
-        f"{episodes / GIB:.1f} GiB), {free / GIB:.1f} GiB are free in {folder}"
+        f"{size(episodes)}), {size(free)} are free in {folder}"
     )
     mend = "free some, name another disk with astune.runs_dir, or lower astune.trainer.keep_checkpoints"
     if checkpoints > free:
@@ -90,10 +90,10 @@ def _episodes(patient: Patient) -> float:
         episode = patient.dry_run.episode
     except Missing:
         return 0.0
-    size = len(json.dumps(episode_to_row(EpisodeRecord(0, "train", episode))))
-    size += BYTES_PER_TOKEN * max(len(episode.turns), 1) * config.rollout.max_tokens // 2
+    each = len(json.dumps(episode_to_row(EpisodeRecord(0, "train", episode))))
+    each += BYTES_PER_TOKEN * max(len(episode.turns), 1) * config.rollout.max_tokens // 2
     trained = total_steps(patient) * config.trainer.tasks_per_step * config.rollout.num_repeat
     every = config.evaluation.every
     times = config.evaluation.before + config.evaluation.after + (total_steps(patient) // every if every else 0)
     evaluated = times * len(config.evaluation.decoding) * len(patient.tasks["validation"])
-    return float(size * (trained + evaluated))
+    return float(each * (trained + evaluated))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from astune.config.schema import FieldsConfig
 from astune.doctor.findings import Finding, fail, ok, skip, warn
+from astune.doctor.hub import has_data_set, is_hub_id, is_reachable
 from astune.doctor.packages import how_to_install
 from astune.doctor.patient import Patient, PlacedTask, Split
 from astune.errors import AstuneError, MissingDependency, TaskError
@@ -24,9 +25,17 @@ SPLITS: tuple[Split, ...] = ("training", "validation")
 
 def check_tasks(patient: Patient) -> Iterator[Finding]:
     reader = patient.config.task_reader
-    if reader.type == "huggingface" and patient.offline and not Path(reader.huggingface.dataset_path or "").exists():
-        yield skip(f"the data set {reader.huggingface.dataset_path} is on the Hugging Face hub, and this is --offline")
-        return
+    data_set = reader.huggingface.dataset_path or ""
+    if reader.type == "huggingface" and is_hub_id(data_set) and (patient.offline or not is_reachable()):
+        said = f"the data set {data_set} is on the Hugging Face hub, "
+        if patient.offline:
+            yield skip(f"{said}and this is --offline")
+            return
+        if not has_data_set(data_set):
+            mend = "connect to the hub once, or name a local copy: a folder of parquet or JSON Lines files"
+            where = patient.where("astune.task_reader.huggingface.dataset_path")
+            yield fail(f"{said}which cannot be reached, and not on this machine", where=where, mend=mend)
+            return
     tasks: dict[Split, Sequence[PlacedTask]] = {}
     for split in SPLITS:
         tasks[split] = yield from _read(patient, split)
@@ -142,7 +151,7 @@ def _repeated(split: Split, placed: Sequence[PlacedTask]) -> Iterator[Finding]:
     ]
     if again:
         yield warn(
-            f"{len(again)} of {len(placed)} {split} tasks repeat the question of another, the first that of {again[0][1]}",
+            f"{len(again)} of {len(placed)} {split} tasks repeat another's question, the first that of {again[0][1]}",
             where=again[0][0],
             mend="take the repeated lines out: they count double",
         )

@@ -19,6 +19,9 @@ BY_FORMAT: Mapping[str, str] = {
 }
 """How an answer is written for each `astune.task_judge.answer_format`, as a pattern of `str.format`."""
 
+OTHERS = ("Answer: {}", '{{"answer": "{}"}}')
+"""Further forms that judges of users ask for."""
+
 NO_ANSWER: Mapping[str, str] = {"an empty answer": "", '"I don\'t know"': "I don't know."}
 
 
@@ -26,7 +29,7 @@ def wordings(config: TaskJudgeConfig) -> list[str]:
     """Patterns to try: the one of the format, or for a judge of the user's own all there are."""
     if config.judge_protocol == MATH_JUDGE:
         return [BY_FORMAT[config.answer_format]]
-    return list(dict.fromkeys(["{}", *reversed(list(BY_FORMAT.values()))]))
+    return list(dict.fromkeys(["{}", *reversed(list(BY_FORMAT.values())), *OTHERS]))
 
 
 def right_answer(task: Task, wording: str) -> str:

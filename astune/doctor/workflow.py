@@ -14,11 +14,12 @@ from astune.doctor.errors import code_of, named, place_of
 from astune.doctor.findings import Finding, fail, ok, warn
 from astune.doctor.packages import how_to_install, imported_by, source_of, version_of
 from astune.doctor.patient import Missing, Patient
-from astune.doctor.wordings import right_answer, wordings
+from astune.doctor.wordings import right_answer, wordings, wrong_answer
 from astune.errors import PluginError
 from astune.plugins import load_plugin
 from astune.resources import tiny_model_dir
 from astune.rollout.setup import RolloutSetup
+from astune.task_judge import Judge
 from astune.types import Episode, StopReason, Task, Verdict
 from astune.workflow.workflow_base import as_workflow
 
@@ -71,10 +72,6 @@ def dry_setup(patient: Patient) -> RolloutSetup:
         chat_format = patient.chat_format
     except Missing:
         chat_format = ChatFormat.load(tiny_model_dir(), tool_call_format="hermes")
-    try:
-        judge = patient.judge
-    except Missing:
-        judge = AnyVerdict()
     clients = {
         name: ChatClient(name, model.model_copy(update={"api_key_env": None}))
         for name, model in config.rollout.auxiliary_models.items()
@@ -83,13 +80,21 @@ def dry_setup(patient: Patient) -> RolloutSetup:
         policy=NoPolicy(config.model.max_model_len or chat_format.context_length or 2**20),
         chat_format=chat_format,
         workflow_factory=patient.workflow,
-        judge=judge,
+        judge=_judge(patient),
         max_turns=config.rollout.max_turns,
         episode_timeout=SECONDS,
         judge_timeout=SECONDS,
         max_episode_tokens=config.rollout.max_episode_tokens,
         clients=clients,
     )
+
+
+def _judge(patient: Patient) -> Judge | None:
+    """The judge, if it was tried and knows a right answer: one that does not is told of once."""
+    try:
+        return patient.judge if patient.judge is None or patient.wording else AnyVerdict()
+    except Missing:
+        return AnyVerdict()
 
 
 def check_dry_run(patient: Patient) -> Iterator[Finding]:
@@ -144,6 +149,7 @@ def _problems(patient: Patient, played: DryRun) -> Iterator[Finding]:
         return
     yield from _untrained(episode, where)
     yield from _permissions(patient, played)
+    yield from _own_reward(patient, played, where)
     answer = None if episode.output is None else episode.output.answer
     calls = f"{len(episode.turns)} model call{'s' * (len(episode.turns) > 1)}"
     if episode.turns[-1].finish_reason == "length":
@@ -173,10 +179,34 @@ def _problems(patient: Patient, played: DryRun) -> Iterator[Finding]:
         yield ok(f"one episode with a scripted model: {calls}{tools}; returned {answer!r:.60}")
 
 
+def _own_reward(patient: Patient, played: DryRun, where: str) -> Iterator[Finding]:
+    """A reward that the workflow gives must depend on the answer."""
+    verdict, task = played.episode.verdict, played.episode.task
+    if verdict is None or verdict.judged_by != "workflow":
+        return
+    if patient.config.task_judge.judge_protocol is not None:
+        yield warn(
+            "the workflow returns the reward itself, so the judge is never asked",
+            where=patient.where("astune.task_judge.judge_protocol"),
+            mend="take the judge out of the configuration, or reward=... out of the workflow's output",
+        )
+    others = [placed.task for split in patient.tasks.values() for placed in split]
+    text = wrong_answer(task, others, "{}")
+    sampling = sampling_for(patient.config, "sampled")
+    wrong = play(task, dry_setup(patient), Script(text), sampling, seconds=SECONDS).episode
+    if task.answer is not None and wrong.reward is not None and wrong.reward >= verdict.reward:
+        yield fail(
+            f"the workflow rewards a wrong answer ({text!r:.40}: {wrong.reward:g}) as well as the right one "
+            f"({played.script.text!r:.40}: {verdict.reward:g})",
+            where=where,
+            mend="let reward=... compare the answer with the task's: without a difference nothing is learned",
+        )
+
+
 def _passed(patient: Patient, episode: Episode) -> bool:
     """Whether a right answer was taken for one, as far as the judge can be asked."""
     verdict = episode.verdict
-    if verdict is None or verdict.judged_by == "doctor":
+    if verdict is None or verdict.judged_by in ("doctor", "workflow"):
         return True
     if verdict.passed is not None:
         return verdict.passed

@@ -1,0 +1,42 @@
+"""What of the Hugging Face hub is within reach: told in seconds, where the hub's own clients retry."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import httpx
+
+SECONDS = 5.0
+
+
+def is_hub_id(path: str) -> bool:
+    """Whether `path` is meant for the hub: `owner/name`, and no such folder."""
+    return path.count("/") == 1 and not path.startswith((".", "/", "~")) and not Path(path).exists()
+
+
+def is_reachable() -> bool:
+    address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    try:
+        httpx.head(address, timeout=SECONDS)
+    except httpx.HTTPError:
+        return False
+    return True
+
+
+def has_data_set(path: str) -> bool:
+    """Whether the data set `owner/name` was read on this machine before."""
+    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    cache = Path(os.environ.get("HF_DATASETS_CACHE", home / "datasets")).expanduser()
+    return (cache / path.replace("/", "___")).is_dir()
+
+
+def cached_model(path: str) -> Path | None:
+    """The folder of what this machine has of the model `owner/name`; None if that is nothing."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(path, local_files_only=True))
+    except LocalEntryNotFoundError:
+        return None

@@ -1,0 +1,39 @@
+"""A folder in which all is well, and what the doctor finds in it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astune.doctor import Finding, Patient, examine
+
+sys.path.insert(0, str(Path(__file__).parent))  # for clinic.py and chat_api.py
+from clinic import AGENT, BACKBONES, Clinic, lines, rows, write_config
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with everything a run needs, and the working directory."""
+    (tmp_path / "agent.py").write_text(AGENT)
+    (tmp_path / "train.jsonl").write_text(lines(rows(0, 12)))
+    (tmp_path / "heldout.jsonl").write_text(lines(rows(100, 6)))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def clinic(folder: Path) -> Clinic:
+    """What the doctor finds with some settings and files changed: `agent_py="..."` writes agent.py."""
+
+    def see(changes: Mapping[str, Any] | None = None, offline: bool = False, **files: str) -> list[Finding]:
+        for name, text in files.items():
+            stem, _, suffix = name.rpartition("_")
+            (folder / f"{stem}.{suffix}").write_text(text)
+        write_config(folder, changes or {})
+        return examine(Patient(Path("x.yaml"), backbones=BACKBONES, offline=offline))
+
+    return see

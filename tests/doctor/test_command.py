@@ -1,0 +1,197 @@
+"""`astune doctor`: the table, the JSON, the exit codes, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clinic import AGENT, BACKBONES, Clinic, lines, problems, rows, the_problem, write_config
+from rich.console import Console
+
+from astune.cli.doctor import doctor
+from astune.doctor import Finding, Patient, examine, packages, show, to_json
+from astune.doctor.training import LOCAL_LOSSES
+
+GOLDEN = Path(__file__).with_name("golden.json")
+TUTORIAL = Path(__file__).parents[2] / "tutorial"
+BROKEN = {"trainer": {"tasks_per_step": 16}, "task_reader": {"max_validation_tasks": 3}}
+
+
+def run(folder: Path, *, changes: dict[str, Any] | None = None, as_json: bool = False) -> int:
+    write_config(folder, changes or {})
+    return doctor(Path("x.yaml"), [], None, as_json, offline=True)
+
+
+def test_the_exit_code_says_whether_something_would_fail(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(folder) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "0 would fail, 0 warnings, 1 not looked at"
+    assert run(folder, changes={"trainer": {"warmup_steps": 10}}) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "0 would fail, 1 warning, 1 not looked at"
+    assert run(folder, changes=BROKEN) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "1 would fail, 0 warnings, 1 not looked at"
+
+
+def test_a_file_that_is_not_there_is_a_finding_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor(Path("y.yaml"), [], None, False, offline=True) == 1
+    assert "no such file" in capsys.readouterr().out
+
+
+def test_the_json_is_stable(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "agent.py").write_text(AGENT + "\nprint('loading the agent')\n")
+    assert run(folder, changes=BROKEN, as_json=True) == 1
+    shown = capsys.readouterr()
+    assert "loading the agent" in shown.err
+    found = json.loads(shown.out)
+    golden = json.loads(GOLDEN.read_text())
+    assert {key: found[key] for key in found if key != "findings"} == {k: golden[k] for k in golden if k != "findings"}
+    assert all(list(finding) == ["check", "level", "what", "where", "mend"] for finding in found["findings"])
+    assert [{name: f[name] for name in f if name != "what"} for f in found["findings"]] == golden["findings"]
+
+
+def test_one_finding_is_shown_whole_where_nobody_looks_at_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    long = "long " * 60
+    show([Finding("warn", long, "x.yaml:3", "shorten it", "tasks")], Console(width=40))
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == f"WARN  tasks       {long}"
+    assert printed[1:] == [f"{'':18}at    x.yaml:3", f"{'':18}mend  shorten it", "0 would fail, 1 warning"]
+
+
+def test_a_terminal_gets_a_table_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    findings = [Finding("fail", "what " * 30, "x.yaml:3", "mend it", "tasks"), Finding("ok", "fine", check="tasks")]
+    show(findings, Console(width=60, force_terminal=True, color_system=None))
+    printed = capsys.readouterr().out.splitlines()
+    assert max(map(len, printed)) <= 60
+    assert printed[0].startswith("FAIL  tasks  what what") and printed[-1] == "1 would fail, 0 warnings"
+    assert any(line.strip() == "mend  mend it" for line in printed)
+
+
+def test_a_problem_without_a_mend_cannot_be_told() -> None:
+    with pytest.raises(ValueError, match="how to mend it"):
+        Finding("fail", "it is broken")
+
+
+def test_the_json_has_every_field_of_every_finding() -> None:
+    told = json.loads(to_json([Finding("skip", "äh", check="judge")], "x.yaml"))
+    assert told == {
+        "conf": "x.yaml",
+        "fail": 0,
+        "warn": 0,
+        "ok": 0,
+        "skip": 1,
+        "findings": [{"check": "judge", "level": "skip", "what": "äh", "where": "", "mend": ""}],
+    }
+
+
+def test_nothing_is_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_config(folder, {})
+    before = sorted(folder.iterdir())
+    assert run(folder) == 0
+    after = [path for path in sorted(folder.iterdir()) if path.name != "__pycache__"]
+    assert after == before
+
+
+def test_a_run_of_the_name_is_kept_and_can_be_gone_on_with(clinic: Clinic, folder: Path) -> None:
+    checkpoint = folder / "runs" / "astune" / "x" / "checkpoints" / "step_000005"
+    checkpoint.mkdir(parents=True)
+    (kept,) = [f for f in clinic() if f.check == "run folder" and "gets a number" in f.what]
+    assert kept.level == "ok"
+    assert "no complete checkpoint" in the_problem(clinic({"resume": True})).what
+    (checkpoint / "COMPLETE").touch()
+    findings = clinic({"resume": True})
+    assert problems(findings) == []
+    assert any("goes on from runs/astune/x/checkpoints/step_000005" in f.what for f in findings)
+
+
+@pytest.mark.parametrize("conf", ["math_agent/demo.yaml", "any_agent/any_agent.yaml", "math_agent/gsm8k.yaml"])
+def test_the_tutorials_are_well(conf: str) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    pytest.importorskip("agentscope")
+    pytest.importorskip("datasets")
+    overrides = []
+    if "math_agent" in conf and metadata.version("agentscope").startswith("1."):
+        overrides = [
+            f"astune.rollout.agentscope_learn_protocol={TUTORIAL}/math_agent/workflow_agentscope1.py:MathAgent"
+        ]
+    findings = examine(Patient(TUTORIAL / conf, overrides, offline=True, backbones=BACKBONES))
+    assert problems(findings) == []
+    skipped = {finding.check for finding in findings if finding.level == "skip"}
+    assert skipped == ({"tasks", "judge", "dry run", "context"} if "gsm8k" in conf else set())
+
+
+def test_an_agent_of_agentscope_that_would_ask_for_permission(clinic: Clinic) -> None:
+    if not (packages.version_of("agentscope") or "").startswith("2."):
+        pytest.skip("AgentScope 2.x asks")
+    source = (TUTORIAL / "math_agent" / "workflow.py").read_text()
+    source = source.replace(
+        "            **training_defaults(),  # tools run without asking, no clock in the prompt\n", ""
+    )
+    source = source.replace("from astune.workflow.agentscope import training_defaults\n", "")
+    source = source.replace(
+        "from calculator import calculator\n", "def calculator(expression: str) -> str:\n    return '1'\n"
+    )
+    found = problems(clinic({"rollout": {"agentscope_learn_protocol": "agent2.py:MathAgent"}}, agent2_py=source))[0]
+    assert (found.check, found.level) == ("dry run", "warn")
+    assert "asks for a permission" in found.what and "training_defaults()" in found.mend
+
+
+def test_packages_that_are_missing_or_old(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"torch": "2.13.0+cpu", "transformers": "4.57.1", "safetensors": None, "numpy": "2.4.6"}
+    monkeypatch.setattr(packages, "version_of", versions.get)
+    pytest.importorskip("torch")
+    old, missing = problems(clinic({"backbone": "local"}))
+    assert "transformers 4.57.1 is too old: 5.23 is the oldest that works" in old.what
+    assert "safetensors is not installed" in missing.what
+    assert old.mend == missing.mend == 'pip install "astune[local]"'
+
+
+def test_a_workflow_for_agentscope_where_there_is_none(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "version_of", lambda name: None)
+    found = problems(clinic(agent_py="async def agent(task, model):\n    import agentscope\n"))[0]
+    assert found.check == "packages" and "agentscope, which is not installed" in found.what
+    assert "astune[agentscope2]" in found.mend and found.where == "agent.py"
+
+
+def test_the_versions_are_those_of_the_project() -> None:
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    (listed,) = re.findall(r"^local = \[(.*)\]$", text, re.MULTILINE)
+    least = dict(re.findall(r'"(\w+)>=([\d.]+)', listed))
+    assert least == packages.LOCAL
+    (python,) = re.findall(r'^requires-python = ">=(\d+\.\d+),<(\d+\.\d+)"', text, re.MULTILINE)
+    assert tuple(tuple(map(int, version.split("."))) for version in python) == packages.PYTHON
+
+
+def test_the_losses_are_those_of_the_local_backbone() -> None:
+    pytest.importorskip("torch")
+    from astune.backbone.local.loss import LOSSES
+
+    assert set(LOSSES) == set(LOCAL_LOSSES)
+
+
+def test_a_loss_that_the_local_backbone_does_not_have(clinic: Clinic) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    found = the_problem(clinic({"backbone": "local", "algorithm": {"loss": "ppo_clp"}}))
+    assert (found.check, found.level) == ("training", "fail")
+    assert "Did you mean 'ppo_clip'?" in found.what and "reinforce" in found.mend
+
+
+def test_several_bad_settings_are_all_told(clinic: Clinic) -> None:
+    found = problems(clinic({"rollout": {"num_repeats": 2}, "trainer": {"total_steps": "x"}, "sed": 1}))
+    assert [f.where.rpartition(".")[2] for f in found] == ["num_repeats", "total_steps", "sed"]
+
+
+def test_few_words_are_enough_for_a_fault_in_the_data_and_one_in_the_code(clinic: Clinic) -> None:
+    """Faults in different places are all found in one go."""
+    found = problems(
+        clinic(
+            {"trainer": {"learning_rate": 1.0}},
+            train_jsonl=lines(rows(0, 12)) + "{\n",
+            agent_py=AGENT.replace("task.query", "task.metadata['prompt']"),
+        )
+    )
+    assert [f.check for f in found] == ["tasks", "dry run", "training"]

@@ -1,0 +1,197 @@
+"""Faults of models: folders, weights, chat templates, memory."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from clinic import TRAINS, Clinic, lines, problems, rows, the_problem
+
+from astune.doctor import memory
+from astune.doctor.memory import Memory
+from astune.doctor.model_size import read_size
+from astune.resources import tiny_model_dir
+
+MODEL = {"model": {"path": "./model"}}
+Change = Callable[[str], str]
+
+TOOL_AGENT = """
+from astune import Task, Tuner, WorkflowOutput
+
+TOOL = {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}
+
+async def agent(task: Task, tuner: Tuner) -> WorkflowOutput:
+    client = tuner.openai_client("solver")
+    messages = [{"role": "user", "content": task.query}]
+    reply = await client.chat.completions.create(model="policy", messages=messages, tools=[TOOL])
+    return WorkflowOutput(answer=reply.choices[0].message.content)
+"""
+CHATTY_AGENT = """
+from astune import Task, Tuner, WorkflowOutput
+
+async def agent(task: Task, tuner: Tuner) -> WorkflowOutput:
+    client = tuner.openai_client("solver")
+    messages = [{"role": "user", "content": task.query}]
+    for _ in range(2):
+        reply = await client.chat.completions.create(model="policy", messages=messages)
+        messages += [reply.choices[0].message.model_dump(), {"role": "user", "content": "Are you sure?"}]
+    return WorkflowOutput(answer=reply.choices[0].message.content)
+"""
+
+
+@pytest.fixture
+def model(folder: Path) -> Path:
+    """A copy of the tiny model, to be broken."""
+    return Path(shutil.copytree(tiny_model_dir(), folder / "model"))
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+def test_a_copy_of_the_model_is_as_good(model: Path, clinic: Clinic) -> None:
+    assert problems(clinic(MODEL)) == []
+
+
+def test_a_folder_without_weights(model: Path, clinic: Clinic) -> None:
+    (model / "model.safetensors").unlink()
+    found = the_problem(clinic(MODEL))
+    assert (found.check, found.level) == ("model", "fail")
+    assert "no weights" in found.what and "astune.model.path" in found.where and "copy them there" in found.mend
+
+
+def test_weights_that_are_cut_off(model: Path, clinic: Clinic) -> None:
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    found = the_problem(clinic(MODEL))
+    assert (found.check, found.level) == ("model", "fail")
+    assert "cut off" in found.what and "fetch the model anew" in found.mend
+
+
+def test_a_part_of_the_weights_that_is_missing(model: Path, clinic: Clinic) -> None:
+    index = {"weight_map": {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert "lacks model-00002-of-00002.safetensors" in the_problem(clinic(MODEL)).what
+
+
+def test_a_base_model_without_a_chat_template(model: Path, clinic: Clinic) -> None:
+    (model / "chat_template.jinja").unlink()
+    found = the_problem(clinic(MODEL))
+    assert (found.check, found.level) == ("model", "fail")
+    assert "no chat template" in found.what and "instruct version" in found.mend
+
+
+def test_a_template_that_drops_the_tools(model: Path, clinic: Clinic) -> None:
+    edit(model / "chat_template.jinja", "{{- tool | tojson }}", "{{- 'a tool' }}")
+    found = the_problem(clinic(MODEL, agent_py=TOOL_AGENT))
+    assert (found.check, found.level) == ("template", "fail")
+    assert "drops the tools" in found.what and "made for tools" in found.mend
+
+
+def test_a_template_that_drops_the_tools_matters_less_to_an_agent_without_tools(model: Path, clinic: Clinic) -> None:
+    edit(model / "chat_template.jinja", "{{- tool | tojson }}", "{{- 'a tool' }}")
+    found = the_problem(clinic(MODEL))
+    assert found.level == "warn" and "the dry run offered no tools" in found.what
+
+
+def test_a_format_of_tool_calls_that_is_not_the_templates(model: Path, clinic: Clinic) -> None:
+    found = the_problem(clinic({"model": {"path": "./model", "tool_call_format": "mistral"}}, agent_py=TOOL_AGENT))
+    assert (found.check, found.level) == ("template", "fail")
+    assert "not read back" in found.what and "'auto'" in found.mend and "tool_call_format" in found.where
+
+
+def test_a_template_without_tool_calls_for_an_agent_with_tools(model: Path, clinic: Clinic) -> None:
+    found = the_problem(clinic({"model": {"path": "./model", "tool_call_format": "none"}}, agent_py=TOOL_AGENT))
+    assert (found.check, found.level) == ("dry run", "fail")
+    assert "offers tools, but how this model writes tool calls" in found.what and "hermes" in found.mend
+
+
+def test_a_template_that_drops_system_messages(model: Path, clinic: Clinic) -> None:
+    edit(
+        model / "chat_template.jinja", "'<|im_start|>system\\n' + text(messages[0].content)", "'<|im_start|>system\\n'"
+    )
+    found = the_problem(clinic(MODEL))
+    assert (found.check, found.level) == ("template", "fail") and "drops system messages" in found.what
+
+
+def test_a_template_that_writes_the_past_anew(model: Path, clinic: Clinic) -> None:
+    template = model / "chat_template.jinja"
+    template.write_text("{{- messages | length }} messages\n" + template.read_text())
+    found = problems(clinic(MODEL))
+    assert {(f.check, f.level) for f in found} == {("template", "warn")}
+    assert "template_not_append_only" in found[0].what and "training rows of their own" in found[0].what
+    assert "only appends" in found[0].mend
+
+
+def test_dropped_reasoning_matters_to_an_agent_with_several_user_messages(clinic: Clinic) -> None:
+    found = the_problem(clinic(agent_py=CHATTY_AGENT))
+    assert (found.check, found.level) == ("template", "warn")
+    assert "reasoning_stripped" in found.what and "enable_thinking: false" in found.mend
+
+
+def test_a_model_that_does_not_say_when_it_ends(model: Path, clinic: Clinic) -> None:
+    edit(model / "chat_template.jinja", "<|im_end|>", "")
+    edit(model / "tokenizer_config.json", '"eos_token": "<|im_end|>"', '"eos_token": null')
+    (model / "generation_config.json").write_text("{}")
+    found = the_problem(clinic(MODEL))
+    assert (found.check, found.level) == ("template", "fail")
+    assert "no token is known that ends an answer" in found.what and "eos_token" in found.mend
+
+
+def test_a_model_too_large_for_the_machine(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "find_memory", lambda device: Memory("a watch", 2**20, False))
+    found = the_problem(clinic({"backbone": "debug"}))
+    assert (found.check, found.level) == ("memory", "fail")
+    assert "of 1 MiB (a watch): weights (0.9M x 4 bytes)" in found.what and "max_concurrent" in found.mend
+
+
+def test_a_gpu_that_is_not_there(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_gpus", list)
+    found = the_problem(clinic({"backbone": "debug", "model": {"device": "cuda:1"}}))
+    assert (found.check, found.level) == ("memory", "fail")
+    assert "nvidia-smi shows no GPU" in found.what and "'auto'" in found.mend
+
+
+def test_training_takes_gradients_and_adam_too(clinic: Clinic) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    (trained,) = [f for f in clinic({"backbone": "local"}) if f.check == "memory"]
+    assert trained.level == "ok" and all(part in trained.what for part in ("gradient", "Adam", "logits", "cache"))
+    (looked_at,) = [f for f in clinic({"backbone": "debug"}) if f.check == "memory"]
+    assert "Adam" not in looked_at.what
+
+
+def test_parameters_are_those_in_the_headers_and_nearly_those_of_the_config(tmp_path: Path) -> None:
+    counted = read_size(tiny_model_dir())
+    assert (counted.parameters, counted.source) == (918912, "safetensors headers")
+    shutil.copy(tiny_model_dir() / "config.json", tmp_path)
+    estimated = read_size(tmp_path)
+    assert estimated.source == "config.json"
+    assert abs(estimated.parameters - counted.parameters) < 0.01 * counted.parameters
+
+
+def test_a_disk_that_is_too_full_for_checkpoints(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage("/")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage._replace(free=2**20))
+    found = the_problem(clinic())
+    assert (found.check, found.level) == ("run folder", "fail")
+    assert "3 x 12 bytes x 918,912 parameters" in found.what and "keep_checkpoints" in found.mend
+
+
+def test_prompts_are_counted_with_system_prompt_and_tools(clinic: Clinic) -> None:
+    long = lines([*rows(0, 11), {"query": "why " * 40, "answer": "1"}])
+    (plain,) = [f for f in clinic(train_jsonl=long) if f.check == "context"]
+    other = {"rollout": {"agentscope_learn_protocol": "tools.py:agent"}}
+    (tools,) = [f for f in clinic(other, tools_py=TOOL_AGENT) if f.check == "context"]
+    lengths = [int(f.what.split(" tokens")[0].split()[-1]) for f in (plain, tools)]
+    assert lengths[1] > lengths[0] + 40 and "all 18 tasks" in plain.what
+
+
+def test_a_backbone_without_known_memory_is_not_judged(clinic: Clinic) -> None:
+    (found,) = [f for f in clinic({"backbone": TRAINS}) if f.check == "memory"]
+    assert found.level == "skip"

@@ -1,0 +1,372 @@
+"""One fault in a configuration that has no other: the doctor names it, its place, and how to mend it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from clinic import AGENT, Clinic, lines, problems, rows, the_problem
+
+from astune.doctor import dry_run, workflow
+
+WORKFLOW = {"rollout": {"agentscope_learn_protocol": "agent.py:agent"}}
+OWN_JUDGE = {"task_judge": {"judge_protocol": "judge.py:judge"}}
+CALL = 'await tuner.openai_client("solver").chat.completions.create(model="policy", messages=messages)'
+
+
+class Fault(NamedTuple):
+    """What is changed, and words of the one finding that comes of it."""
+
+    changes: dict[str, Any]
+    files: dict[str, str]
+    check: str
+    level: str
+    what: str
+    where: str
+    mend: str
+
+
+def agent(body: str, before: str = "") -> dict[str, str]:
+    """An agent with another body, given `messages`."""
+    text = f"""
+from astune import Task, Tuner, Workflow, WorkflowOutput
+{before}
+async def agent(task: Task, tuner: Tuner) -> WorkflowOutput:
+    messages = [{{"role": "user", "content": task.query}}]
+    {body}
+"""
+    return {"agent_py": text}
+
+
+def judge(body: str) -> dict[str, str]:
+    return {"judge_py": f"def judge(task, episode):\n    {body}\n"}
+
+
+def without(key: str) -> str:
+    return lines([{name: value for name, value in row.items() if name != key} for row in rows(0, 12)])
+
+
+def with_line(line: str) -> str:
+    return lines(rows(0, 12)) + line + "\n"
+
+
+TRAIN = "astune.task_reader.jsonl.training.file_path"
+PROTOCOL = "astune.rollout.agentscope_learn_protocol"
+JUDGE = "astune.task_judge.judge_protocol"
+
+FAULTS = {
+    "an unknown key": Fault(
+        {"rollout": {"num_repeats": 4}}, {}, "config", "fail", "unknown key",
+        "x.yaml:14: astune.rollout.num_repeats", "write astune.rollout.num_repeat",
+    ),
+    "a value of the wrong type": Fault(
+        {"trainer": {"total_steps": "many"}}, {}, "config", "fail", "got 'many'",
+        "astune.trainer.total_steps", "give it a whole number",
+    ),
+    "one attempt at each task": Fault(
+        {"rollout": {"num_repeat": 1}}, {}, "config", "fail", "nothing to be compared with",
+        "astune.rollout.num_repeat", "set it to 2 or more",
+    ),
+    "temperature 0 in training": Fault(
+        {"rollout": {"temperature": 0.0}}, {}, "config", "fail", "all attempts at a task equal",
+        "astune.rollout.temperature", "set it to more than 0",
+    ),
+    "answers as long as the context": Fault(
+        {"model": {"max_model_len": 32}}, {}, "config", "fail", "leave no room",
+        "astune.rollout.max_tokens", "lower it",
+    ),
+    "an evaluation without held-out tasks": Fault(
+        {"task_reader": {"jsonl": {"validation": {"file_path": None}}}, "evaluation": {"every": 5}}, {},
+        "config", "fail", "needs held-out tasks", "astune.evaluation.every", "set it",
+    ),
+    "a key that the backbone does not know": Fault(
+        {"backbone": str(Path(__file__).with_name("backbones.py")) + ":NoWarmup", "trainer": {"warmup_steps": 2}}, {},
+        "config", "fail", "does not support it", "x.yaml:21: astune.trainer.warmup_steps", "choose another backbone",
+    ),
+    "no such backbone": Fault(
+        {"backbone": "lokal"}, {}, "config", "fail", "Did you mean 'local'?", "x.yaml:3: astune.backbone",
+        "debug, local",
+    ),
+    "a mistyped data file": Fault(
+        {"task_reader": {"jsonl": {"training": {"file_path": "trian.jsonl"}}}}, {}, "tasks", "fail",
+        "Did you mean 'train.jsonl'?", f"x.yaml:7: {TRAIN}", "correct the path",
+    ),
+    "a broken line": Fault(
+        {}, {"train_jsonl": with_line('{"query": "What?", "answer": ')}, "tasks", "fail", "broken JSON",
+        "train.jsonl:13", "one whole JSON object",
+    ),
+    "a task without a question": Fault(
+        {}, {"train_jsonl": with_line('{"qestion": "What?", "answer": "1"}')}, "tasks", "fail",
+        "no query: the row has 'qestion'", "train.jsonl:13", "astune.task_reader.fields",
+    ),
+    "an empty question": Fault(
+        {}, {"train_jsonl": with_line('{"query": " ", "answer": "1"}')}, "tasks", "fail", "is empty",
+        "train.jsonl:13", "write the question",
+    ),
+    "an id that is used twice": Fault(
+        {}, {"train_jsonl": with_line('{"task_id": "t3", "query": "What?", "answer": "1"}')}, "tasks", "fail",
+        "'t3' is already used at train.jsonl:4", "train.jsonl:13", "an id of its own",
+    ),
+    "a question that is asked twice": Fault(
+        {}, {"train_jsonl": with_line('{"query": "What  is 3 PLUS 4?", "answer": "7"}')}, "tasks", "warn",
+        "1 of 13 training tasks repeat another's question, the first that of train.jsonl:4", "train.jsonl:13",
+        "take the repeated lines out",
+    ),
+    "held-out tasks that are trained on": Fault(
+        {}, {"heldout_jsonl": lines([*rows(100, 5), *rows(3, 1)])}, "tasks", "warn",
+        "1 of 6 held-out tasks are trained on too, the first as train.jsonl:4", "heldout.jsonl:6",
+        "one of the two files",
+    ),
+    "tasks without answers": Fault(
+        {}, {"train_jsonl": without("answer")}, "tasks", "fail",
+        "12 of 18 tasks have no reference answer, which MathAnswerAsJudge compares with", "train.jsonl:1",
+        "astune.task_reader.fields.answer; the first of these tasks has task_id, query",
+    ),
+    "few tasks": Fault(
+        {}, {"train_jsonl": lines(rows(0, 5))}, "tasks", "warn", "5 training tasks", TRAIN, "collect more",
+    ),
+    "a workflow that does not import": Fault(
+        {}, {"agent_py": AGENT + "\nTOOLS = make_tools()\n"}, "workflow", "fail",
+        "agent.py:10: `TOOLS = make_tools()`: NameError", f"x.yaml:11: {PROTOCOL}", "mend the line that is named",
+    ),
+    "a mistyped workflow": Fault(
+        {"rollout": {"agentscope_learn_protocol": "agent.py:agnet"}}, {}, "workflow", "fail", "Did you mean 'agent'?",
+        PROTOCOL, "a class or function that there is",
+    ),
+    "a workflow that is not async": Fault(
+        {}, {"agent_py": "def agent(task, model):\n    pass\n"}, "workflow", "fail", "is not async", PROTOCOL,
+        "async function of (task, model)",
+    ),
+    "a workflow with a parameter that nothing gives": Fault(
+        {}, {"agent_py": "async def agent(task, modle):\n    pass\n"}, "workflow", "fail", "Did you mean 'model'?",
+        PROTOCOL, "async function of (task, model)",
+    ),
+    "a workflow that cannot be made": Fault(
+        {}, {"agent_py": "from astune import Workflow\nclass agent(Workflow):\n    def __init__(self):\n"
+             "        self.key = {}['KEY']\n    async def execute(self, task, tuner):\n        pass\n"},
+        "workflow", "fail", "KeyError: 'KEY' at `self.key = {}['KEY']`", "agent.py:4", "mend __init__",
+    ),
+    "a workflow that raises": Fault(
+        {}, agent("return task.metadata['solution']"), "dry run", "fail",
+        "KeyError: 'solution' at `return task.metadata['solution']`", "agent.py:6", "--backbone=debug",
+    ),
+    "a workflow that never calls the model": Fault(
+        {}, agent("return WorkflowOutput(answer='The answer is 1.')"), "dry run", "fail", "never called the model",
+        PROTOCOL, "tuner.openai_client",
+    ),
+    "an auxiliary model that is not configured": Fault(
+        {}, agent('return await tuner.openai_client("critic", source="critic").models.list()'), "dry run", "fail",
+        "there is no such auxiliary model", "agent.py:6", "add it under astune.rollout.auxiliary_models",
+    ),
+    "a workflow that returns text": Fault(
+        {}, agent(f"return ({CALL}).choices[0].message.content"), "dry run", "fail",
+        "expected astune.WorkflowOutput", PROTOCOL, "WorkflowOutput(answer=...) at its end",
+    ),
+    "a workflow that returns no answer": Fault(
+        {}, agent(f"{CALL}\n    return WorkflowOutput()"), "dry run", "fail", "returned no answer", PROTOCOL,
+        "text of the agent's last message",
+    ),
+    "a workflow that returns another answer": Fault(
+        {}, agent(f"{CALL}\n    return WorkflowOutput(answer='done')"), "dry run", "fail",
+        "the model said 'The answer is 1.', which is right, and the episode got reward 0", PROTOCOL,
+        "model's own last text",
+    ),
+    "an agent with a temperature of 0": Fault(
+        {}, agent(f"reply = {CALL[:-1]}, temperature=0)\n"
+                  "    return WorkflowOutput(answer=reply.choices[0].message.content)"),
+        "dry run", "fail", "no turn of the workflow would be trained (1 greedy)", PROTOCOL, "take temperature=0 out",
+    ),
+    "an agent that is not trained": Fault(
+        {}, agent('reply = await tuner.openai_client("solver", trainable=False).chat.completions.create('
+                  'model="policy", messages=messages)\n'
+                  "    return WorkflowOutput(answer=reply.choices[0].message.content)"),
+        "dry run", "fail", "(1 frozen)", PROTOCOL, "trainable=False",
+    ),
+    "an agent that does not stop": Fault(
+        {}, agent(f"while True:\n        {CALL}"), "dry run", "warn", "went on calling the model",
+        "astune.rollout.max_turns", "let the agent stop by itself",
+    ),
+    "answers without room": Fault(
+        {"rollout": {"max_tokens": 3}}, {}, "dry run", "fail", "more than 3 tokens", "astune.rollout.max_tokens",
+        "raise it",
+    ),
+    "no judge and no reward": Fault(
+        {"task_judge": {"judge_protocol": None}}, {}, "dry run", "fail", "returned no reward, and there is no judge",
+        PROTOCOL, "mend the judge",
+    ),
+    "a reward that is always the same": Fault(
+        {"task_judge": {"judge_protocol": None}}, agent(f"{CALL}\n    return WorkflowOutput(answer='x', reward=0.5)"),
+        "dry run", "fail", "rewards a wrong answer ('3': 0.5) as well as the right one", PROTOCOL,
+        "let reward=... compare",
+    ),
+    "a judge that does not import": Fault(
+        OWN_JUDGE, {"judge_py": "import no_such_package\n"}, "judge", "fail", "No module named 'no_such_package'",
+        JUDGE,
+        "pip install no_such_package",
+    ),
+    "a judge with other parameters": Fault(
+        OWN_JUDGE, {"judge_py": "def judge(task, answer):\n    return 1.0\n"}, "judge", "fail",
+        "unknown parameter 'answer'", JUDGE, "MathAnswerAsJudge",
+    ),
+    "a judge that raises": Fault(
+        OWN_JUDGE, judge("return task.metadata['solution'] == episode.output.answer"), "judge", "fail",
+        "failed on 3 of 3 right answers; the first is task 't0': KeyError: 'solution'", "judge.py:2",
+        "mend the judge",
+    ),
+    "a judge that never says yes": Fault(
+        OWN_JUDGE, judge("return task.answer is episode"), "judge", "fail", "do not count as right; task 't0'", JUDGE,
+        "the task's own reference answer 1",
+    ),
+    "a judge that fails where there is no answer": Fault(
+        OWN_JUDGE, judge("return episode.output.answer.split()[-1].strip('.') == task.answer"), "judge", "warn",
+        "the judge fails on an empty answer: IndexError", "judge.py:2", "return 0 there",
+    ),
+    "a judge that the question satisfies": Fault(
+        OWN_JUDGE, judge("return 'plus' in episode.output.answer or task.answer == episode.output.answer"), "judge",
+        "fail",
+        "the question repeated passes: 'What is 0 plus 1?' got reward 1", JUDGE,
+        "compare with task.answer more strictly",
+    ),
+    "a reference answer that is no mathematics": Fault(
+        {}, {"train_jsonl": with_line('{"query": "What?", "answer": "\\\\frac{1}{"}')}, "judge", "warn",
+        "cannot be read as mathematics", JUDGE, "correct the reference answer of that task",
+    ),
+    "a model that is not there": Fault(
+        {"model": {"path": "./qwen"}}, {}, "model", "fail", "there is no folder './qwen'", "astune.model.path",
+        "a folder in Hugging Face's format",
+    ),
+    "a conversation too long for the model": Fault(
+        {}, {"heldout_jsonl": lines([*rows(100, 5), {"query": "why " * 3000, "answer": "1"}])}, "context", "fail",
+        "no room for an answer", "heldout.jsonl:6", "take such tasks out",
+    ),
+    "a prompt that cuts the answer": Fault(
+        {"rollout": {"max_tokens": 2000}},
+        {"train_jsonl": with_line('{"query": "' + "why " * 60 + '", "answer": "1"}')},
+        "context", "warn", "its first answer is cut at", "train.jsonl:13", "set max_tokens to",
+    ),
+    "a context longer than the model's": Fault(
+        {"model": {"max_model_len": 4096}}, {}, "context", "fail", "the model was made for 2048",
+        "astune.model.max_model_len", "set it to 2048 or fewer",
+    ),
+    "more tasks in a step than there are": Fault(
+        {"trainer": {"tasks_per_step": 16}}, {}, "training", "fail", "a step takes 16 tasks, and there are 12",
+        "x.yaml:19: astune.trainer.tasks_per_step", "set it to 12 or fewer",
+    ),
+    "a learning rate beyond reason": Fault(
+        {"trainer": {"learning_rate": 1.0}}, {}, "training", "fail", "ruins the model", "astune.trainer.learning_rate",
+        "1e-4 to 1e-3",
+    ),
+    "a long run without checkpoints": Fault(
+        {"trainer": {"total_steps": 1000}}, {}, "training", "warn", "1000 steps without a checkpoint",
+        "astune.trainer.save_every", "set it to 50",
+    ),
+    "a warm-up as long as the run": Fault(
+        {"trainer": {"warmup_steps": 10}}, {}, "training", "warn", "as long as the run", "astune.trainer.warmup_steps",
+        "set it to",
+    ),
+    "an evaluation that cannot be": Fault(
+        {"task_reader": {"jsonl": {"validation": {"file_path": None}}}, "evaluation": {"before": True}}, {}, "training",
+        "warn", "there are no held-out tasks", "astune.evaluation.before", "validation.file_path",
+    ),
+    "no such advantage": Fault(
+        {"algorithm": {"advantage": "grp"}}, {}, "training", "fail", "Did you mean 'grpo'?",
+        "astune.algorithm.advantage",
+        "one of",
+    ),
+    "a run to go on with that is not there": Fault(
+        {"resume": True}, {}, "run folder", "fail", "there is no run", "astune.resume", "Start it without --resume",
+    ),
+    "a file where the runs shall be": Fault(
+        {"runs_dir": "agent.py"}, {}, "run folder", "fail", "agent.py is a file", "x.yaml:2: astune.runs_dir",
+        "another",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_found_named_and_can_be_mended(name: str, clinic: Clinic) -> None:
+    fault = FAULTS[name]
+    found = the_problem(clinic(fault.changes, **fault.files))
+    assert (found.check, found.level) == (fault.check, fault.level)
+    assert fault.what in found.what
+    assert fault.where in found.where
+    assert fault.mend in found.mend
+
+
+def test_a_configuration_without_a_fault_is_left_alone(clinic: Clinic) -> None:
+    findings = clinic()
+    assert problems(findings) == []
+    assert {finding.check for finding in findings if finding.level == "skip"} == {"memory"}  # of an unknown backbone
+
+
+def test_every_bad_line_is_named_up_to_a_few(clinic: Clinic) -> None:
+    found = problems(clinic(train_jsonl=lines(rows(0, 12)) + "{\n" * 7))
+    assert [finding.where for finding in found[:5]] == [f"train.jsonl:{line}" for line in range(13, 18)]
+    assert "2 more lines like these" in found[5].what and len(found) == 6
+
+
+def test_a_workflow_that_blocks_its_event_loop_is_left_behind(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workflow, "SECONDS", 0.05)
+    monkeypatch.setattr(dry_run, "GRACE", 0.1)
+    found = the_problem(clinic(**agent("time.sleep(3)", before="import time")))
+    assert found.check == "dry run" and "blocks the event loop" in found.what and "asyncio.sleep" in found.mend
+
+
+def test_a_workflow_that_waits_for_ever_is_cancelled(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workflow, "SECONDS", 0.05)
+    found = the_problem(clinic(**agent("await asyncio.Event().wait()", before="import asyncio")))
+    assert found.check == "dry run" and "still running" in found.what and "every model answered at once" in found.mend
+
+
+def test_a_judge_that_gives_all_answers_the_same_is_found_for_each_kind_of_wrong_answer(clinic: Clinic) -> None:
+    found = problems(clinic(OWN_JUDGE, **judge("return True")))
+    kinds = ["a wrong answer", "an empty answer", '"I don\'t know"', "the question repeated"]
+    assert [finding.what.partition(" passes")[0] for finding in found] == kinds
+    assert {(finding.check, finding.level) for finding in found} == {("judge", "fail")}
+
+
+def test_a_judge_by_degrees_gets_a_warning_only(clinic: Clinic) -> None:
+    found = the_problem(clinic(OWN_JUDGE, **judge("return 0.8 * (episode.output.answer == task.answer)")))
+    assert (found.check, found.level) == ("judge", "warn") and "less than the 1" in found.what
+
+
+def test_a_tool_call_that_ends_the_episode_is_found(clinic: Clinic) -> None:
+    tool = {
+        "type": "function",
+        "function": {
+            "name": "look_up",
+            "parameters": {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
+        },
+    }
+    body = f"""client = tuner.openai_client("solver")
+    reply = await client.chat.completions.create(model="policy", messages=messages, tools=[{tool}])
+    for call in reply.choices[0].message.tool_calls or []:
+        word = json.loads(call.function.arguments)["word"]
+    return WorkflowOutput(answer=reply.choices[0].message.content)"""
+    found = the_problem(clinic(**agent(body, before="import json")))
+    assert (found.check, found.level) == ("dry run", "warn")
+    assert "a call of 'look_up' without its arguments" in found.what and "KeyError: 'word'" in found.what
+    assert found.where == "agent.py:9" and "as the tool's result" in found.mend
+
+
+def test_a_check_that_crashes_does_not_hide_the_others(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("astune.doctor.context.longest_prompt", lambda patient: 1 / 0)
+    findings = clinic({"trainer": {"learning_rate": 1.0}})
+    crashed, rate = problems(findings)
+    assert crashed.check == "context" and "ZeroDivisionError" in crashed.what and crashed.level == "fail"
+    assert rate.check == "training"
+    assert {"endpoints", "run folder"} <= {finding.check for finding in findings if finding.level == "ok"}
+
+
+def test_a_workflow_file_that_ends_the_program_does_not_end_the_doctor(clinic: Clinic) -> None:
+    findings = clinic(agent_py="import sys\nsys.exit(3)\n")
+    found = the_problem(findings)
+    assert found.check == "workflow" and "SystemExit" in found.what and found.where == "agent.py:2"
+    assert any(finding.check == "run folder" and finding.level == "ok" for finding in findings)
+
+
+def test_checks_that_need_what_failed_say_so(clinic: Clinic) -> None:
+    findings = clinic(agent_py="def agent(): pass")
+    (skipped,) = [f for f in findings if f.level == "skip" and f.check == "dry run"]
+    assert skipped.what == "needs a workflow that loads; see 'workflow' above"
