@@ -205,7 +205,8 @@ async def test_of_two_agents_side_by_side_the_frames_are_those_of_the_one_that_c
         assert [line.split()[2] for line in frames] == ["execute:", f"{agent}:", "ask:"]
 
 
-async def test_where_a_thread_makes_the_call_the_frames_end_at_the_await(play):
+@pytest.mark.parametrize(("agents", "names"), [(2, ["execute:"]), (1, ["execute:", "agent:"])])
+async def test_where_threads_make_the_calls_the_frames_end_where_the_way_is_unknown(play, agents, names):
     source = """
 import asyncio, openai
 
@@ -214,12 +215,14 @@ def ask(url, task):
         messages = [{"role": "user", "content": task.query}]
         return client.chat.completions.create(model="m", messages=messages).choices[0].message.content
 
+async def agent(task, tuner):
+    return await asyncio.to_thread(ask, tuner.base_url(), task)
+
 async def execute(task, tuner):
-    both = await asyncio.gather(*(asyncio.to_thread(ask, tuner.base_url(), task) for _ in range(2)))
-    return both
+    return await asyncio.gather(*(agent(task, tuner) for _ in range(AGENTS)))
 """
-    frames = await play.frames(source, ["4", "4"])
-    assert [line.split()[2] for line in frames] == ["execute:"]
+    frames = await play.frames(source.replace("AGENTS", str(agents)), ["4", "4"])
+    assert [line.split()[2] for line in frames] == names
 
 
 def test_user_code_is_neither_ours_nor_installed_and_tutorials_are_the_users(tmp_path):
@@ -273,15 +276,47 @@ async def test_a_breakpoint_set_at_a_model_call_is_hit_later(play):
     (play.folder / "prices.py").write_text("def price():\n    return 3\n", encoding="utf-8")
     start = f"import asyncio, sys; sys.path.insert(0, {str(play.folder)!r}); import prices; sys.path.pop(0)\n"
     source = HELPERS.replace("import asyncio\n", start).replace("+ bonus", "+ bonus + prices.price()")
-    commands = [f"b agent.py:{TOTAL}", "b prices.py:2", "c", "p second", "!bonus = 5", "c", "up", "c"]
+    commands = [
+        f"b agent.py:{TOTAL}",
+        "b prices.py:2",
+        "c",
+        "p second",
+        "!bonus = 5",
+        "clear 1",
+        "c",
+        "up",
+        "step",
+        "c",
+    ]
     try:
         assert await play.debugged(source, ["4", "8"], commands) == 20
     finally:
         del sys.modules["prices"]
     assert play.outcomes == ["continue"]
-    assert play.stops == [ASK, TOTAL, TOTAL]
+    assert play.stops == [ASK, TOTAL, TOTAL, RETURN]
     assert "prices.py(2)price()" in play.screen.getvalue()
     end_debugging()
+
+
+async def test_a_breakpoint_in_code_that_is_not_the_users_shows_that_frame_too(play):
+    commands = ["b tuner.openai_client", "c", "p source", "up", "q"]
+    assert await play.debugged(HELPERS, ["4", "8"], commands) == 13
+    assert "tuner.py(" in play.screen.getvalue()
+    assert "(pdb) None\n" in play.screen.getvalue()
+    assert play.stops == [ASK, ASK - 1]
+
+
+async def test_continue_to_a_breakpoint_forgets_where_next_was_going(play):
+    assert await play.debugged(HELPERS, ["4", "8"], ["next", f"b {TOTAL}", "c", "q"]) == 13
+    assert play.stops == [ASK, ASK + 1, TOTAL]
+
+
+async def test_pdb_at_a_later_call_takes_the_place_of_steps_that_were_not_reached(play):
+    before = sys.gettrace()
+    assert await play.debugged(HELPERS, ["4", "8"], ["up", "return", "c"], at=(1, 2)) == 13
+    assert play.outcomes == ["stepping", "continue"]
+    assert play.stops == [ASK, FIRST, ASK]
+    assert sys.gettrace() is before
 
 
 async def test_breakpoints_stay_when_pdb_is_opened_at_a_later_call(play):
@@ -353,7 +388,7 @@ async def test_until_goes_to_the_line_asked_for(play):
 
 async def test_step_goes_to_the_next_line_of_the_user_and_into_the_users_functions(play):
     commands = ["step"] * 4 + ["where", "c"]
-    assert await play.debugged(HELPERS, ["4", "8"], commands) == 13
+    assert await play.debugged(HELPERS, lambda prompt: "4", commands) == 9  # which runs inside of the call: no stop
     assert play.stops[:5] == [ASK, ASK + 1, SECOND, ASK - 1, ASK]
     assert play.outcomes == ["stepping"]
 
@@ -446,6 +481,21 @@ async def test_with_a_terminal_pdb_reads_from_it_and_prints_to_it(play, monkeypa
     printed = capsys.readouterr().out
     assert "(pdb) 1\n" in printed
     assert ">>> 7\n" in printed
+    assert play.outcomes == ["continue", "continue"]
+
+
+def test_frames_outside_of_the_event_loop_are_not_the_workflows(play):
+    assert asyncio.run(play.debugged(HELPERS, ["4", "8"], ["up", "next", "where", "c"])) == 13
+    assert play.stops == [ASK, FIRST, SECOND, SECOND]
+    assert "test_workflow_frames.py" not in play.screen.getvalue()
+
+
+async def test_commands_alone_may_come_from_elsewhere(play, capsys):
+    def stop(number, workflow):
+        play.outcomes.append(debug_workflow(awaited_frames(workflow), stdin=io.StringIO("up\np bonus\nc\n")))
+
+    assert await play(HELPERS, ["4", "8"], stop) == 13
+    assert capsys.readouterr().out.count("(pdb) 1\n") == 2
     assert play.outcomes == ["continue", "continue"]
 
 

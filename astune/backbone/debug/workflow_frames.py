@@ -64,7 +64,7 @@ def _link(awaited: object) -> tuple[FrameType | None, object]:
     async generator gives. Up to Python 3.13 these name what they wrap nowhere but to the garbage collector.
     """
     if isinstance(awaited, CoroutineType):
-        return awaited.cr_frame, None if awaited.cr_running else awaited.cr_await
+        return awaited.cr_frame, awaited.cr_await
     if isinstance(awaited, GeneratorType):
         return awaited.gi_frame, awaited.gi_yieldfrom
     if isinstance(awaited, AsyncGeneratorType):
