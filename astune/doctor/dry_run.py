@@ -3,13 +3,15 @@
     played = play(task, setup, Script("The answer is 4."), sampling, seconds=20)
     played.episode.output.answer
 
-Where an agent must call a tool or write JSON (structured output), the text goes into every field that holds text.
+Where an agent must call a tool or write JSON (structured output), the text goes into every field that holds text. An
+agent that asks again after a plain answer gets it through a tool that looks made for that, such as `submit_answer`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +27,8 @@ from astune.rollout.setup import RolloutSetup
 from astune.types import Episode, Generation, Sampling, Task
 
 T = TypeVar("T")
+_ENDS = re.compile(r"structured|finish|final|answer|submit|respon|done", re.IGNORECASE)
+"""Names of tools that hand in an answer."""
 GRACE = 10.0
 """Seconds on top of an episode's own limit; after them its thread is left behind."""
 
@@ -115,6 +119,7 @@ class Actors:
 class _Actor:
     def __init__(self, chat_format: ChatFormat, script: Script, is_policy: bool) -> None:
         self._format, self._script, self._probe = chat_format, script, script.probe_tool
+        self._answered: set[str] = set()
         self.is_policy = is_policy
 
     async def answer(self, call: Call, sampling: Sampling) -> Answer:
@@ -144,9 +149,13 @@ class _Actor:
         if request.force == "tool_call":
             name = request.force_tool or next(iter(tools))
             return _calls(name, filled(tools[name]["function"].get("parameters", {}), text))
+        ending = next((name for name in tools if _ENDS.search(name)), None)
+        if call.agent in self._answered and ending is not None:
+            return _calls(ending, filled(tools[ending]["function"].get("parameters", {}), text))
         if self._probe is not None and self._probe in tools:
             name, self._probe = self._probe, None
             return _calls(name, {})
+        self._answered.add(call.agent)
         return {"role": "assistant", "content": text}, text
 
 

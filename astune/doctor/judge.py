@@ -31,7 +31,7 @@ class Opinion:
     """What a judge says of one answer: a verdict, or the error it raised."""
 
     task: Task
-    text: str
+    text: str | None
     verdict: Verdict | None = None
     error: BaseException | None = None
 
@@ -121,7 +121,7 @@ def _ask_wrong(
     judge: Judge, chosen: Sequence[Task], tasks: Sequence[Task], wording: str, timeout: float
 ) -> Mapping[str, Sequence[Opinion]]:
     """What the judge says of answers that must not pass, by their kind."""
-    kinds = {
+    kinds: dict[str, list[tuple[Task, str | None]]] = {
         "a wrong answer": [(task, wrong_answer(task, tasks, wording)) for task in chosen],
         **{name: [(chosen[0], text)] for name, text in NO_ANSWER.items()},
         "the question repeated": [(task, task.query) for task in chosen],
@@ -193,8 +193,9 @@ def _on_wrong(
             )
 
 
-def ask(judge: Judge, answers: Sequence[tuple[Task, str]], timeout: float) -> list[Opinion]:
-    """What a judge says of answers, each the last message of an episode with one model call."""
+def ask(judge: Judge, answers: Sequence[tuple[Task, str | None]], timeout: float) -> list[Opinion]:
+    """What a judge says of answers, each the last message of an episode with one model call; None is an episode that
+    ran out of turns."""
 
     chat_format = ChatFormat.load(tiny_model_dir())
 
@@ -205,7 +206,7 @@ def ask(judge: Judge, answers: Sequence[tuple[Task, str]], timeout: float) -> li
 
 
 async def _opinion(judge: Judge, task: Task, episode: Episode, timeout: float) -> Opinion:
-    text = "" if episode.output is None else str(episode.output.answer)
+    text = None if episode.output is None else str(episode.output.answer)
     try:
         verdict = await asyncio.wait_for(judge.judge(task, episode), timeout)
     except Exception as error:
@@ -215,17 +216,17 @@ async def _opinion(judge: Judge, task: Task, episode: Episode, timeout: float) -
     return Opinion(task, text, verdict)
 
 
-async def _episode(task: Task, text: str, chat_format: ChatFormat) -> Episode:
-    """A finished episode whose one answer was `text`, in the tokens of the shipped tiny model."""
+async def _episode(task: Task, text: str | None, chat_format: ChatFormat) -> Episode:
+    """An episode whose one answer was `text`, in the tokens of the shipped tiny model."""
     tracker = ContextTracker(
         NoPolicy(2**20),
         chat_format,
         Sampling(2**16),
         max_turns=1,
         seed=0,
-        wrap=Actors(chat_format, Script(text)).source,
+        wrap=Actors(chat_format, Script(text or "")).source,
     )
     await tracker.chat("agent", ChatRequest([{"role": "user", "content": task.query}]))
-    return Episode(
-        "doctor", task, tracker.turns, tracker.timelines(), StopReason.COMPLETED, output=WorkflowOutput(answer=text)
-    )
+    ended = StopReason.MAX_TURNS if text is None else StopReason.COMPLETED
+    output = None if text is None else WorkflowOutput(answer=text)
+    return Episode("doctor", task, tracker.turns, tracker.timelines(), ended, output=output)

@@ -22,7 +22,12 @@ BY_FORMAT: Mapping[str, str] = {
 OTHERS = ("Answer: {}", '{{"answer": "{}"}}')
 """Further forms that judges of users ask for."""
 
-NO_ANSWER: Mapping[str, str] = {"an empty answer": "", '"I don\'t know"': "I don't know."}
+NO_ANSWER: Mapping[str, str | None] = {
+    "an empty answer": "",
+    '"I don\'t know"': "I don't know.",
+    "an attempt that ran out of turns": None,
+}
+"""None is an episode without an output (`episode.output is None`)."""
 
 
 def wordings(config: TaskJudgeConfig) -> list[str]:

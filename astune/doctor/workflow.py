@@ -39,13 +39,13 @@ def check_workflow(patient: Patient) -> Iterator[Finding]:
         yield fail(str(error), where=patient.where(KEY), mend=mend)
         return
     try:
-        made = factory()
+        factory()
     except Exception as error:
         what = f"the workflow cannot be made: {named(error)}{code_of(error)}"
         yield fail(what, where=place_of(error) or patient.where(KEY), mend="mend __init__: it runs once per episode")
         return
     patient.workflow = factory
-    yield ok(f"{spec} loads ({type(made).__name__}, async, takes what it is given)")
+    yield ok(f"{spec} loads; it is async, and its parameters fit")
 
 
 def _how_to_mend(message: str) -> str:
@@ -242,8 +242,8 @@ def _error(patient: Patient, episode: Episode) -> Finding:
         mend = "mend the judge for what the workflow returns, or let the workflow return text"
     elif "asked for permission" in error.message:
         mend = "give the agent **training_defaults() from astune.workflow.agentscope"
-    who = "judging what the workflow returned failed" if error.stage == "judge" else "the workflow failed"
-    return fail(f"{who} though the model was right: {said}{code_of(error.traceback)}", where=place, mend=mend)
+    who = "the judge fails on what the workflow returned" if error.stage == "judge" else "the workflow fails"
+    return fail(f"{who}: {said}{code_of(error.traceback)}", where=place, mend=mend)
 
 
 def _untrained(episode: Episode, where: str) -> Iterator[Finding]:

@@ -40,7 +40,9 @@ async def agent(task: Task, tuner: Tuner) -> WorkflowOutput:
 
 
 def judge(body: str) -> dict[str, str]:
-    return {"judge_py": f"def judge(task, episode):\n    {body}\n"}
+    """A judge of answers; attempts without one get 0."""
+    text = f"def judge(task, episode):\n    if episode.output is None:\n        return 0.0\n    {body}\n"
+    return {"judge_py": text}
 
 
 def without(key: str) -> str:
@@ -211,7 +213,7 @@ FAULTS = {
     ),
     "a judge that raises": Fault(
         OWN_JUDGE, judge("return task.metadata['solution'] == episode.output.answer"), "judge", "fail",
-        "failed on 3 of 3 right answers; the first is task 't0': KeyError: 'solution'", "judge.py:2",
+        "failed on 3 of 3 right answers; the first is task 't0': KeyError: 'solution'", "judge.py:4",
         "mend the judge",
     ),
     "a judge that never says yes": Fault(
@@ -220,7 +222,11 @@ FAULTS = {
     ),
     "a judge that fails where there is no answer": Fault(
         OWN_JUDGE, judge("return episode.output.answer.split()[-1].strip('.') == task.answer"), "judge", "warn",
-        "the judge fails on an empty answer: IndexError", "judge.py:2", "return 0 there",
+        "the judge fails on an empty answer: IndexError", "judge.py:4", "return 0 there",
+    ),
+    "a judge that forgets attempts without an output": Fault(
+        OWN_JUDGE, {"judge_py": "def judge(task, episode):\n    return episode.output.answer == task.answer\n"},
+        "judge", "warn", "fails on an attempt that ran out of turns: AttributeError", "judge.py:2", "return 0 there",
     ),
     "a judge that the question satisfies": Fault(
         OWN_JUDGE, judge("return 'plus' in episode.output.answer or task.answer == episode.output.answer"), "judge",
@@ -370,3 +376,25 @@ def test_checks_that_need_what_failed_say_so(clinic: Clinic) -> None:
     findings = clinic(agent_py="def agent(): pass")
     (skipped,) = [f for f in findings if f.level == "skip" and f.check == "dry run"]
     assert skipped.what == "needs a workflow that loads; see 'workflow' above"
+
+
+def test_an_agent_that_hands_its_answer_in_with_a_tool_comes_to_its_end(clinic: Clinic) -> None:
+    tool = {
+        "type": "function",
+        "function": {
+            "name": "submit_answer",
+            "parameters": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
+        },
+    }
+    body = f"""client = tuner.openai_client("solver")
+    while True:
+        reply = await client.chat.completions.create(model="policy", messages=messages, tools=[{tool}])
+        messages.append(reply.choices[0].message.model_dump(exclude_none=True))
+        for call in reply.choices[0].message.tool_calls or []:
+            arguments = json.loads(call.function.arguments)
+            if "text" in arguments:
+                return WorkflowOutput(answer=arguments["text"])
+            messages.append({{"role": "tool", "tool_call_id": call.id, "content": "text is missing"}})"""
+    findings = clinic(**agent(body, before="import json"))
+    assert problems(findings) == []
+    assert any("2 model calls, tools: submit_answer; returned 'The answer is 1.'" in f.what for f in findings)
