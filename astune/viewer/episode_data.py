@@ -79,13 +79,14 @@ def _turn(turn: Turn, tools: int) -> dict[str, Any]:
 def _lanes(
     episode: Episode, credited: Credited, texts: TokenTexts | None, vocabulary: dict[int, str]
 ) -> list[dict[str, Any]]:
-    """The timelines. Of each only the ids after its longest common start with an earlier one, `from`: [number, tokens];
+    """The timelines. Of each only the ids after the start that it has in common with an earlier one, `from`: [number, tokens];
     logprobs only where the turn was sampled, not where it is shared."""
     packed: list[bytes] = []
     lanes = []
     for number, line in enumerate(episode.timelines):
         data = TokenIds.of(line.token_ids).packed()
-        parent, kept = _nearest(packed, data)
+        own = min((span.start for span in line.spans if not span.shared), default=len(line.token_ids))
+        parent, kept = _nearest(packed, data, own)
         packed.append(data)
         ids = list(line.token_ids)
         known, odd = ({}, []) if texts is None else texts.of(ids)
@@ -104,8 +105,10 @@ def _lanes(
     return lanes
 
 
-def _nearest(earlier: Sequence[bytes], data: bytes) -> tuple[int | None, int]:
-    """The first earlier row with the longest common start, and the tokens of that; None if no token is shared."""
+def _nearest(earlier: Sequence[bytes], data: bytes, most: int) -> tuple[int | None, int]:
+    """The first earlier row with the longest common start of at most `most` tokens, and how many these are; None if no
+    token is shared. A row leaves another one before its own first answer, even if both were answered alike."""
+    data = data[: most * WIDTH]
     best, parent = 0, None
     for number, other in enumerate(earlier):
         if other[: best + WIDTH] == data[: best + WIDTH]:  # or it cannot be longer than the best

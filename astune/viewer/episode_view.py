@@ -58,7 +58,9 @@ def conversation(episode: Episode) -> list[Bubble]:
         if kept < len(before):
             why = FORKS.get(forks.get(number, ""), "The history was rewritten.")
             bubbles.append(
-                Bubble("note", f"{why} {len(before) - kept} of {len(before)} earlier messages are not in it.", turn=number)
+                Bubble(
+                    "note", f"{why} {len(before) - kept} of {len(before)} earlier messages are not in it.", turn=number
+                )
             )
         bubbles += [replace(bubble(message, agent), turn=number) for message in turn.messages[kept:]]
         answer = bubble({"role": "assistant", **turn.response}, agent, _turn_facts(number, turn))

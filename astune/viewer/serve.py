@@ -63,7 +63,9 @@ def serve_view(run: Path, port: int, ready: Callable[[str], None]) -> None:
         try:
             listener.bind((HOST, port))
         except OSError as error:
-            raise ConfigError(f"--port {port}: {error.strerror}; another one may be free, --port 0 takes any") from error
+            raise ConfigError(
+                f"--port {port}: {error.strerror}; another one may be free, --port 0 takes any"
+            ) from error
         listener.listen()
         ready(f"http://{HOST}:{listener.getsockname()[1]}/")
         uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])

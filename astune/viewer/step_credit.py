@@ -88,7 +88,9 @@ def credit_step(episodes: Sequence[Episode], estimator: Estimator) -> list[Credi
 def _as_groups(groups: Mapping[str, Sequence[Episode]]) -> list[Group]:
     """Groups of what can be compared: a reward that was no number was written as null and cannot."""
     return [
-        Group(episodes[0].task, tuple(episode for episode in episodes if episode.verdict is None or _is_judged(episode)))
+        Group(
+            episodes[0].task, tuple(episode for episode in episodes if episode.verdict is None or _is_judged(episode))
+        )
         for episodes in groups.values()
     ]
 

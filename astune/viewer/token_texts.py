@@ -24,29 +24,26 @@ class TokenTexts:
 
     def of(self, ids: Sequence[int]) -> tuple[Mapping[int, str], list[tuple[int, str]]]:
         """Texts of distinct ids within a text, and exceptions as (place, text): the first token, before which some
-        tokenizers write no space, and tokens that hold a part of a character."""
-        if not ids:
-            return {}, []
-        texts = {token: self._inside(token, ids) for token in dict.fromkeys(ids)}
-        odd = [(0, self._pieces(ids[:1])[0])] if BROKEN not in texts[ids[0]] else []
-        odd = [(place, text) for place, text in odd if text != texts[ids[0]]]
+        tokenizers write no space, and tokens that hold a part of a character, with the one after them."""
+        texts = {token: self._inside(token) for token in dict.fromkeys(ids)}
+        odd = dict(zip((0,), self._pieces(ids[:1]), strict=False))
         place = 0
         while place < len(ids):
-            if BROKEN not in texts[ids[place]]:
-                place += 1
-                continue
             start = place
-            while place < len(ids) and BROKEN in texts[ids[place]]:
+            while place < len(ids) and texts[ids[place]] == BROKEN:
                 place += 1
-            before = ids[max(0, start - 1) : start]
-            odd += zip(range(start, place), self._pieces([*before, *ids[start:place]])[len(before) :], strict=True)
-        return texts, odd
+            if place > start:
+                before, stop = max(0, start - 1), min(len(ids), place + 1)
+                odd |= zip(range(start, stop), self._pieces(ids[before:stop])[start - before :], strict=True)
+            place += 1
+        return texts, [(place, text) for place, text in odd.items() if text != texts[ids[place]]]
 
-    def _inside(self, token: int, ids: Sequence[int]) -> str:
-        """The text of the token where it is not the first."""
+    def _inside(self, token: int) -> str:
+        """The text of the token where it is not the first; `BROKEN` for a part of a character."""
         if token not in self._known:
-            if self._anchor is None:
-                whole = [other for other in ids if BROKEN not in self._pieces([other])[0]]
-                self._anchor = whole[0] if whole else token
-            self._known[token] = self._pieces([self._anchor, token])[1]
+            if BROKEN in self._pieces([token])[0]:
+                self._known[token] = BROKEN
+            else:
+                self._anchor = token if self._anchor is None else self._anchor
+                self._known[token] = self._pieces([self._anchor, token])[1]
         return self._known[token]

@@ -19,8 +19,24 @@ from pathlib import Path
 from typing import Any
 
 PROGRAM = shutil.which("chromium")
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage", "--hide-scrollbars"]
-KEYS = {"ArrowDown": 40, "ArrowUp": 38, "ArrowLeft": 37, "ArrowRight": 39, "Enter": 13, "Escape": 27, "Tab": 9, "End": 35}
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+]
+KEYS = {
+    "ArrowDown": 40,
+    "ArrowUp": 38,
+    "ArrowLeft": 37,
+    "ArrowRight": 39,
+    "Enter": 13,
+    "Escape": 27,
+    "Tab": 9,
+    "End": 35,
+}
 
 
 class Chromium:
@@ -100,9 +116,11 @@ class Chromium:
         self._command("Input.insertText", {"text": text})
 
     def point(self, selector: str, *, click: bool = False) -> None:
-        """Moves the pointer to the middle of the first element that the selector finds, and clicks."""
+        """Brings the first element that the selector finds into view, moves the pointer to its middle, and clicks."""
         script = (
-            f"(() => {{ const box = document.querySelector({json.dumps(selector)}).getClientRects()[0];"
+            f"(async () => {{ const found = document.querySelector({json.dumps(selector)});"
+            " found.scrollIntoView({block: 'nearest'}); await new Promise(requestAnimationFrame);"
+            " await new Promise(requestAnimationFrame); const box = found.getClientRects()[0];"
             " return [box.x + box.width / 2, box.y + box.height / 2]; })()"
         )
         x, y = self.eval(script)
@@ -114,7 +132,9 @@ class Chromium:
     def screenshot(self, path: Path) -> None:
         path.write_bytes(base64.b64decode(self._command("Page.captureScreenshot")["data"]))
 
-    def _command(self, method: str, params: dict[str, Any] | None = None, session: str | None = "own") -> dict[str, Any]:
+    def _command(
+        self, method: str, params: dict[str, Any] | None = None, session: str | None = "own"
+    ) -> dict[str, Any]:
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": params or {}}
         if session is not None:

@@ -28,17 +28,18 @@ function $(id) {
 }
 
 const plain = (label) => label.replaceAll("_", " ");
-const count = (number) => number.toLocaleString("en-US");
+const thousands = new Intl.NumberFormat("en-US");
+const count = (number) => thousands.format(number);
 const plural = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
-const signed = (value) => `${value < 0 ? "−" : "+"}${figure(Math.abs(value))}`;
+const signed = (value) => (value === 0 ? "0" : `${value < 0 ? "−" : "+"}${figure(Math.abs(value))}`);
 const isNumber = (value) => typeof value === "number";
 
 /** A number in at most four characters that matter. */
 function figure(value) {
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size >= 10000 || Number.isInteger(value)) return Math.round(value).toLocaleString("en-US").replace("-", "−");
+  if (size >= 10000 || Number.isInteger(value)) return count(Math.round(value)).replace("-", "−");
   return (size < 0.001 ? value.toExponential(1) : String(Number(value.toPrecision(3)))).replace("-", "−");
 }
 

@@ -11,8 +11,9 @@ function placeLanes(lanes, room) {
   const order = [];
   const children = lanes.map(() => []);
   lanes.forEach((lane, i) => lane.from && children[lane.from[0]].push(i));
-  const visit = (i, depth) => { order.push(i); children[i].forEach((child) => visit(child, depth + 1)); };
-  lanes.forEach((lane, i) => lane.from || visit(i, 0));
+  for (const own of children) own.sort((a, b) => lanes[b].from[1] - lanes[a].from[1]); // the last to leave is the nearest: no bends cross
+  const visit = (i) => { order.push(i); children[i].forEach(visit); };
+  lanes.forEach((lane, i) => lane.from || visit(i));
   const places = lanes.map((lane, i) => ({ i, lane, y: FIRST + order.indexOf(i) * LANE, pieces: [], from: lane.from }));
   for (const place of places) {
     const kept = place.from ? place.from[1] : 0;
@@ -26,7 +27,7 @@ function placeLanes(lanes, room) {
     }
     place.end = x;
   }
-  const scale = Math.min(2.4, Math.max(0.42, room / Math.max(1, ...places.map((place) => place.end))));
+  const scale = Math.min(3.2, Math.max(0.42, room / Math.max(1, ...places.map((place) => place.end))));
   for (const place of places) for (const piece of place.pieces) [piece.x, piece.width] = [GUTTER + piece.x * scale, piece.width * scale];
   return places;
 }
@@ -75,7 +76,7 @@ function chooseNode(node) {
 /** The bend from the parent to a lane, and why it left. */
 function branch(places, place) {
   const [parent, at] = place.from;
-  const x = Math.max(GUTTER, placedX(places, parent, at));
+  const x = Math.max(GUTTER, xOf(places, parent, at));
   const y = yOf(places, parent, at);
   const first = place.pieces[0].x;
   const bend = svg("path", { class: "bend", d: `M${x},${y} C${x + 12},${y} ${first - 14},${place.y} ${first},${place.y}` });
@@ -83,10 +84,6 @@ function branch(places, place) {
   const label = why === null ? null : svg("text", { class: "cause", x: first + 2, y: place.y - 11 }, plain(why));
   const told = [why === null ? `begins like row ${parent + 1}` : plain(why), why === null ? "" : head.forks[why] ?? "", `${plural(at, "token")} shared with row ${parent + 1}`].filter(Boolean).join("\n");
   return svg("g", { "data-told": told }, bend, label);
-}
-
-function placedX(places, number, at) {
-  return xOf(places, number, at);
 }
 
 function laneOf(place) {
@@ -115,7 +112,7 @@ function turnOf(piece, y, colour) {
   const why = whyNotTrained(span);
   const told = [`turn ${span.turn + 1}, ${turn.agent}`, `${plural(span.stop - span.start, "token")} sampled, policy version ${turn.version}`,
     why === null ? `advantage ${span.advantage === null ? "none" : signed(span.advantage)}` : `not trained: ${plain(why)}`].join("\n");
-  const wide = piece.width >= 9 * String(span.turn + 1).length + 4;
+  const wide = piece.width >= 7 * String(span.turn + 1).length + 4;
   return svg("g", { class: `turn ${colour}${why === null || why === "held-out" ? "" : " untrained"}`, "data-turn": span.turn, "data-told": told, tabindex: 0, role: "button", "aria-label": told.replaceAll("\n", ", ") },
     svg("rect", { x: piece.x + 1, y: y - 9, width: Math.max(3, piece.width - 2), height: 18, rx: 5 }),
     wide ? svg("text", { x: piece.x + piece.width / 2, y: y + 4, "text-anchor": "middle" }, span.turn + 1) : null);

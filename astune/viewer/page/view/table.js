@@ -17,7 +17,7 @@ const COLUMNS = {
   ended: { title: "ended", value: (row) => row.ended, cell: (row) => el("span", { class: row.end.error ? "bad" : row.end.stop === "completed" ? "dim" : "warn" }, row.ended) },
 };
 
-const table = { items: [], rows: [], selected: 0, view: null, body: null };
+const table = { items: [], rows: [], made: new Map(), selected: 0, view: null, body: null }; // made: by item its row in view
 
 function rewardCell(row) {
   if (row.reward === null) return el("span", { class: "dim" }, "none");
@@ -71,7 +71,10 @@ function renderTable() {
   table.view.setAttribute("aria-rowcount", table.items.length + 1);
   const all = head.rows.length;
   $("count").textContent = table.rows.length === all ? plural(all, "episode") : `${count(table.rows.length)} of ${plural(all, "episode")}`;
+  table.made.clear();
+  table.body.replaceChildren();
   renderRows();
+  choose(table.selected);
 }
 
 /** Attempts at the same task in the same step under a line of their own, in the order of their first. */
@@ -86,21 +89,24 @@ function grouped(rows) {
 
 function renderRows() {
   if (!table.items.length) {
+    table.body.style.height = "auto";
     table.body.replaceChildren(el("p", { class: "empty" }, head.rows.length ? "No episode passes these filters." : "This run has no episodes yet."));
     return;
   }
   const first = Math.max(0, Math.floor(table.view.scrollTop / ROW) - SPARE);
   const last = Math.min(table.items.length, Math.ceil((table.view.scrollTop + table.view.clientHeight) / ROW) + SPARE);
-  const rows = [];
-  for (let i = first; i < last; i++) rows.push(table.items[i].members ? groupRow(i) : episodeRow(i));
-  table.body.replaceChildren(...rows);
-  table.view.setAttribute("aria-activedescendant", `row-${table.selected}`);
+  for (const [i, row] of table.made) if (i < first || i >= last) { row.remove(); table.made.delete(i); }
+  for (let i = first; i < last; i++) {
+    if (table.made.has(i)) continue;
+    table.made.set(i, table.items[i].members ? groupRow(i) : episodeRow(i));
+    table.body.append(table.made.get(i));
+  }
 }
 
 function placed(i, classes, attributes, cells) {
   const row = el("div", {
     id: `row-${i}`, class: `row ${classes}${i === table.selected ? " selected" : ""}`, role: "row", "data-item": i,
-    "aria-rowindex": i + 2, "aria-selected": i === table.selected ? "true" : "false", ...attributes,
+    "aria-rowindex": i + 2, "aria-selected": String(i === table.selected), ...attributes,
   }, ...cells);
   row.style.top = `${i * ROW}px`;
   return row;
@@ -126,12 +132,20 @@ function groupRow(i) {
 
 /** Moves the chosen row and keeps it in view. */
 function select(i) {
-  table.selected = Math.max(0, Math.min(table.items.length - 1, i));
-  const top = table.selected * ROW;
+  const chosen = Math.max(0, Math.min(table.items.length - 1, i));
+  const top = chosen * ROW;
   const room = table.view.clientHeight - table.head.offsetHeight - ROW;
   if (top < table.view.scrollTop) table.view.scrollTop = top;
   else if (top > table.view.scrollTop + room) table.view.scrollTop = top - room;
   renderRows();
+  choose(chosen);
 }
 
-const selectedRow = () => table.items[table.selected];
+function choose(i) {
+  for (const [item, on] of [[table.selected, false], [i, true]]) {
+    table.made.get(item)?.classList.toggle("selected", on);
+    table.made.get(item)?.setAttribute("aria-selected", String(on));
+  }
+  table.selected = i;
+  table.view.setAttribute("aria-activedescendant", `row-${i}`);
+}
