@@ -25,9 +25,9 @@ from astune.types import Episode, Span, StopReason, Task, Timeline, Turn, Verdic
 from astune.viewer.view import write_view
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "viewer"))
-from chromium import Chromium  # type: ignore[import-not-found]  # noqa: E402
+from chromium import Chromium  # type: ignore[import-not-found]
 
-WORDS = "the agent reads a table of prices and asks the calculator for 12 * 7 then writes that café has 84 pens".split()
+SENTENCE = "the agent reads a table of prices and asks the calculator for 12 * 7 then writes that café has 84 pens"
 GROUP, STEP = 8, 128
 FRAMES = 200
 
@@ -98,9 +98,8 @@ def measure(page: Path, floor: Path, episodes: int, long: str, tokens: int) -> N
         short = f"train:{episodes // 2}"
         print(f"short episode opened in {browser.eval(filled(OPEN, ADDRESS=repr('#episode=' + short))):.0f} ms")
         browser.open(page.as_uri())
-        print(
-            f"episode of {tokens:,} tokens opened in {browser.eval(filled(OPEN, ADDRESS=repr('#episode=' + long))):.0f} ms"
-        )
+        opened = browser.eval(filled(OPEN, ADDRESS=repr(f"#episode={long}")))
+        print(f"episode of {tokens:,} tokens opened in {opened:.0f} ms")
         tell("scroll of its tokens", browser.eval(filled(SCROLL, SELECTOR='".stream"', PIXELS=300)))
         tell("scroll of its tokens, pages", browser.eval(filled(SCROLL, SELECTOR='".stream"', PIXELS=-1500)))
         start = time.perf_counter()
@@ -210,8 +209,9 @@ def make_row(
     return Timeline(agent, tuple(ids), tuple(spans))
 
 
-def text_of(rng: random.Random, words: int) -> str:
-    return " ".join(rng.choice(WORDS) + ("\n" if rng.random() < 0.05 else "") for _ in range(words))
+def text_of(rng: random.Random, length: int) -> str:
+    words = SENTENCE.split()
+    return " ".join(rng.choice(words) + ("\n" if rng.random() < 0.05 else "") for _ in range(length))
 
 
 if __name__ == "__main__":

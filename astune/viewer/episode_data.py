@@ -79,7 +79,7 @@ def _turn(turn: Turn, tools: int) -> dict[str, Any]:
 def _lanes(
     episode: Episode, credited: Credited, texts: TokenTexts | None, vocabulary: dict[int, str]
 ) -> list[dict[str, Any]]:
-    """The timelines. Of each only the ids after the start that it has in common with an earlier one, `from`: [number, tokens];
+    """The timelines. Of each only the ids after the start that it shares with an earlier one, `from`: [number, tokens];
     logprobs only where the turn was sampled, not where it is shared."""
     packed: list[bytes] = []
     lanes = []

@@ -196,7 +196,10 @@ def test_recorded_agents_with_forks_keep_shared_tokens_once(tmp_path):
         assert whole_lanes(data) == [list(line.token_ids) for line in episode.timelines]
         assert [turn["agent"] for turn in data["turns"]] == [turn.agent for turn in episode.turns]
         shared += sum(lane["from"][1] for lane in data["lanes"] if lane["from"])
-        assert sum(len(lane["ids"]) for lane in data["lanes"]) <= episode.unique_tokens
+        for lane in data["lanes"]:  # every turn's own tokens are in the lane that sampled them
+            start = lane["from"][1] if lane["from"] else 0
+            assert len(lane["ids"]) == lane["length"] - start
+            assert all(span["start"] >= start for span in lane["spans"] if not span["shared"])
     assert shared > 1000
 
 
