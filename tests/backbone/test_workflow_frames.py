@@ -205,6 +205,26 @@ async def test_of_two_agents_side_by_side_the_frames_are_those_of_the_one_that_c
         assert [line.split()[2] for line in frames] == ["execute:", f"{agent}:", "ask:"]
 
 
+async def test_a_task_whose_end_is_told_to_what_it_waits_for_is_followed_once():
+    class Desk:
+        def __init__(self):
+            self.order = asyncio.get_running_loop().create_future()
+
+        async def work(self):
+            return await self.order
+
+        def closed(self, task):
+            pass
+
+    desk = Desk()
+    task = asyncio.ensure_future(desk.work())
+    task.add_done_callback(desk.closed)
+    await asyncio.sleep(0)
+    assert [frame.f_code.co_name for frame in awaited_frames(task)] == ["work"]
+    desk.order.set_result(None)
+    await task
+
+
 @pytest.mark.parametrize(("agents", "names"), [(2, ["execute:"]), (1, ["execute:", "agent:"])])
 async def test_where_threads_make_the_calls_the_frames_end_where_the_way_is_unknown(play, agents, names):
     source = """
@@ -391,6 +411,17 @@ async def test_step_goes_to_the_next_line_of_the_user_and_into_the_users_functio
     assert await play.debugged(HELPERS, lambda prompt: "4", commands) == 9  # which runs inside of the call: no stop
     assert play.stops[:5] == [ASK, ASK + 1, SECOND, ASK - 1, ASK]
     assert play.outcomes == ["stepping"]
+
+
+async def test_step_out_of_a_function_stops_in_its_caller_where_nothing_was_to_stop_before(play):
+    (play.folder / "fares.py").write_text("def fare():\n    return 3\n", encoding="utf-8")
+    start = f"import asyncio, sys; sys.path.insert(0, {str(play.folder)!r}); import fares; sys.path.pop(0)\n"
+    source = HELPERS.replace("import asyncio\n", start).replace("+ bonus", "+ bonus + fares.fare()")
+    try:
+        assert await play.debugged(source, ["4", "8"], ["b fares.py:2", "c", "clear 1", "step", "q"]) == 16
+    finally:
+        del sys.modules["fares"]
+    assert play.stops == [ASK, RETURN]
 
 
 async def test_an_error_of_the_workflow_stops_where_it_is_stepped_over(play):

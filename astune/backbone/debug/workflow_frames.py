@@ -42,13 +42,15 @@ def awaited_frames(coroutine: Awaitable[object]) -> list[FrameType]:
     return _follow(coroutine, asyncio.current_task())[0]
 
 
-def _follow(awaited: object, running: object) -> tuple[list[FrameType], bool]:
-    """The frames from `awaited` inwards, and whether they lead to `running`."""
+def _follow(awaited: object, running: object, passed: tuple[object, ...] = ()) -> tuple[list[FrameType], bool]:
+    """The frames from `awaited` inwards, and whether they lead to `running`; never through `passed`."""
     frames: list[FrameType] = []
     while awaited is not None and awaited is not running:
+        if awaited in passed:
+            return frames, False
+        passed = (*passed, awaited)
         if isinstance(awaited, asyncio.Future) and not isinstance(awaited, asyncio.Task):
-            tasks = [task for task in asyncio.all_tasks() if _wakes(task, awaited)]
-            ways = [_follow(task, running) for task in tasks]
+            ways = [_follow(task, running, passed) for task in asyncio.all_tasks() if _wakes(task, awaited)]
             chosen = ways if len(ways) == 1 else [way for way in ways if way[1]]
             inner, found = chosen[0] if chosen else ([], False)
             return frames + inner, found
