@@ -33,7 +33,7 @@ def check_context(patient: Patient) -> Iterator[Finding]:
         return
     longest, prompt, looked_at = longest_prompt(patient)
     most = config.rollout.max_tokens
-    said = f"the longest first prompt has {prompt} tokens (task {longest.task.task_id!r}; {looked_at})"
+    said = f"the longest first prompt has {prompt} tokens ({longest.place}; {looked_at})"
     if prompt >= context:
         yield fail(
             f"{said}, the context {context}: no room for an answer",
@@ -50,7 +50,8 @@ def check_context(patient: Patient) -> Iterator[Finding]:
     else:
         turns = 1 + (context - prompt - most) // most
         yield ok(
-            f"{said}; with answers of {most} tokens the context of {context} is full after {turns} or more of them"
+            f"{said}; after it the context of {context} has room for {turns} answers of {most} tokens, what tools say "
+            "not counted"
         )
 
 

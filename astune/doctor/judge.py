@@ -138,8 +138,8 @@ def _on_right(patient: Patient, opinions: Sequence[Opinion]) -> Iterator[Finding
     failed = [opinion for opinion in opinions if opinion.error is not None]
     if failed:
         yield fail(
-            f"the judge failed on {len(failed)} of {len(opinions)} right answers; the first is task "
-            f"{failed[0].task.task_id!r}: {failed[0].said}",
+            f"the judge fails on {len(failed)} of {len(opinions)} right answers, first on that of "
+            f"{patient.place(failed[0].task)}: {failed[0].said}",
             where=place_of(failed[0].error) if failed[0].error and place_of(failed[0].error) else patient.where(KEY),
             mend="mend the judge, or the reference answer of that task: an attempt it fails on gets no reward at all",
         )
@@ -148,7 +148,7 @@ def _on_right(patient: Patient, opinions: Sequence[Opinion]) -> Iterator[Finding
         return
     first, protocol = refused[0], patient.config.task_judge.judge_protocol
     said = (
-        f"{len(refused)} of {len(opinions)} reference answers do not count as right; task {first.task.task_id!r}: "
+        f"{len(refused)} of {len(opinions)} reference answers do not count as right; {patient.place(first.task)}: "
         f"{first.text!r:.80} got {first.said}"
     )
     if protocol == MATH_JUDGE:
@@ -177,7 +177,7 @@ def _on_wrong(
         passed = next((opinion for opinion in opinions if opinion.right or opinion.reward >= least), None)
         if passed is not None:
             yield fail(
-                f"{kind} passes: {passed.text!r:.80} got {passed.said}, for task {passed.task.task_id!r} whose "
+                f"{kind} passes: {passed.text!r:.80} got {passed.said}, for {patient.place(passed.task)}, whose "
                 f"answer is {passed.task.answer!r:.60}",
                 where=patient.where(KEY),
                 mend="make the judge compare with task.answer more strictly: the agent would learn to say just that",
@@ -208,7 +208,7 @@ def ask(judge: Judge, answers: Sequence[tuple[Task, str | None]], timeout: float
 async def _opinion(judge: Judge, task: Task, episode: Episode, timeout: float) -> Opinion:
     text = None if episode.output is None else str(episode.output.answer)
     try:
-        verdict = await asyncio.wait_for(judge.judge(task, episode), timeout)
+        verdict = await asyncio.wait_for(judge.judge(task, episode), timeout + 1)
     except Exception as error:
         return Opinion(task, text, error=error)
     if not isinstance(verdict, Verdict):

@@ -94,6 +94,10 @@ class Patient:
         placed = self.loaded.where(key)
         return placed if placed != key else f"{self.conf}: {key} (default)"
 
+    def place(self, task: Task) -> str:
+        """Where a task was read: `train.jsonl:3`."""
+        return next(one.place for split in self.tasks.values() for one in split if one.task is task)
+
     def first_task(self) -> Task:
         """A training task where there are any, else a held-out one; with a reference answer if one has it."""
         tasks = [placed.task for split in self.tasks.values() for placed in split]

@@ -40,7 +40,7 @@ def check_run_folder(patient: Patient) -> Iterator[Finding]:
     if config.resume:
         yield from _resume(patient, runs)
     yield from _room(patient, existing)
-    name = config.experiment_name or "run"
+    name = (config.experiment_name or "run") + "-debug" * (config.backbone == "debug")
     old = (
         "a run of that name is there and is kept: the new one gets a number"
         if (runs / config.project_name / name).exists() and not config.resume

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from astune.types import Task
 MOST_SHOWN = 5
 """Bad lines of one file that are shown one by one."""
 FEW = 10
+_PLACED = re.compile(r"(?P<place>\d+(:\d+)?): (?P<what>.*)", re.DOTALL)
 SPLITS: tuple[Split, ...] = ("training", "validation")
 
 
@@ -103,8 +105,9 @@ def _read_jsonl(
         return []
     tasks, repeated = _with_unique_ids(rows, fields)
     for problem in [*problems, *repeated][:MOST_SHOWN]:
-        place, _, what = problem.removeprefix(f"{path}:").partition(":")
-        yield fail(what.strip(), where=f"{path}:{place}", mend=_mend(what))
+        found = _PLACED.match(problem, len(f"{path}:"))
+        assert found, "problems of a file begin with its path and the number of the line"
+        yield fail(found["what"], where=f"{path}:{found['place']}", mend=_mend(found["what"]))
     if (more := len(problems) + len(repeated) - MOST_SHOWN) > 0:
         yield fail(f"{more} more lines like these", where=str(path), mend="mend them too: a run stops at the first")
     if not rows and not problems:

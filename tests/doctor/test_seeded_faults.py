@@ -96,7 +96,7 @@ FAULTS = {
     ),
     "a broken line": Fault(
         {}, {"train_jsonl": with_line('{"query": "What?", "answer": ')}, "tasks", "fail", "broken JSON",
-        "train.jsonl:13", "one whole JSON object",
+        "train.jsonl:13:30", "one whole JSON object",
     ),
     "a task without a question": Fault(
         {}, {"train_jsonl": with_line('{"qestion": "What?", "answer": "1"}')}, "tasks", "fail",
@@ -213,11 +213,12 @@ FAULTS = {
     ),
     "a judge that raises": Fault(
         OWN_JUDGE, judge("return task.metadata['solution'] == episode.output.answer"), "judge", "fail",
-        "failed on 3 of 3 right answers; the first is task 't0': KeyError: 'solution'", "judge.py:4",
+        "fails on 3 of 3 right answers, first on that of train.jsonl:1: KeyError: 'solution'", "judge.py:4",
         "mend the judge",
     ),
     "a judge that never says yes": Fault(
-        OWN_JUDGE, judge("return task.answer is episode"), "judge", "fail", "do not count as right; task 't0'", JUDGE,
+        OWN_JUDGE, judge("return task.answer is episode"), "judge", "fail",
+        "do not count as right; train.jsonl:1: '1' got reward 0", JUDGE,
         "the task's own reference answer 1",
     ),
     "a judge that fails where there is no answer": Fault(
@@ -308,7 +309,7 @@ def test_a_configuration_without_a_fault_is_left_alone(clinic: Clinic) -> None:
 
 def test_every_bad_line_is_named_up_to_a_few(clinic: Clinic) -> None:
     found = problems(clinic(train_jsonl=lines(rows(0, 12)) + "{\n" * 7))
-    assert [finding.where for finding in found[:5]] == [f"train.jsonl:{line}" for line in range(13, 18)]
+    assert [finding.where for finding in found[:5]] == [f"train.jsonl:{line}:2" for line in range(13, 18)]
     assert "2 more lines like these" in found[5].what and len(found) == 6
 
 
