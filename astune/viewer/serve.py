@@ -5,7 +5,9 @@ from __future__ import annotations
 import socket
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 
 import uvicorn
 from starlette.applications import Starlette
@@ -27,12 +29,14 @@ def view_app(run: Path, folder: Path) -> Starlette:
     """Answers `/` with the page, kept in `folder`. Other hosts' names are refused, so that no website can read it."""
     check_run(run)
     written: list[tuple[tuple[str, int, int], ...]] = []
+    lock = Lock()
 
     def page() -> Path:
-        state = _state(RunDir(run))
-        if written != [state]:
-            write_view(run, folder / "view.html")
-            written[:] = [state]
+        with lock:
+            state = _state(RunDir(run))
+            if written != [state]:
+                write_view(run, folder / "view.html")
+                written[:] = [state]
         return folder / "view.html"
 
     async def answer(request: Request) -> FileResponse:
@@ -68,4 +72,5 @@ def serve_view(run: Path, port: int, ready: Callable[[str], None]) -> None:
             ) from error
         listener.listen()
         ready(f"http://{HOST}:{listener.getsockname()[1]}/")
-        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
+        with suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
+            uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])

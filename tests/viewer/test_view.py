@@ -6,6 +6,9 @@ import gzip
 import json
 import re
 import shutil
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +25,7 @@ from astune.context_tracker.chat_format import ChatFormat
 from astune.errors import ConfigError
 from astune.monitor import EpisodeLog, EpisodeRecord, MetricsLog, RunDir, read_episodes
 from astune.resources import tiny_model_dir
+from astune.testing import write_test_model_dir
 from astune.types import Episode, EpisodeError, Group, Span, StopReason, Task, Timeline, Turn, Verdict
 from astune.viewer import view as view_module
 from astune.viewer.episode_data import episode_data
@@ -52,7 +56,7 @@ def empty_run(folder, **keys):
 
 def golden_run(folder):
     """The recorded episodes of AgentScope agents as a run."""
-    run = empty_run(folder)
+    run = empty_run(folder, model={"path": str(write_test_model_dir(folder / "model"))})
     run.episodes_dir.mkdir()
     rows = [json.dumps(json.loads(path.read_text("utf-8"))) for path in sorted(GOLDEN.glob("*/*.json"))]
     (run.episodes_dir / "train.jsonl").write_text("\n".join(rows) + "\n", "utf-8")
@@ -335,6 +339,22 @@ def test_a_served_page_grows_with_its_run_and_is_for_this_machine_only(tmp_path)
         head = parts_of(get(app).text)
     assert len(head["episodes"]["line"]) == 2 and head["curves"] == {"reward/mean": [[1, 0.5, 1]]}
     assert get(app, host="evil.example").status_code == 400
+
+
+def test_the_server_says_where_it_is_and_ends_with_ctrl_c(tmp_path):
+    run = empty_run(tmp_path)
+    code = "import sys; from pathlib import Path; from astune.cli.view import view\n"
+    code += "sys.exit(view(Path(sys.argv[1]), None, True, int(sys.argv[2]), False))"
+    command = [sys.executable, "-c", code, str(run.path)]
+    server = subprocess.Popen([*command, "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    address = server.stdout.readline().split()[1]
+    assert address.startswith("http://127.0.0.1:")
+    assert parts_of(httpx.get(address).text)["episodes"]["line"] == []
+    taken = subprocess.run([*command, address.rpartition(":")[2].strip("/")], capture_output=True, text=True)
+    assert "another one may be free, --port 0 takes any" in taken.stderr
+    server.send_signal(signal.SIGINT)
+    _, complaints = server.communicate(timeout=20)
+    assert server.returncode == 0 and complaints == ""
 
 
 def parts_of(text):

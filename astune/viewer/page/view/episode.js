@@ -15,7 +15,7 @@ async function renderEpisode() {
   const episode = await readEpisode(row);
   if (state.episode !== row.key) return; // another one was chosen meanwhile
   Object.assign(shown, { episode, lane: 0 });
-  $("episode").replaceChildren(episodeHead(row), ...[task(row), verdict(row), error()].filter(Boolean), ...forestAndColumns());
+  $("episode").replaceChildren(episodeHead(row), ...[error(), task(row), verdict(row), training(row)].filter(Boolean), ...forestAndColumns());
   show("episode");
   scrollTo(0, 0);
   renderChat();
@@ -92,7 +92,6 @@ function verdict(row) {
   const { verdict: judged, given } = episode;
   const own = Object.entries(episode.agent_rewards).map(([agent, reward]) => [agent, signed(reward)]);
   const turns = Object.entries(episode.turn_rewards).map(([turn, reward]) => `turn ${Number(turn) + 1}: ${signed(reward)}`);
-  const numbers = (values) => Object.entries(values).map(([name, value]) => `${plain(name)} ${isNumber(value) ? figure(value) : value}`).join(" · ");
   const entries = judged === null ? [["verdict", "none: nobody judged it"]] : [
     ["reason", judged.reason || el("span", { class: "dim" }, "the judge gave none")],
     ["judge", judged.judged_by || "unnamed"],
@@ -101,11 +100,22 @@ function verdict(row) {
   return card("Verdict", pairs([...entries,
     own.length > 0 && ["agents' own", own.map((pair) => pair.join(" ")).join(" · ")],
     turns.length > 0 && ["turn rewards", turns.join(" · ")],
-    episode.outcome !== null && ["advantage", `${signed(episode.outcome)} (${head.estimator})`],
-    episode.left_out && ["not trained", `${plain(episode.left_out)}. ${reasonText(episode.left_out)}`],
-    ["ended", row.ended], ["tokens", episode.receipt],
-    Object.keys(episode.metrics).length > 0 && ["metrics", el("details", {}, el("summary", {}, `${Object.keys(episode.metrics).length} of the episode`), numbers(episode.metrics))],
     given && Object.keys(given.metrics).length > 0 && ["workflow's metrics", numbers(given.metrics)],
+  ]));
+}
+
+const numbers = (values) => Object.entries(values).map(([name, value]) => `${plain(name)} ${isNumber(value) ? figure(value) : value}`).join(" · ");
+
+/** What the step made of it, and what became of its tokens. */
+function training(row) {
+  const { outcome, left_out: why, receipt, metrics } = shown.episode;
+  const [sampled, ...rest] = receipt.split(" · ");
+  return card("Training", pairs([
+    outcome !== null && ["advantage", el("span", {}, el("b", {}, signed(outcome)), ` (${head.estimator})`)],
+    row.phase.startsWith("eval/") ? ["not trained", WHY["held-out"]] : why && ["not trained", `${plain(why)}. ${reasonText(why)}`],
+    ["tokens", [sampled.replace(" tokens", ""), ...rest.slice(0, -1)].join(" · ")], ["rows", rest.at(-1)],
+    ["ended", row.ended],
+    Object.keys(metrics).length > 0 && ["metrics", numbers(metrics)],
   ]));
 }
 
@@ -122,7 +132,7 @@ function forestAndColumns() {
   if (!lanes.length) return [el("div", { class: "columns" }, chat)];
   const forks = lanes.filter((lane) => lane.fork !== null).length;
   const told = lanes.length === 1 ? "one training row: every call went on from the one before" : `${lanes.length} training rows, ${plural(forks, "fork")}`;
-  const forest = card("Timelines", el("p", { class: "dim hint" }, `${told}. Blocks are turns, lines what the model read; widths grow with the root of the tokens.`), el("div", { id: "forest", tabindex: -1 }));
+  const forest = card("Timelines", el("p", { class: "dim hint" }, `${told}. Blocks are turns, lines are context; wider means more tokens, hollow means not trained.`), el("div", { id: "forest", tabindex: -1 }));
   const choice = el("select", { id: "lane", "aria-label": "Training row", on: { change: (event) => showLane(Number(event.target.value)) } },
     ...lanes.map((lane, i) => el("option", { value: i }, `row ${i + 1} · ${lane.agent} · ${plural(lane.length, "token")}`)));
   const modes = el("div", { class: "modes", role: "group", "aria-label": "Colour of the tokens" }, ...Object.entries(MODES).map(([mode, title], i) =>

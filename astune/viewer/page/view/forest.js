@@ -81,7 +81,7 @@ function branch(places, place) {
   const first = place.pieces[0].x;
   const bend = svg("path", { class: "bend", d: `M${x},${y} C${x + 12},${y} ${first - 14},${place.y} ${first},${place.y}` });
   const why = place.lane.fork;
-  const label = why === null ? null : svg("text", { class: "cause", x: first + 2, y: place.y - 11 }, plain(why));
+  const label = why === null ? null : svg("text", { class: "cause", x: first + 2, y: place.y - 13 }, plain(why));
   const told = [why === null ? `begins like row ${parent + 1}` : plain(why), why === null ? "" : head.forks[why] ?? "", `${plural(at, "token")} shared with row ${parent + 1}`].filter(Boolean).join("\n");
   return svg("g", { "data-told": told }, bend, label);
 }

@@ -57,6 +57,7 @@ function listen() {
 async function start() {
   buildTheme();
   buildHelp();
+  if (typeof DecompressionStream === "undefined") return notice("This browser is too old to unpack the page: it knows no DecompressionStream.");
   head = await readHead();
   const rewards = head.rows.map((row) => row.reward).filter((reward) => reward !== null);
   head.rewards = rewards.reduce(([low, high], reward) => [Math.min(low, reward), Math.max(high, reward)], [0, 0]);
