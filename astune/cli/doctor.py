@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from rich.console import Console
-
 from astune.cli.run import BACKBONES
-from astune.doctor import Patient, count, examine, show, to_json
 
 
 def doctor(conf: Path, overrides: Sequence[str], backbone: str | None, as_json: bool, offline: bool) -> int:
     """Prints what would break a run; 1 if something would. What the user's own code prints goes to standard error."""
+    from rich.console import Console
+
+    from astune.doctor import Patient, count, examine, show, to_json
+
     with redirect_stdout(sys.stderr):
         findings = examine(Patient(conf, overrides, backbone=backbone, offline=offline, backbones=BACKBONES))
     if as_json:

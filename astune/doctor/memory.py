@@ -19,6 +19,8 @@ from astune.doctor.units import size as shown
 
 CACHE_GROWTH = 256
 """Positions by which the sampler's cache grows beyond what it needs (`astune.backbone.local.kv_cache`)."""
+LIBRARIES = 400 * 2**20
+"""What Python and torch take before there is a model."""
 LOGIT_COPIES = 4
 """Logits in float32, their log-softmax, and the gradients of both."""
 
@@ -87,13 +89,13 @@ def estimate(patient: Patient, is_cuda: bool) -> Mapping[str, float]:
         )
         kept = _activations(size, config.model.gradient_checkpointing)
         parts[f"activations ({tokens:,} tokens x {kept * number:,} bytes)"] = float(tokens * kept * number)
-    return parts
+    return {**parts, "Python and torch": float(LIBRARIES)}
 
 
 def _activations(size: ModelSize, checkpointing: bool) -> int:
-    """Numbers kept per token for the backward pass: with checkpointing the input of each layer, else about twelve
-    vectors of the hidden size and four of the feed-forward's (Korthikanti et al., arXiv 2205.05198)."""
-    return size.layers * (size.hidden if checkpointing else 12 * size.hidden + 4 * size.intermediate)
+    """Numbers kept per token for the backward pass: with checkpointing the input of each layer, else as much as twenty
+    vectors of the hidden size and five of the feed-forward's, as measured on the tiny model (75 KiB per token)."""
+    return size.layers * (size.hidden if checkpointing else 20 * size.hidden + 5 * size.intermediate)
 
 
 def _positions(patient: Patient) -> int:
