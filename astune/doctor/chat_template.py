@@ -48,7 +48,7 @@ COST = (
 
 
 def check_template(patient: Patient) -> Iterator[Finding]:
-    chat_format, where = patient.chat_format, patient.where(KEY)
+    where, chat_format = patient.where(KEY), patient.chat_format
     problems = [*_roles(chat_format, where), *_stop(chat_format, where)]
     offered = _offered(patient)
     problems += _tools(chat_format, offered, patient)

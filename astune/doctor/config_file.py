@@ -16,13 +16,14 @@ from astune.plugins import load_plugin
 _PROBLEM = re.compile(r"(?P<where>(?:.*?: )?astune[\w.]*): (?P<what>.*)", re.DOTALL)
 _MENDS = (
     (r"Did you mean '(.+?)'\?", "write {}"),
+    (r"no such file|is a folder|is empty", "name a YAML file behind --conf"),
+    (r"expected key=value", "write it as in astune.trainer.total_steps=10"),
     (r"; (?:expected|name) (.+?)(?:$| \()", "set it to {}"),
     (r"unknown key|has dots", "take the line out; `astune config defaults` lists every key and what it means"),
     (r"expected (.+), got", "give it {}"),
     (r"there are only (\d+)", "set it to {} or fewer"),
     (r"not set|neither", "set it; `astune config defaults` says what it means"),
     (r"does not support it", "take the key out, or choose another backbone with --backbone"),
-    (r"no such file", "correct the path behind --conf"),
     (r"leave no room", "lower it, or raise astune.model.max_model_len"),
     (r"stands twice", "keep one of the two lines"),
     (r"not valid YAML", "correct the line: indentation by spaces, a space after each colon"),

@@ -19,6 +19,12 @@ from astune.doctor.units import size as shown
 
 CACHE_GROWTH = 256
 """Positions by which the sampler's cache grows beyond what it needs (`astune.backbone.local.kv_cache`)."""
+MENDS = {
+    "cache": "lower astune.rollout.max_concurrent, or astune.model.max_model_len",
+    "logits": "lower astune.trainer.micro_batch_tokens",
+    "activations": "lower astune.trainer.micro_batch_tokens, or set astune.model.gradient_checkpointing: true",
+}
+"""What makes the largest part smaller."""
 LIBRARIES = 400 * 2**20
 """What Python and torch take before there is a model."""
 LOGIT_COPIES = 4
@@ -47,14 +53,11 @@ def check_memory(patient: Patient) -> Iterator[Finding]:
         )
         return
     parts = estimate(patient, memory.is_cuda)
-    needed = sum(parts.values())
+    needed = sum(parts.values()) + LIBRARIES
     sum_of = " + ".join(f"{name} {shown(size)}" for name, size in parts.items())
-    said = f"about {shown(needed)} of {shown(memory.total)} ({memory.name}): {sum_of}"
-    mend = (
-        f"largest: {max(parts, key=lambda name: parts[name])}. Lower astune.trainer.micro_batch_tokens (logits, "
-        "activations) or astune.rollout.max_concurrent (cache), set astune.model.gradient_checkpointing, or take a "
-        "smaller model"
-    )
+    said = f"about {shown(needed)} of {shown(memory.total)} ({memory.name}): {sum_of} + Python and torch"
+    largest = max(parts, key=lambda name: parts[name])
+    mend = next((mend for word, mend in MENDS.items() if word in largest), "take a smaller model, or a larger machine")
     if needed > memory.total:
         yield fail(said, where=patient.where("astune.model.path"), mend=mend)
     elif needed > 0.9 * memory.total:
@@ -89,7 +92,7 @@ def estimate(patient: Patient, is_cuda: bool) -> Mapping[str, float]:
         )
         kept = _activations(size, config.model.gradient_checkpointing)
         parts[f"activations ({tokens:,} tokens x {kept * number:,} bytes)"] = float(tokens * kept * number)
-    return {**parts, "Python and torch": float(LIBRARIES)}
+    return parts
 
 
 def _activations(size: ModelSize, checkpointing: bool) -> int:

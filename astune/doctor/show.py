@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import groupby
 from typing import Any
 
 from rich.console import Console
@@ -23,12 +24,29 @@ STYLES: dict[Level, tuple[str, str]] = {
 
 def show(findings: Sequence[Finding], console: Console) -> None:
     """One table on a terminal; elsewhere one finding after the other, in whole lines. Then how many there are."""
+    rows = shortened(findings)
     if console.is_terminal:
-        console.print(_table(findings))
+        console.print(_table(rows))
     else:
-        for finding in findings:
+        for finding in rows:
             console.out(_plain(finding), highlight=False)
     console.print(Text(closing(findings), style="bold"), soft_wrap=True)
+
+
+def shortened(findings: Sequence[Finding]) -> list[Finding]:
+    """With checks side by side that were skipped for one reason told once.
+
+    >>> [row.what for row in shortened([Finding("skip", "no x", check="a"), Finding("skip", "no x", check="b")])]
+    ['a, b: no x']
+    """
+    rows: list[Finding] = []
+    for (level, what), group in groupby(findings, key=lambda finding: (finding.level, finding.what)):
+        same = list(group)
+        if level == "skip" and len(same) > 1:
+            names = ", ".join(finding.check for finding in same)
+            same = [Finding("skip", f"{names}: {what}", check=f"{len(same)} checks")]
+        rows += same
+    return rows
 
 
 def closing(findings: Sequence[Finding]) -> str:

@@ -86,6 +86,10 @@ def _read(patient: Patient, split: Split) -> Generator[Finding, None, Sequence[P
 def _read_jsonl(
     path: Path, fields: FieldsConfig, limit: int | None, where: str
 ) -> Generator[Finding, None, Sequence[PlacedTask]]:
+    if path.suffix in (".csv", ".parquet") and path.is_file():
+        mend = "set astune.task_reader.type to huggingface, and astune.task_reader.huggingface.dataset_path to the file"
+        yield fail(f"{path} is no JSON Lines file", where=where, mend=mend)
+        return []
     rows: list[tuple[str, Row]] = []
     problems: list[str] = []
     try:

@@ -20,8 +20,9 @@ LONG = 200
 
 
 def check_training(patient: Patient) -> Iterator[Finding]:
+    name = patient.config.backbone
     if covers(patient.backbone.ignored_sections, "astune.trainer"):
-        yield skip(f"backbone {patient.config.backbone!r} does not train")
+        yield skip(f"backbone {name!r} does not train")
         return
     found = [*_names(patient), *_learning_rate(patient), *_length(patient), *_evaluation(patient)]
     yield from found

@@ -291,6 +291,13 @@ def _tool_problems(patient: Patient, played: DryRun, tool: str) -> Iterator[Find
             where=place_of(episode.error.traceback) or patient.where(KEY),
             mend="catch it where the tool is called and hand the error to the model as the tool's result",
         )
+    elif episode.stop_reason is StopReason.MAX_TURNS:
+        yield warn(
+            f"the agent has tools, and after one call of a tool astune.rollout.max_turns = {len(episode.turns)} leaves "
+            "it no call to answer",
+            where=patient.where("astune.rollout.max_turns"),
+            mend="raise it: each tool call is a turn, and so is the answer",
+        )
     elif not any(message.get("role") == "tool" for turn in episode.turns for message in turn.messages):
         yield warn(
             f"{called} got no result: the model was not called again with one",

@@ -69,6 +69,18 @@ def test_a_terminal_gets_a_table_that_fits(capsys: pytest.CaptureFixture[str]) -
     assert any(line.strip() == "mend  mend it" for line in printed)
 
 
+def test_checks_that_were_skipped_for_one_reason_are_told_of_once(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(folder, changes={"seed": "x"}) == 1
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[3].startswith(
+        "skip  12 checks   packages, tasks, model, workflow, judge, dry run, template, context,"
+    )
+    assert printed[3].endswith("run folder, memory: needs a configuration that loads; see 'config' above")
+    assert printed[4:] == ["1 would fail, 0 warnings, 12 not looked at"]
+
+
 def test_a_problem_without_a_mend_cannot_be_told() -> None:
     with pytest.raises(ValueError, match="how to mend it"):
         Finding("fail", "it is broken")

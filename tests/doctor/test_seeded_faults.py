@@ -98,6 +98,10 @@ FAULTS = {
         {}, {"train_jsonl": with_line('{"query": "What?", "answer": ')}, "tasks", "fail", "broken JSON",
         "train.jsonl:13:30", "one whole JSON object",
     ),
+    "a table where lines of JSON are expected": Fault(
+        {"task_reader": {"jsonl": {"training": {"file_path": "train.csv"}}}}, {"train_csv": "query,answer\n1 + 1?,2\n"},
+        "tasks", "fail", "train.csv is no JSON Lines file", f"x.yaml:7: {TRAIN}", "type to huggingface",
+    ),
     "a task without a question": Fault(
         {}, {"train_jsonl": with_line('{"qestion": "What?", "answer": "1"}')}, "tasks", "fail",
         "no query: the row has 'qestion'", "train.jsonl:13", "astune.task_reader.fields",
@@ -338,16 +342,18 @@ def test_a_judge_by_degrees_gets_a_warning_only(clinic: Clinic) -> None:
     assert (found.check, found.level) == ("judge", "warn") and "less than the 1" in found.what
 
 
+LOOK_UP = {
+    "type": "function",
+    "function": {
+        "name": "look_up",
+        "parameters": {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
+    },
+}
+
+
 def test_a_tool_call_that_ends_the_episode_is_found(clinic: Clinic) -> None:
-    tool = {
-        "type": "function",
-        "function": {
-            "name": "look_up",
-            "parameters": {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
-        },
-    }
     body = f"""client = tuner.openai_client("solver")
-    reply = await client.chat.completions.create(model="policy", messages=messages, tools=[{tool}])
+    reply = await client.chat.completions.create(model="policy", messages=messages, tools=[{LOOK_UP}])
     for call in reply.choices[0].message.tool_calls or []:
         word = json.loads(call.function.arguments)["word"]
     return WorkflowOutput(answer=reply.choices[0].message.content)"""
@@ -355,6 +361,29 @@ def test_a_tool_call_that_ends_the_episode_is_found(clinic: Clinic) -> None:
     assert (found.check, found.level) == ("dry run", "warn")
     assert "a call of 'look_up' without its arguments" in found.what and "KeyError: 'word'" in found.what
     assert found.where == "agent.py:9" and "as the tool's result" in found.mend
+
+
+def test_an_agent_that_drops_tool_calls_is_found(clinic: Clinic) -> None:
+    body = f"""client = tuner.openai_client("solver")
+    reply = await client.chat.completions.create(model="policy", messages=messages, tools=[{LOOK_UP}])
+    return WorkflowOutput(answer=reply.choices[0].message.content or "")"""
+    found = the_problem(clinic(**agent(body)))
+    assert (found.check, found.level) == ("dry run", "warn")
+    assert "got no result" in found.what and "role 'tool'" in found.mend
+
+
+def test_an_agent_with_tools_needs_more_than_one_turn(clinic: Clinic) -> None:
+    body = f"""client = tuner.openai_client("solver")
+    while True:
+        reply = await client.chat.completions.create(model="policy", messages=messages, tools=[{LOOK_UP}])
+        messages.append(reply.choices[0].message.model_dump(exclude_none=True))
+        if not reply.choices[0].message.tool_calls:
+            return WorkflowOutput(answer=reply.choices[0].message.content)
+        for call in reply.choices[0].message.tool_calls:
+            messages.append({{"role": "tool", "tool_call_id": call.id, "content": "?"}})"""
+    found = the_problem(clinic({"rollout": {"max_turns": 1}}, **agent(body)))
+    assert (found.check, found.level) == ("dry run", "warn")
+    assert "max_turns = 1" in found.what and "astune.rollout.max_turns" in found.where and "raise it" in found.mend
 
 
 def test_a_check_that_crashes_does_not_hide_the_others(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
