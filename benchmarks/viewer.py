@@ -100,6 +100,7 @@ def measure(page: Path, floor: Path, episodes: int, long: str, tokens: int) -> N
             times = []
             for _ in range(7):
                 browser.open(page.as_uri())
+                browser.wait("document.readyState === 'complete'")
                 times.append(browser.eval(filled(OPEN, ADDRESS=repr(f"#episode={key}"))))
             print(f"{what} opened in {statistics.median(times):.0f} ms, at most {max(times):.0f} (limit 100)")
         tell("scroll of its tokens", browser.eval(filled(SCROLL, SELECTOR='".stream"', PIXELS=300)))

@@ -42,9 +42,8 @@ def episode_data(
         "left_out": credited.left_out,
         "tools": tools,
         "turns": turns,
-        "lanes": lanes,
     }
-    return plain(data), vocabulary
+    return {**plain(data), "lanes": lanes}, vocabulary
 
 
 def _bubble(bubble: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class TokenTexts:
         tokenizers write no space, and tokens that hold a part of a character, with the one after them."""
         texts = {token: self._inside(token) for token in dict.fromkeys(ids)}
         odd = dict(zip((0,), self._pieces(ids[:1]), strict=False))
-        place = 0
+        place = 0 if BROKEN in texts.values() else len(ids)
         while place < len(ids):
             start = place
             while place < len(ids) and texts[ids[place]] == BROKEN:
