@@ -143,13 +143,13 @@ class _Actor:
         """The message and the text it is written with."""
         request, text = call.request, self._script.text
         tools = {tool["function"]["name"]: tool for tool in request.tools}
+        ending = next((name for name in tools if _ENDS.search(name)), None)
         if request.force == "json_object":
             content = json.dumps({"answer": text, "response": text})
             return {"role": "assistant", "content": content}, content.removeprefix(call.prompt.answer_start)
         if request.force == "tool_call":
-            name = request.force_tool or next(iter(tools))
+            name = request.force_tool or ending or next(iter(tools))
             return _calls(name, filled(tools[name]["function"].get("parameters", {}), text))
-        ending = next((name for name in tools if _ENDS.search(name)), None)
         if call.agent in self._answered and ending is not None:
             return _calls(ending, filled(tools[ending]["function"].get("parameters", {}), text))
         if self._probe is not None and self._probe in tools:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ from astune.backbone.base import covers
 from astune.doctor.context import longest_prompt
 from astune.doctor.findings import Finding, fail, ok, skip, warn
 from astune.doctor.model_size import ModelSize
+from astune.doctor.packages import version_of
 from astune.doctor.patient import Missing, Patient
 from astune.doctor.units import in_short
 from astune.doctor.units import size as shown
@@ -37,6 +39,7 @@ class Memory:
 
     name: str
     total: int
+    free: int
     is_cuda: bool
 
 
@@ -58,8 +61,20 @@ def check_memory(patient: Patient) -> Iterator[Finding]:
     said = f"about {shown(needed)} of {shown(memory.total)} ({memory.name}): {sum_of} + Python and torch"
     largest = max(parts, key=lambda name: parts[name])
     mend = next((mend for word, mend in MENDS.items() if word in largest), "take a smaller model, or a larger machine")
+    if memory.is_cuda and (version_of("torch") or "").endswith("+cpu"):
+        yield warn(
+            f"this machine has a GPU ({memory.name}), and the installed torch {version_of('torch')} cannot use it",
+            where=patient.where("astune.model.device"),
+            mend="install torch for CUDA (pytorch.org says how), or set it to 'cpu'",
+        )
     if needed > memory.total:
         yield fail(said, where=patient.where("astune.model.path"), mend=mend)
+    elif needed > memory.free:
+        yield warn(
+            f"only {shown(memory.free)} are free now, {said}",
+            where=patient.where("astune.model.path"),
+            mend=f"end what else runs there, or {mend}",
+        )
     elif needed > 0.9 * memory.total:
         yield warn(f"{said}; that is tight", where=patient.where("astune.model.path"), mend=mend)
     else:
@@ -124,20 +139,32 @@ def find_memory(device: str) -> Memory | None:
     if device.startswith("cuda") and index >= len(gpus):
         return None
     if gpus:
-        name, total = gpus[index]
-        return Memory(name, total, True)
-    return Memory("memory of this machine", _ram(), False)
+        return gpus[index]
+    total = _ram()
+    return Memory("memory of this machine", total, min(total, _available()), False)
 
 
-def _gpus() -> list[tuple[str, int]]:
-    """Name and bytes of each GPU that `nvidia-smi` shows."""
+def _gpus() -> list[Memory]:
+    """What `nvidia-smi` shows."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
-    asked = [program, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
-    shown = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False)
-    rows = [line.rpartition(",") for line in shown.stdout.splitlines()] if shown.returncode == 0 else []
-    return [(name.strip(), int(mib) * 2**20) for name, _, mib in rows if mib.strip().isdigit()]
+    asked = [program, "--query-gpu=memory.total,memory.free,name", "--format=csv,noheader,nounits"]
+    answer = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False)
+    return read_gpus(answer.stdout) if answer.returncode == 0 else []
+
+
+def read_gpus(lines: str) -> list[Memory]:
+    """GPUs from lines of total and free MiB and the name.
+
+    >>> read_gpus("81559, 81007, NVIDIA H100 80GB HBM3")[0].name
+    'NVIDIA H100 80GB HBM3'
+    """
+    rows = [line.split(", ", 2) for line in lines.splitlines()]
+    return [
+        Memory(name, int(total) * 2**20, int(free) * 2**20, True)
+        for total, free, name in (row for row in rows if len(row) == 3 and row[0].isdigit() and row[1].isdigit())
+    ]
 
 
 def _ram() -> int:
@@ -146,3 +173,10 @@ def _ram() -> int:
     limits = [Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")]
     found = [int(text) for path in limits if path.is_file() and (text := path.read_text().strip()).isdigit()]
     return min([total, *found])
+
+
+def _available() -> int:
+    """Bytes that are not in use now, as Linux says; as much as there may be where nothing says so."""
+    path = Path("/proc/meminfo")
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", path.read_text(), re.MULTILINE) if path.is_file() else None
+    return int(found[1]) * 1024 if found else 2**63

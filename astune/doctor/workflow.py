@@ -190,11 +190,21 @@ def _own_reward(patient: Patient, played: DryRun, where: str) -> Iterator[Findin
             where=patient.where("astune.task_judge.judge_protocol"),
             mend="take the judge out of the configuration, or reward=... out of the workflow's output",
         )
+    if task.answer is None:
+        return
+    if verdict.reward <= 0:
+        ways = ", ".join(wordings(patient.config.task_judge))
+        yield warn(
+            f"the workflow gave no reward ({verdict.reward:g}) for the right answer, however it was written ({ways})",
+            where=where,
+            mend="fine if it asks for another form than these; else let reward=... compare the answer with the task's",
+        )
+        return
     others = [placed.task for split in patient.tasks.values() for placed in split]
     text = wrong_answer(task, others, "{}")
     sampling = sampling_for(patient.config, "sampled")
     wrong = play(task, dry_setup(patient), Script(text), sampling, seconds=SECONDS).episode
-    if task.answer is not None and wrong.reward is not None and wrong.reward >= verdict.reward:
+    if wrong.reward is not None and wrong.reward >= verdict.reward:
         yield fail(
             f"the workflow rewards a wrong answer ({text!r:.40}: {wrong.reward:g}) as well as the right one "
             f"({played.script.text!r:.40}: {verdict.reward:g})",

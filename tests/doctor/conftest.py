@@ -9,10 +9,17 @@ from typing import Any
 
 import pytest
 
-from astune.doctor import Finding, Patient, examine
+from astune.doctor import Finding, Patient, examine, memory
 
 sys.path.insert(0, str(Path(__file__).parent))  # for clinic.py and chat_api.py
 from clinic import AGENT, BACKBONES, Clinic, lines, rows, write_config
+
+
+@pytest.fixture(autouse=True)
+def _quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No GPU, and nothing else that takes memory: what the doctor says of a configuration is the same everywhere."""
+    monkeypatch.setattr(memory, "_gpus", list)
+    monkeypatch.setattr(memory, "_available", lambda: 2**63)
 
 
 @pytest.fixture

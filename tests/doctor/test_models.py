@@ -144,10 +144,31 @@ def test_a_model_that_does_not_say_when_it_ends(model: Path, clinic: Clinic) -> 
 
 
 def test_a_model_too_large_for_the_machine(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "find_memory", lambda device: Memory("a watch", 2**20, False))
+    monkeypatch.setattr(memory, "find_memory", lambda device: Memory("a watch", 2**20, 2**20, False))
     found = the_problem(clinic({"backbone": "debug"}))
     assert (found.check, found.level) == ("memory", "fail")
     assert "of 1 MiB (a watch): weights (0.9M x 4 bytes)" in found.what and "max_concurrent" in found.mend
+
+
+def test_a_machine_that_is_in_use(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "find_memory", lambda device: Memory("a server", 2**34, 2**20, False))
+    found = the_problem(clinic({"backbone": "debug"}))
+    assert (found.check, found.level) == ("memory", "warn")
+    assert "only 1 MiB are free now" in found.what and "end what else runs there" in found.mend
+
+
+def test_a_gpu_that_torch_cannot_use(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = memory.read_gpus("81559, 81007, NVIDIA H100 80GB HBM3\n15360, 15000, Tesla T4\n")
+    assert [(gpu.name, gpu.total, gpu.free) for gpu in gpus[1:]] == [("Tesla T4", 15360 * 2**20, 15000 * 2**20)]
+    monkeypatch.setattr(memory, "_gpus", lambda: gpus)
+    monkeypatch.setattr(memory, "version_of", {"torch": "2.13.0+cpu"}.get)
+    found = the_problem(clinic({"backbone": "debug"}))
+    assert (found.check, found.level) == ("memory", "warn")
+    assert "has a GPU (NVIDIA H100 80GB HBM3)" in found.what and "for CUDA" in found.mend
+    monkeypatch.setattr(memory, "version_of", {"torch": "2.13.0"}.get)
+    findings = clinic({"backbone": "debug", "model": {"device": "cuda:1"}})
+    assert problems(findings) == []
+    assert any("(Tesla T4): weights (0.9M x 4 bytes) 4 MiB + the sampler's copy (x 2)" in f.what for f in findings)
 
 
 def test_a_gpu_that_is_not_there(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -206,6 +206,15 @@ FAULTS = {
         "dry run", "fail", "rewards a wrong answer ('3': 0.5) as well as the right one", PROTOCOL,
         "let reward=... compare",
     ),
+    "a reward that never comes": Fault(
+        {"task_judge": {"judge_protocol": None}}, agent(f"{CALL}\n    return WorkflowOutput(answer='x', reward=0.0)"),
+        "dry run", "warn", "gave no reward (0) for the right answer", PROTOCOL, "let reward=... compare",
+    ),
+    "a judge beside a reward": Fault(
+        {}, agent(f"reply = {CALL}\n    said = reply.choices[0].message.content\n"
+                  "    return WorkflowOutput(answer=said, reward=float(f' {task.answer}.' in said))"),
+        "dry run", "warn", "so the judge is never asked", JUDGE, "take the judge out",
+    ),
     "a judge that does not import": Fault(
         OWN_JUDGE, {"judge_py": "import no_such_package\n"}, "judge", "fail", "No module named 'no_such_package'",
         JUDGE,
