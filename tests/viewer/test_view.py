@@ -58,7 +58,9 @@ def golden_run(folder):
     """The recorded episodes of AgentScope agents as a run."""
     run = empty_run(folder, model={"path": str(write_test_model_dir(folder / "model"))})
     run.episodes_dir.mkdir()
-    rows = [json.dumps(json.loads(path.read_text("utf-8"))) for path in sorted(GOLDEN.glob("*/*.json"))]
+    rows = [
+        json.dumps(json.loads(path.read_text("utf-8")), ensure_ascii=False) for path in sorted(GOLDEN.glob("*/*.json"))
+    ]
     (run.episodes_dir / "train.jsonl").write_text("\n".join(rows) + "\n", "utf-8")
     return run
 

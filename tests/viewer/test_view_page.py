@@ -1,6 +1,7 @@
 """The page of `astune view` in Debian's chromium: what a person sees and does."""
 
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from chromium import PROGRAM, Chromium
 from conftest import play_run
 from test_view import HOSTILE, empty_run, golden_run, small_episode
 
+from astune.context_tracker.chat_format import ChatFormat
 from astune.monitor import EpisodeLog, read_episodes
 from astune.types import EpisodeError, StopReason, Task, Timeline, WorkflowOutput
 from astune.viewer.run_index import index_run, read_entry
@@ -139,14 +141,16 @@ def test_a_small_chart_becomes_the_large_one(page, address):
 
 
 def test_an_episode_is_opened_left_and_passed_by_keyboard(page, address):
-    page.open(f"{address}#phase=train")
+    page.open(f"{address}#phase=train&sort=sampled")
     tasks = column(page, "task")
+    places = page.eval(f"{ROWS}.map(row => row.title)")
     page.press("j", "ArrowDown", "k", "Enter")
     page.wait(OPENED)
     assert page.text("#episode h1") == tasks[1]
+    assert places[1].replace("of ", "of episodes/") in page.text(".where").replace("\n", ", ")
     page.press("n", "n", "n")
-    page.wait(f"document.querySelector('#episode h1').innerText === {json.dumps(tasks[4])}")
-    assert "line 5 of episodes/train.jsonl" in page.text(".where")
+    line = re.search(r"line \d+", places[4])[0]
+    page.wait(f"document.querySelector('.where').innerText.includes('{line} of')")
     page.press("p", "Escape")
     page.wait("document.querySelector('#episode').hidden")
     assert page.eval("document.querySelector('.row.selected').dataset.item") == "3"
@@ -174,7 +178,7 @@ def test_the_conversation_has_every_turn_with_calls_and_results(page, golden):
     page.open(f"{address}#episode=train:{entry.head.line}")
     page.wait(OPENED)
     assert page.eval("document.querySelectorAll('.turnbox').length") == len(episode.turns)
-    speakers = page.eval("[...document.querySelectorAll('.turnbox .who')].map(who => who.innerText)")
+    speakers = page.eval("[...document.querySelectorAll('.turnbox .who')].map(who => who.textContent)")
     assert speakers == [turn.agent for turn in episode.turns]
     colours = "[...document.querySelectorAll('.who .dot')].map(dot => getComputedStyle(dot).backgroundColor)"
     assert len(set(page.eval(colours))) == 3
@@ -192,12 +196,43 @@ def test_the_forest_draws_every_row_turn_and_fork_and_a_click_shows_the_turn(pag
         turns = page.eval("[...document.querySelectorAll('.forest .turn')].map(turn => Number(turn.dataset.turn))")
         assert sorted(turns) == list(range(len(episode.turns)))
         causes = page.eval("[...document.querySelectorAll('.forest .cause')].map(cause => cause.textContent)")
+        lines = page.eval("document.querySelectorAll('.forest .context').length")
+        assert lines == sum(
+            len(contexts(line, kept)) for line, kept in zip(episode.timelines, starts(page), strict=True)
+        )
         assert sorted(causes) == sorted(line.fork.replace("_", " ") for line in episode.timelines if line.fork)
     last = len(episode.turns) - 1
     page.point(f'.forest [data-turn="{last}"] rect', click=True)
     page.wait(f"document.querySelector('#turn-{last}').classList.contains('chosen')")
     page.wait(f"document.querySelector('.stream .tag[data-turn=\"{last}\"]')")
     assert f"turn={last + 1}" in page.eval("location.hash")
+
+
+def starts(page):
+    """Of each training row the tokens that it shares with the one it leaves, as its bend tells."""
+    told = page.eval("[...document.querySelectorAll('.forest [data-told]')].map(node => node.dataset.told)")
+    shared = [int(text.rpartition("\n")[2].split()[0].replace(",", "")) for text in told if "shared with row" in text]
+    rows = page.eval("document.querySelectorAll('.forest .label').length")
+    return [0] * (rows - len(shared)) + shared
+
+
+def contexts(line, kept):
+    """Stretches of a training row after its first `kept` tokens that were not sampled."""
+    edges = [0, *(edge for span in line.spans for edge in (span.start, span.stop)), len(line.token_ids)]
+    return [stop for start, stop in zip(edges[::2], edges[1::2], strict=True) if stop > max(start, kept)]
+
+
+def test_the_tokens_of_every_recorded_episode_read_as_they_are_decoded(page, golden):
+    run, address = golden
+    chat_format = ChatFormat.load(run.path.parents[1] / "model")
+    for entry in index_run(run).entries:
+        page.open(f"{address}#episode=train:{entry.head.line}")
+        page.wait("document.querySelector('.stream .t')")
+        page.eval("document.querySelector('.stream').style.height = '9e4px'")
+        tokens = "[...document.querySelectorAll('.stream .t')].map(token => token.textContent.replaceAll('⏎', ''))"
+        ids = read_entry(entry).episode.timelines[0].token_ids
+        page.wait(f"document.querySelectorAll('.stream .t').length === {len(ids)}")
+        assert page.eval(tokens) == chat_format.pieces(ids)
 
 
 def test_trained_tokens_are_coloured_exactly_where_the_loss_is(page, address, run):
@@ -213,6 +248,11 @@ def test_trained_tokens_are_coloured_exactly_where_the_loss_is(page, address, ru
     line = record.episode.timelines[0]
     trained = "[...document.querySelectorAll('.stream .t')].map(token => token.closest('.run').matches('.trained'))"
     assert tuple(page.eval(trained)) == line.loss_mask
+    page.open(f"{address}#episode=eval%2Fgreedy:1")
+    page.wait("document.querySelector('.stream .t')")
+    assert not any(page.eval(trained))
+    page.open(f"{address}#episode=train:{number}")
+    page.wait("document.querySelector('.stream .t')")
     clear = "getComputedStyle(document.querySelector('.stream .CLASS .t')).backgroundColor"
     none = "rgba(0, 0, 0, 0)"
     assert page.eval(clear.replace("CLASS", "trained")) != none and page.eval(clear.replace("CLASS", "context")) == none
@@ -248,6 +288,8 @@ def test_a_token_tells_its_id_probability_version_and_weight_or_why_not(page, ad
     page.wait("document.querySelector('.stream .sampled .t')")
     page.point(".stream .sampled .t")
     assert "not trained" in page.text("#tip")
+    page.point(".stream .context .t")
+    assert "read by the model, not sampled" in page.text("#tip")
 
 
 def test_a_link_to_a_turn_shows_it(page, golden):
