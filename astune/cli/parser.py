@@ -12,11 +12,14 @@ DESCRIPTION = "Tunes AgentScope agents by reinforcement learning."
 
 EXAMPLES = """\
 examples:
-  {program} --conf my_agent.yaml --backbone=debug     run a few tasks and show everything; nothing is trained
+  {program} doctor --conf my_agent.yaml               find what would break a long run, before it starts
+  {program} --conf my_agent.yaml --backbone=debug     run a task and show everything; nothing is trained
+  {program} --conf my_agent.yaml --backbone=debug --step --model human --task task-12
   {program} --conf my_agent.yaml                      train
   {program} --conf my_agent.yaml --resume             go on from the newest checkpoint
   {program} --conf my_agent.yaml astune.trainer.total_steps=10 astune.model.path=Qwen/Qwen3-0.6B
   {program} demo                                      watch a small agent learn, on this machine, in minutes
+  {program} view runs/my_project/my_agent             look at the episodes of a run in the browser
   {program} config show --conf my_agent.yaml          every value and where it comes from
 
 exit codes:
@@ -25,6 +28,10 @@ exit codes:
   2    bad input: configuration, plug-in, data set, model, or a package that is not installed
   130  interrupted; what was done is saved, and the command to resume is printed
 """
+
+
+DEBUG_OPTIONS = ("tasks", "index", "split", "num_tasks", "num_repeat", "filter", "step", "commands", "with_update")
+"""Options of the command line that are keys of `astune.debug`."""
 
 
 def parse(arguments: Sequence[str], program: str) -> Callable[[], int]:
@@ -47,17 +54,53 @@ def parse(arguments: Sequence[str], program: str) -> Callable[[], int]:
 
 
 def _command(known: argparse.Namespace, command_line: str) -> Callable[[], int]:
+    if known.command in ("view", "doctor"):
+        return _looking(known)
+    if known.command in ("replay", "rescore", "diff"):
+        return _recorded(known)
     from astune.cli import config, run
 
-    if known.command == "run":
-        return partial(run.run, known.conf, known.overrides, known.backbone, known.resume, command_line)
-    if known.command == "demo":
-        return partial(run.demo, known.overrides, known.backbone, known.resume, command_line)
+    if known.command in ("run", "demo"):
+        conf = known.conf if known.command == "run" else run.demo_config()
+        options = _debug_options(known)
+        return partial(run.run, conf, known.overrides, known.backbone, known.resume, options, command_line)
     if known.command == "report":
         return partial(run.report, known.run_dir)
     if known.action == "show":
         return partial(config.show, known.conf, known.overrides, known.backbone)
     return config.defaults
+
+
+def _looking(known: argparse.Namespace) -> Callable[[], int]:
+    if known.command == "view":
+        from astune.cli.view import view
+
+        return partial(view, known.run_dir, known.out, known.serve, known.port, known.open)
+    from astune.cli.doctor import doctor
+
+    return partial(doctor, known.conf, known.overrides, known.backbone, known.json, known.offline)
+
+
+def _recorded(known: argparse.Namespace) -> Callable[[], int]:
+    from astune.cli import episodes
+
+    if known.command == "diff":
+        return partial(episodes.diff, known.first, known.second)
+    files = [Path(text) for text in known.files if "=" not in text]
+    overrides = [text for text in known.files if "=" in text]
+    if known.command == "replay":
+        return partial(episodes.replay, files, known.conf, overrides, _debug_options(known))
+    return partial(episodes.rescore, files, known.judge, known.conf, overrides, known.filter, known.out)
+
+
+def _debug_options(known: argparse.Namespace) -> dict[str, object]:
+    """The values by key that options of the debugger stand for, of those that were given."""
+    given = {f"astune.debug.{name}": getattr(known, name, None) for name in DEBUG_OPTIONS}
+    model = getattr(known, "model", None)
+    if model is not None:
+        debugs = model in ("human", "endpoints") or model.startswith(("scripted:", "replay:", "http://", "https://"))
+        given["astune.debug.model" if debugs else "astune.model.path"] = model
+    return {key: value for key, value in given.items() if value is not None}
 
 
 def _parser(program: str) -> argparse.ArgumentParser:
@@ -78,6 +121,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     show.add_argument("--conf", type=Path, required=True, metavar="X.yaml", help="the configuration")
     actions.add_parser("defaults", help="every key, its default and its meaning")
     for command in (run, demo):
+        _add_debug_options(command)
         command.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
     for command in (run, demo, show):
         command.add_argument("--backbone", help="'debug', 'local' or a plug-in; sets astune.backbone")
@@ -85,8 +129,66 @@ def _parser(program: str) -> argparse.ArgumentParser:
             "overrides", nargs="*", metavar="key=value", help="replaces a value, as astune.trainer.total_steps=10"
         )
     report = commands.add_parser("report", help="write report.html of a run anew")
-    report.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="folder of the run, as runs/project/name")
+    report.add_argument("run_dir", type=Path, metavar="RUN", help="folder of the run, as runs/project/name")
+    _add_view(commands.add_parser("view", help="look at the episodes of a run: one page, no network"))
+    _add_doctor(commands.add_parser("doctor", help="find what would break a run before it starts"))
+    _add_episode_commands(commands)
     return parser
+
+
+def _add_debug_options(command: argparse.ArgumentParser) -> None:
+    debug = command.add_argument_group("with --backbone=debug")
+    debug.add_argument(
+        "--model",
+        help="what answers: 'human', 'scripted:FILE', 'replay:FILE', 'endpoints', an address of a chat API "
+        "(http://...#name), or as with any backbone 'tiny', a folder or a hub id",
+    )
+    debug.add_argument("--task", action="append", dest="tasks", metavar="ID", help="this task; may be repeated")
+    debug.add_argument("--index", type=int, metavar="N", help="number of the first task, from 0")
+    debug.add_argument("--split", choices=("training", "validation"), help="where the tasks come from")
+    debug.add_argument("--limit", type=int, dest="num_tasks", metavar="N", help="how many tasks")
+    debug.add_argument("--repeat", type=int, dest="num_repeat", metavar="N", help="attempts at each: a group")
+    debug.add_argument("--filter", metavar="F", help="with --model replay: which episodes, as 'reward<0.5' or 'error'")
+    _add_step_options(debug)
+    debug.add_argument(
+        "--with-update", action="store_true", default=None, help="show what one optimizer step would change"
+    )
+
+
+def _add_step_options(group: argparse._ActionsContainer) -> None:
+    group.add_argument("--step", action="store_true", default=None, help="stop at every call, tool result and verdict")
+    group.add_argument("--commands", metavar="FILE", help="commands for the stops, one in a line; implies --step")
+
+
+def _add_view(command: argparse.ArgumentParser) -> None:
+    command.add_argument("run_dir", type=Path, metavar="RUN", help="folder of the run, as runs/project/name")
+    command.add_argument("--out", type=Path, metavar="FILE", help="where to write the page; default: RUN/view.html")
+    command.add_argument("--open", action="store_true", help="open it in the browser")
+    command.add_argument("--serve", action="store_true", help="serve it on this machine; a reload shows what is new")
+    command.add_argument("--port", type=int, default=8265, help="with --serve; default: 8265")
+
+
+def _add_doctor(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--conf", type=Path, required=True, metavar="X.yaml", help="the configuration")
+    command.add_argument("--backbone", help="as for a run; sets astune.backbone")
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command.add_argument("--offline", action="store_true", help="leave out what needs the network")
+    command.add_argument("overrides", nargs="*", metavar="key=value", help="replaces a value")
+
+
+def _add_episode_commands(commands: argparse._SubParsersAction[_Parser]) -> None:
+    replay = commands.add_parser("replay", help="run recorded episodes again, with the recorded answers of the model")
+    rescore = commands.add_parser("rescore", help="judge recorded episodes with another judge, without running them")
+    for command in (replay, rescore):
+        command.add_argument("files", nargs="+", metavar="FILE", help="recorded episodes, or a run's folder; key=value")
+        command.add_argument("--conf", type=Path, metavar="X.yaml", help="default: the configuration in the recording")
+        command.add_argument("--filter", metavar="F", help="which episodes, as 'reward<0.5' or 'error=judge'")
+    _add_step_options(replay)
+    rescore.add_argument("--judge", required=True, metavar="J", help="as astune.task_judge.judge_protocol names it")
+    rescore.add_argument("--out", type=Path, metavar="FILE", help="write the episodes with their new verdicts")
+    diff = commands.add_parser("diff", help="the first point where two recorded episodes part")
+    diff.add_argument("first", type=Path, metavar="A")
+    diff.add_argument("second", type=Path, metavar="B")
 
 
 class _Parser(argparse.ArgumentParser):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from astune.backbone.base import Backbone, check_keys, covers
@@ -20,9 +21,18 @@ BACKBONES = {
 EXIT_CODES = {"completed": 0, "failed": 1, "interrupted": 130}
 
 
-def run(conf: Path, overrides: Sequence[str], backbone: str | None, resume: bool, command_line: str) -> int:
-    """Loads, checks, runs, reports. `command_line` is what the user typed, for the command that resumes."""
-    loaded = load_config(conf, overrides, backbone=backbone, resume=resume)
+def run(
+    conf: Path,
+    overrides: Sequence[str],
+    backbone: str | None,
+    resume: bool,
+    options: Mapping[str, object],
+    command_line: str,
+) -> int:
+    """Loads, checks, runs, reports. `options` are values by key; `command_line` is what the user typed, for the
+    command that resumes."""
+    loaded = load_config(conf, overrides, backbone=backbone, resume=resume, options=options)
+    _refuse_debug_options(loaded.config.astune.backbone, options)
     try:
         chosen: Backbone = load_plugin(loaded.config.astune.backbone, kind="backbone", builtin=BACKBONES)()
     except PluginError as error:
@@ -35,8 +45,17 @@ def run(conf: Path, overrides: Sequence[str], backbone: str | None, resume: bool
     return EXIT_CODES[result.status]
 
 
-def demo(overrides: Sequence[str], backbone: str | None, resume: bool, command_line: str) -> int:
-    return run(tutorial_dir() / "math_agent" / "demo.yaml", overrides, backbone, resume, command_line)
+def _refuse_debug_options(backbone: str, options: Mapping[str, object]) -> None:
+    given = [key.removeprefix("astune.debug.") for key in options if key.startswith("astune.debug.")]
+    if backbone != "debug" and given:
+        raise ConfigError(
+            f"command line: {', '.join(given)}: options of the debugger, but the backbone is {backbone!r}; "
+            "add --backbone=debug"
+        )
+
+
+def demo_config() -> Path:
+    return tutorial_dir() / "math_agent" / "demo.yaml"
 
 
 def report(run_dir: Path) -> int:
@@ -55,6 +74,7 @@ def _tell(result: RunReport, can_resume: bool, command_line: str) -> None:
 
         print(f"run     {result.run_dir}")
         print(f"report  {write_report(result.run_dir)}")
+        print(f"view    astune view {os.path.relpath(result.run_dir)} --open")
     if result.status == "interrupted":
         resume = command_line if "--resume" in command_line else f"{command_line} --resume"
         hint = f"; to go on:\n  {resume}" if can_resume else ""

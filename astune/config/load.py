@@ -68,9 +68,15 @@ class LoadedConfig:
 
 
 def load_config(
-    conf: Path | None, overrides: Sequence[str] = (), *, backbone: str | None = None, resume: bool = False
+    conf: Path | None,
+    overrides: Sequence[str] = (),
+    *,
+    backbone: str | None = None,
+    resume: bool = False,
+    options: Mapping[str, Any] | None = None,
 ) -> LoadedConfig:
-    """Raises `ConfigError` with all that is wrong, one problem in a line.
+    """Raises `ConfigError` with all that is wrong, one problem in a line. `options` are values by dotted key that
+    command-line options stand for.
 
     A relative path is meant from the file that names it, on the command line from the working directory.
     """
@@ -80,6 +86,8 @@ def load_config(
         command.put("astune.backbone", backbone, "command line")
     if resume:
         command.put("astune.resume", True, "command line")
+    for key, value in (options or {}).items():
+        command.put(key, value, "command line")
     stack = _Stack(conf, [user, command])
     overlay = default_config_dir() / f"{stack.get('astune.backbone')}.yaml"
     if overlay.is_file():
@@ -215,6 +223,10 @@ def _located(value: str, kind: str, folder: Path) -> str:
         arrow = "->" if "->" in value else ":"
         file, _, name = value.rpartition(arrow)
         return f"{_absolute(file, folder)}{arrow}{name}" if file.endswith(".py") else value
+    if kind == "model":
+        name, _, rest = value.partition(":")
+        inner = "plugin" if ":" in rest or "->" in rest else "file"
+        return f"{name}:{_located(rest, inner, folder)}" if name in ("scripted", "replay") and rest else value
     path = _absolute(value, folder)
     return str(path) if kind == "file" or path.is_dir() else value
 

@@ -40,9 +40,10 @@ class Section(BaseModel):
 @dataclass(frozen=True)
 class Located:
     """Marks a value that may name a file or folder. A relative one is meant from the file that names it: `file`
-    always, `folder` where such a folder exists (else it is a hub id), `plugin` in `path/file.py:Name`."""
+    always, `folder` where such a folder exists (else it is a hub id), `plugin` in `path/file.py:Name`, `model` after
+    `scripted:` or `replay:`."""
 
-    kind: Literal["file", "folder", "plugin"]
+    kind: Literal["file", "folder", "plugin", "model"]
 
 
 Plugin = Annotated[str, Located("plugin")]
@@ -252,9 +253,33 @@ class EvaluationConfig(Section):
 
 
 class DebugConfig(Section):
-    num_tasks: PositiveInt = Field(1, description="tasks to run")
-    num_repeat: PositiveInt = Field(1, description="attempts at each")
-    split: Literal["training", "validation"] = Field("training", description="where the tasks come from")
+    model: Annotated[str | None, Located("model")] = Field(
+        None,
+        pattern=r"^(human|endpoints|scripted:.+|replay:.+|https?://.+)$",
+        description="what answers: 'human', 'scripted:FILE', 'replay:FILE', 'endpoints' or an address; null: "
+        "astune.model; --model sets it",
+    )
+    endpoints: tuple[AuxiliaryModelConfig, ...] = Field(
+        (), description="chat APIs for model 'endpoints', the next where one fails: [{base_url, model, ...}]"
+    )
+    split: Literal["training", "validation"] = Field("training", description="where the tasks come from; --split")
+    tasks: tuple[str, ...] = Field((), description="ids of the tasks to run; empty: the first num_tasks; --task")
+    index: NonNegativeInt = Field(0, description="number of the first task, from 0; --index")
+    num_tasks: PositiveInt = Field(1, description="tasks to run; --limit")
+    num_repeat: PositiveInt = Field(1, description="attempts at each, a group; --repeat")
+    filter: str | None = Field(
+        None, description="with model replay: which episodes, as 'reward<0.5' or 'error=judge'; null: all; --filter"
+    )
+    step: bool = Field(False, description="stop at every model call, tool result and verdict; --step")
+    commands: Annotated[str | None, Located("file")] = Field(
+        None, description="file of commands for the stops, one in a line; --commands"
+    )
+    with_update: bool = Field(
+        False, description="show what one optimizer step would change, with a local model; --with-update"
+    )
+    studio_url: str | None = Field(
+        None, pattern=r"^https?://.+", description="address of AgentScope Studio, which then shows the messages"
+    )
 
 
 class MonitorConfig(Section):

@@ -53,7 +53,7 @@ def test_a_missing_file_names_the_nearest_one(tmp_path: Path) -> None:
         ),
         (
             GOOD + "  debug:\n    xyz: 1\n",
-            "F:5: astune.debug.xyz: unknown key. astune.debug has: num_tasks, num_repeat, split",
+            "F:5: astune.debug.xyz: unknown key. astune.debug has: model, endpoints, split, tasks, index",
         ),
         (GOOD + "trinity:\n  x: 1\n", "F:4: trinity: unknown key. The top level has: astune"),
         (GOOD + "trainer:\n  total_steps: 1\n", "F:4: trainer: unknown key. Did you mean 'astune.trainer'?"),
