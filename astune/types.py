@@ -97,8 +97,8 @@ class Policy(Protocol):
 class Turn:
     """One call to the policy: the exact tokens it saw and the exact tokens it sampled.
 
-    `exact=False` says that the ids were not reported by the engine but made from text. `excluded` says why the
-    sampled tokens carry no loss ("frozen", "greedy", "retried", "inexact", "no_logprobs", "forced"), None if they do.
+    `exact=False` says that the ids were not reported by the engine but made from text. `excluded` says why the sampled
+    tokens carry no loss ("frozen", "greedy", "retried", "inexact", "no_logprobs", "forced", "edited"), None if they do.
     `fork` says why the prompt does not continue the agent's earlier calls, as far as its messages tell (see
     `context_tracker.forks`). `follows` is the number of the turn whose answer is the last sampled one in its history,
     also where the history was rewritten and the tokens do not go on from it. `call` is the number of the call in the

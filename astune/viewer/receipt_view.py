@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from astune.monitor.receipt import Metrics, receipt_lines, sum_of_receipts
-from astune.viewer.words import FORKS, LEFT_OUT
+from astune.monitor.words import FORKS, LEFT_OUT
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ LEFT_OUT = {
     "retried": "The agent asked again and never went on from this answer.",
     "inexact": "The token ids were made from text and may not be those that were sampled.",
     "no_logprobs": "The engine did not report log-probabilities.",
+    "edited": "A person wrote the answer in the debugger; the model did not sample it.",
     "forced": "Another engine held the model to a tool call or to JSON.",
 }
 """Why sampled tokens are not trained (`astune.algorithm.receipt`, `Turn.excluded`)."""
