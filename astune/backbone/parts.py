@@ -30,7 +30,10 @@ def rollout_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat)
         episode_timeout=config.rollout.episode_timeout,
         judge_timeout=config.task_judge.timeout,
         max_episode_tokens=config.rollout.max_episode_tokens,
-        clients={name: ChatClient(name, model) for name, model in config.rollout.auxiliary_models.items()},
+        clients={
+            name: ChatClient(name, model, key=f"astune.rollout.auxiliary_models.{name}")
+            for name, model in config.rollout.auxiliary_models.items()
+        },
         allow_inexact=config.rollout.allow_inexact,
     )
 

@@ -29,21 +29,22 @@ class ChatReply:
 
 
 class ChatClient:
-    """One OpenAI-compatible chat API, as `astune.rollout.auxiliary_models` describes it.
+    """One OpenAI-compatible chat API. `key` is the key of the configuration that describes it: what errors name.
 
-        client = ChatClient("gpt", AuxiliaryModelConfig(base_url="http://127.0.0.1:8000/v1", model="Qwen3-8B"))
+        config = AuxiliaryModelConfig(base_url="http://127.0.0.1:8000/v1", model="Qwen3-8B")
+        client = ChatClient("gpt", config, key="astune.rollout.auxiliary_models.gpt")
         (await client.complete({"messages": [{"role": "user", "content": "Hi"}]})).message["content"]
 
     Connections are not kept, so a client may be used on one event loop after another. Raises ConfigError if the
     environment variable of the key is not set.
     """
 
-    def __init__(self, name: str, config: AuxiliaryModelConfig) -> None:
+    def __init__(self, name: str, config: AuxiliaryModelConfig, *, key: str) -> None:
         self.name = name
         self.config = config
         self.warned = False
         """Whether the user was told that turns of this model are not exact."""
-        self._key = f"astune.rollout.auxiliary_models.{name}"
+        self._key = key
         self._client = openai.AsyncOpenAI(
             api_key=self._api_key(),
             base_url=config.base_url,
@@ -61,6 +62,19 @@ class ChatClient:
             raise ConfigError(f"{self._key}.api_key_env: the environment variable {variable} is not set")
         return key
 
+    async def models(self, timeout: float) -> list[str] | None:
+        """The names of the models that the API lists, in one attempt of `timeout` seconds; None if it has no list.
+
+        Raises PolicyError as `complete` does.
+        """
+        once = self._client.with_options(timeout=timeout, max_retries=0)
+        try:
+            return [model.id async for model in once.models.list()]
+        except openai.NotFoundError:
+            return None
+        except openai.OpenAIError as error:
+            raise self._explained(error, timeout, retries=0) from error
+
     async def complete(self, body: Mapping[str, Any]) -> ChatReply:
         """The answer to a request in OpenAI's shape; the model's name is filled in.
 
@@ -73,7 +87,7 @@ class ChatClient:
                 model=self.config.model, messages=body["messages"], extra_body=dict(body)
             )
         except openai.OpenAIError as error:
-            raise self._explained(error) from error
+            raise self._explained(error, self.config.timeout, self.config.max_retries) from error
         if not isinstance(completion, ChatCompletion) or not completion.choices:
             raise PolicyError(
                 f"{self._key}: {self.config.base_url} answered with something that is no chat completion; "
@@ -81,11 +95,11 @@ class ChatClient:
             )
         return _reply(completion)
 
-    def _explained(self, error: openai.OpenAIError) -> RolloutError:
+    def _explained(self, error: openai.OpenAIError, timeout: float, retries: int) -> RolloutError:
         config = self.config
-        attempts = f"{config.max_retries + 1} attempt{'s' if config.max_retries else ''}"
+        attempts = f"{retries + 1} attempt{'s' if retries else ''}"
         if isinstance(error, openai.APITimeoutError):
-            return PolicyError(f"{self._key}: no answer within {config.timeout:g} s ({attempts}; see timeout)")
+            return PolicyError(f"{self._key}: no answer within {timeout:g} s ({attempts}; see timeout)")
         if isinstance(error, openai.APIConnectionError):
             return PolicyError(
                 f"{self._key}: cannot reach {config.base_url} ({error.__cause__ or error}; {attempts}). "

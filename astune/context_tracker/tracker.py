@@ -206,8 +206,8 @@ class ContextTracker:
             self._cut.add(len(self._forest.turns))
         self._forest.add(turn)
         self._sampled += len(turn.output_ids)
-        if not turn.exact and self._sources[call.source].is_policy:
-            self.inexact_turns[str(call.source)] += 1
+        if call.source is not None and not turn.exact and self._sources[call.source].is_policy:
+            self.inexact_turns[call.source] += 1
         calls_tools = bool(message.get("tool_calls")) and turn.finish_reason == "stop"
         return ChatAnswer(
             answer_id=f"answer_{number}",

@@ -49,13 +49,13 @@ def _where(patient: Patient, key: str) -> str:
 async def _ask(key: str, model: AuxiliaryModelConfig, where: str) -> list[Finding]:
     known = await _known(model)
     quick = model.model_copy(update={"timeout": min(model.timeout, SECONDS), "max_retries": 0})
-    client = ChatClient(key.rpartition(".")[2], quick)
+    client = ChatClient(key.rpartition(".")[2], quick, key=key)
     wanted = {"logprobs": True, "return_token_ids": True} if model.trainable else {}
     try:
         reply = await client.complete({**HELLO, model.limit_field: 16, **wanted})
     except RolloutError as error:
         hint = f"it has {', '.join(known[:8])}.{nearest(model.model, known)}" if known else ""
-        said = str(error).removeprefix(f"astune.rollout.auxiliary_models.{client.name}: ")
+        said = str(error).removeprefix(f"{key}: ")
         yield_mend = (
             hint if known and model.model not in known else "start the server, or correct base_url, model or key"
         )

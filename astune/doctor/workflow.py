@@ -73,7 +73,9 @@ def dry_setup(patient: Patient) -> RolloutSetup:
     except Missing:
         chat_format = ChatFormat.load(tiny_model_dir(), tool_call_format="hermes")
     clients = {
-        name: ChatClient(name, model.model_copy(update={"api_key_env": None}))
+        name: ChatClient(
+            name, model.model_copy(update={"api_key_env": None}), key=f"astune.rollout.auxiliary_models.{name}"
+        )
         for name, model in config.rollout.auxiliary_models.items()
     }
     return RolloutSetup(

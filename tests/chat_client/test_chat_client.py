@@ -11,7 +11,8 @@ CALLS = [{"id": "x1", "type": "function", "function": {"name": "calc", "argument
 
 
 def client_of(url, **options):
-    return ChatClient("gpt", AuxiliaryModelConfig(base_url=url, model="m", **{"max_retries": 0, **options}))
+    settings = AuxiliaryModelConfig(base_url=url, model="m", **{"max_retries": 0, **options})
+    return ChatClient("gpt", settings, key="astune.rollout.auxiliary_models.gpt")
 
 
 async def failure(answer, **options):
