@@ -147,7 +147,7 @@ def _read_until(ours: int, wanted: bytes, process: subprocess.Popen[bytes]) -> N
         ready, _, _ = select.select([ours], [], [], max(0.0, until - time.monotonic()))
         part = _read(ours) if ready else b""
         if not part:
-            raise SystemExit(f"{process.args}\nended or hung before {wanted!r}:\n{seen.decode()}")
+            raise SystemExit(f"{process.args!r}\nended or hung before {wanted!r}:\n{seen.decode()}")
         seen += part
 
 
