@@ -3,10 +3,10 @@
     python benchmarks/debug_start.py --runs 7
 
 A real `python -m astune run ...` on a pseudo-terminal, timed until its prompt stands there. Runs of every model take
-turns with the two floors: a bare `python -c pass`, and `python -c "import agentscope, openai"`, which no debugger of an
-AgentScope agent can do without. "cold" is one run after the files of Python, its packages and the checkout were dropped
-from the page cache; "first" is that dropping left out, the first run of all. Ends with 1 if scripted, human or replay
-take longer than the limit, cold or warm, or import torch.
+turns with the floors: a bare `python -c pass`, `python -c "import agentscope, openai"`, and the imports that no
+debugger of an AgentScope agent can do without. "first" is the first run of all; "cold" is one after the files of
+Python, its packages and the checkout were dropped from the page cache. Ends with 1 if scripted, human or replay take
+longer than the limit, first, cold or warm, or import torch.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from pathlib import Path
 
 from astune.resources import tutorial_dir
 
+CHECKOUT = Path(__file__).parents[1]
 CONF = tutorial_dir() / "math_agent" / "demo.yaml"
 TASK = "train-0000"
 PROMPT = b"(astune) "
@@ -38,13 +39,19 @@ PATIENCE = 120.0
 """Seconds after which a run that has not stopped is given up."""
 LIGHT = ("scripted", "human", "replay")
 """Models that need no torch, and are held to the limit."""
-FLOORS = {"python": "pass", "agentscope": "import agentscope, openai"}
+FLOORS = {
+    "python": "pass",
+    "packages": "import agentscope, openai",
+    "agent": "import agentscope.agent, agentscope.model, agentscope.tool, openai",
+}
+"""`import agentscope` alone loads little of it in AgentScope 2.x; the third is what an agent takes."""
 STAGES = """
 import json, sys, time
 marks = [time.perf_counter()]
 def mark(): marks.append(time.perf_counter())
 from pathlib import Path
 import astune.cli; mark()
+import openai; mark()
 from astune.config.load import load_config
 import astune.backbone.debug
 loaded = load_config(Path(sys.argv[1]), ["astune.runs_dir=" + sys.argv[2]], backbone="debug"); mark()
@@ -54,17 +61,18 @@ from astune.context_tracker.chat_format import ChatFormat
 from astune.resources import tiny_model_dir
 chat_format = ChatFormat.load(tiny_model_dir())
 chat_format.encode(chat_format.render([{"role": "user", "content": "?"}])); mark()
-import agentscope, openai; mark()
+import agentscope.agent, agentscope.model, agentscope.tool; mark()
 from astune.plugins import load_plugin
 load_plugin(loaded.config.astune.rollout.agentscope_learn_protocol, kind="workflow"); mark()
 print(json.dumps([after - before for before, after in zip(marks, marks[1:])]))
 """
 STAGE_NAMES = (
     "import of the command line",
+    "import of openai",
     "import of the debugger, configuration",
     "task file, 2,000 tasks",
     "tokenizer, chat template",
-    "import of agentscope, openai",
+    "import of AgentScope's agents",
     "workflow",
 )
 
@@ -106,7 +114,7 @@ def _models(folder: Path, workflow: str) -> dict[str, str]:
     answers.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     scripted = f"scripted:{answers}"
     command = _command(scripted, folder, workflow, step=False)
-    subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    subprocess.run(command, cwd=CHECKOUT, check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
     (recording,) = folder.glob("runs/*/*/recordings/*.json")
     kept = shutil.copy(recording, folder / "episode.json")
     return {"scripted": scripted, "human": "human", "replay": f"replay:{kept}", "tiny": "tiny"}
@@ -123,13 +131,11 @@ def _command(model: str, folder: Path, workflow: str, *, step: bool = True) -> l
 
 
 @contextmanager
-def _on_terminal(
-    command: Sequence[str], folder: Path, stderr: int | None = None
-) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+def _on_terminal(command: Sequence[str], stderr: int | None = None) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     """The process and the other end of its terminal."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        command, cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs if stderr is None else stderr, close_fds=True
+        command, cwd=CHECKOUT, stdin=theirs, stdout=theirs, stderr=theirs if stderr is None else stderr, close_fds=True
     )
     os.close(theirs)
     try:
@@ -158,13 +164,13 @@ def _read(ours: int) -> bytes:
         return b""
 
 
-def _time(command: Sequence[str], folder: Path, wanted: bytes | None) -> float:
+def _time(command: Sequence[str], wanted: bytes | None) -> float:
     """Seconds until `wanted` is on the terminal, or to the end of the process."""
     started = time.perf_counter()
     if wanted is None:
-        subprocess.run(command, cwd=folder, check=True)
+        subprocess.run(command, cwd=CHECKOUT, check=True)
         return time.perf_counter() - started
-    with _on_terminal(command, folder) as (ours, process):
+    with _on_terminal(command) as (ours, process):
         _read_until(ours, wanted, process)
         return time.perf_counter() - started
 
@@ -174,21 +180,20 @@ def _take_turns(models: dict[str, str], runs: int, folder: Path, workflow: str) 
     seconds: dict[str, list[float]] = {}
     for _ in range(runs + 1):
         for name, code in FLOORS.items():
-            seconds.setdefault(name, []).append(_time([sys.executable, "-c", code], folder, None))
+            seconds.setdefault(name, []).append(_time([sys.executable, "-c", code], None))
         for name, model in models.items():
-            seconds.setdefault(name, []).append(_time(_command(model, folder, workflow), folder, PROMPT))
+            seconds.setdefault(name, []).append(_time(_command(model, folder, workflow), PROMPT))
     return seconds
 
 
 def _cold(model: str, folder: Path, workflow: str) -> float:
     _drop_from_page_cache()
-    return _time(_command(model, folder, workflow), folder, PROMPT)
+    return _time(_command(model, folder, workflow), PROMPT)
 
 
 def _drop_from_page_cache() -> None:
     """As after a start of the machine, as far as a program without rights can: nothing that another one has mapped."""
-    checkout = Path(__file__).parents[1]
-    folders = {sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), str(checkout / "astune"), str(CONF.parent)}
+    folders = {sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), str(CHECKOUT / "astune"), str(CONF.parent)}
     for top in folders:
         for path, _, files in os.walk(top):
             for name in files:
@@ -208,7 +213,7 @@ def _imports(model: str, folder: Path, workflow: str) -> dict[str, float]:
     """Milliseconds that the modules of each package took by themselves up to the end of the run."""
     command = _command(model, folder, workflow)
     with tempfile.TemporaryFile() as log:
-        with _on_terminal([command[0], "-X", "importtime", *command[1:]], folder, log.fileno()) as (ours, process):
+        with _on_terminal([command[0], "-X", "importtime", *command[1:]], log.fileno()) as (ours, process):
             _read_until(ours, PROMPT, process)
             os.write(ours, b"quit\n")
             while _read(ours):
@@ -226,20 +231,25 @@ def _imports(model: str, folder: Path, workflow: str) -> dict[str, float]:
 
 
 def _print_models(models: dict[str, str], warm: dict[str, list[float]], cold: dict[str, float]) -> None:
-    print(f"\n{'Enter to the first stop':<40}{'first':>8}{'cold':>8}{'warm':>8}{'over agentscope':>18}")
+    """The last two columns are how many times a floor each takes: medians of the ratio of neighbours."""
+    print(f"\n{'Enter to the first stop':<40}{'first':>8}{'cold':>8}{'warm':>8}{'packages':>10}{'agent':>8}")
     for name, code in FLOORS.items():
         first, *others = warm[name]
         print(f"python -c '{code}'".ljust(40) + f"{first:8.2f}{'':>8}{statistics.median(others):8.2f}")
     for name in models:
         first, *others = warm[name]
-        ratio = statistics.median(a / b for a, b in zip(others, warm["agentscope"][1:], strict=True))
-        print(f"--model {name:<32}{first:8.2f}{cold[name]:8.2f}{statistics.median(others):8.2f}{ratio:17.2f}x")
+        line = f"--model {name:<32}{first:8.2f}{cold[name]:8.2f}{statistics.median(others):8.2f}"
+        packages, agent = (
+            statistics.median(a / b for a, b in zip(others, warm[floor][1:], strict=True))
+            for floor in ("packages", "agent")
+        )
+        print(f"{line}{packages:9.2f}x{agent:7.2f}x")
 
 
 def _print_stages(folder: Path, warm: dict[str, list[float]]) -> None:
     """Parts of a warm start with a scripted model, each measured in a process of its own three times."""
     command = [sys.executable, "-c", STAGES, str(CONF), str(folder / "runs")]
-    runs = [json.loads(subprocess.run(command, check=True, capture_output=True, cwd=folder).stdout) for _ in range(3)]
+    runs = [json.loads(subprocess.run(command, check=True, capture_output=True, cwd=CHECKOUT).stdout) for _ in range(3)]
     stages = {name: statistics.median(run[at] for run in runs) for at, name in enumerate(STAGE_NAMES)}
     stages = {"start of Python": statistics.median(warm["python"][1:]), **stages}
     print("\nwhere a warm start goes, s")
