@@ -214,10 +214,8 @@ def _config(values: Any, origin: str) -> Config:
 
 
 _EMPTY = episode_to_row(EpisodeRecord(0, "", Episode("", Task("", ""), (), (), StopReason.COMPLETED)))
-_NEEDED = {
-    "turns": "agent messages_kept messages response finish_reason policy_version temperature excluded exact".split(),
-    "timelines": "agent fork tokens_kept token_ids spans".split(),
-}
+_TURN = ("agent", "messages_kept", "messages", "response", "finish_reason", "policy_version", "temperature", "excluded")
+_NEEDED = {"turns": _TURN, "timelines": ("agent", "fork", "tokens_kept", "token_ids", "spans")}
 
 
 def _check_keys(path: Path, text: str, row: Mapping[str, Any]) -> None:

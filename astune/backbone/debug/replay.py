@@ -1,0 +1,264 @@
+"""A recorded episode played again: its answers in the model's place, given to the calls that they were given to.
+
+    replay = EpisodeReplay(recording.episode, chat_format)
+    observer.source = lambda name, source: ReplaySource(replay, source, chat_format, name)
+
+The workflow, its tools and the judge run anew. As long as they do what they did, the tokens, timelines and verdict are
+those of the recording, byte for byte; the first call that asks for something else raises `ReplayError`, which says in
+what it differs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.sources import Answer, Call, Source, read_answer
+from astune.context_tracker.tracker import ContextTracker
+from astune.errors import PolicyError
+from astune.monitor.episode_diff import Decode, first_difference, prompts_differ, turns_differ
+from astune.monitor.jsonl import plain
+from astune.token_ids import TokenIds
+from astune.types import Episode, Generation, Sampling, StopReason, Task, Turn
+
+PATIENCE = 30.0
+"""Seconds without any model call, answer or turn after which a call no longer waits for those that ended before it."""
+QUIET = 0.2
+"""The same for a call that failed: it fails again after all that were answered beside it."""
+_TICK = 0.01
+_MADE_BY_SOURCE = ("inexact", "no_logprobs", "forced")
+"""Reasons to leave a turn out of training that its source gives; the others follow from the call."""
+
+
+class ReplayError(PolicyError):
+    """The episode does not go as it was recorded. The message says where and how."""
+
+
+class EpisodeReplay:
+    """The recorded answers of one episode, given to the calls that they were given to.
+
+    Turns end in the recorded order: an answer waits for those before it. For calls side by side that needs to know
+    what the tracker has recorded: `follow(tracker)` before the first call. Calls with numbers from `until` on go to the
+    live model. `answers` by call number stand in place of recorded ones. Such turns are in no recorded order.
+    """
+
+    def __init__(
+        self,
+        episode: Episode,
+        chat_format: ChatFormat,
+        *,
+        until: int | None = None,
+        answers: Mapping[int, Answer | Generation] | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        """`patience`: see `PATIENCE`; where a person may stop the episode for long, `math.inf`."""
+        self._episode, self._format, self._patience = episode, chat_format, patience
+        self._until, self._answers = until, dict(answers or {})
+        self._turns = [
+            turn for turn in episode.turns if not self._is_live(turn.call) and turn.call not in self._answers
+        ]
+        self._given: list[bool] = [False] * len(self._turns)
+        lost = int(episode.metrics.get("lost_calls", 0))
+        answered = {turn.call for turn in episode.turns}
+        self._lost = set(range(len(episode.turns) + lost)) - answered if lost else set()
+        self._tracker: ContextTracker | None = None
+        self._begun = 0
+        self._ended = 0
+        """How many recorded answers were handed out, all in order."""
+        self._served: set[int] = set()
+        """The numbers of the calls that got them."""
+        self.live = False
+        """Whether a call has gone to the live model."""
+
+    def follow(self, tracker: ContextTracker) -> None:
+        """`tracker` is the one that records the turns of this replay."""
+        self._tracker = tracker
+
+    async def answer(self, call: Call, source: Source, sampling: Sampling, name: str | None) -> Answer:
+        """What was answered to `call`, once it is its turn. Raises ReplayError."""
+        self._begun += 1
+        if call.number in self._answers:
+            given = self._answers[call.number]
+            return read_answer(self._format, call, given) if isinstance(given, Generation) else given
+        if self._is_live(call.number):
+            self.live = True
+            return await source.answer(call, sampling)
+        place = self._find(call)
+        if place is None:
+            raise await self._failure(call)
+        self._given[place] = True  # it is taken; it ends when its turn has come
+        await self._wait(call, place)
+        self._ended = place + 1
+        self._served.add(call.number)
+        return self._recorded(call, self._turns[place], name)
+
+    def _is_live(self, number: int) -> bool:
+        return self._until is not None and number >= self._until
+
+    def _find(self, call: Call) -> int | None:
+        """The recorded turn of `call`; None if the call failed there."""
+        if call.number in self._lost:
+            return None
+        unused = [place for place, taken in enumerate(self._given) if not taken]
+        same = [place for place in unused if self._turns[place].call == call.number]
+        for place in (*same, *unused):
+            if _asks_the_same(call, self._turns[place]):
+                return place
+        raise self._parted(call, [*same, *(p for p in unused if self._turns[p].agent == call.agent), *unused])
+
+    def _parted(self, call: Call, candidates: list[int]) -> ReplayError:
+        who = f"model call {call.number} of {call.agent!r} has parted from the recording"
+        if not candidates:
+            return ReplayError(f"{who}: there are only {len(self._turns)} answers in it, and all are given")
+        turn = self._turns[candidates[0]]
+        for found in self._ways(call, turn):
+            return ReplayError(f"{who}: {found}")
+        return ReplayError(f"{who}: call {turn.call} of {turn.agent!r} was recorded")
+
+    def _ways(self, call: Call, turn: Turn) -> Iterator[str]:
+        """In what `call` differs from a recorded turn."""
+        if turn.agent != call.agent:
+            yield f"recorded was a call of {turn.agent!r}"
+        request = call.request
+        now = replace(turn, prompt_ids=call.prompt.ids, messages=tuple(request.messages), tools=tuple(request.tools))
+        for found in prompts_differ(turn, now, self._format.decode):
+            yield f"{found.place}: recorded {found.first}, now {found.second}"
+
+    async def _wait(self, call: Call, place: int) -> None:
+        quiet, state = 0.0, self._state()
+        while not self._may_end(place):
+            await asyncio.sleep(_TICK)
+            now = self._state()
+            quiet, state = (quiet + _TICK if now == state else 0.0), now
+            if quiet > self._patience:
+                turn = self._turns[self._ended]
+                raise ReplayError(
+                    f"model call {call.number} of {call.agent!r} waited for call {turn.call} of {turn.agent!r}, which "
+                    f"ended before it in the recording, and nothing has moved for {self._patience:g} s"
+                )
+
+    def _state(self) -> tuple[int, int, int]:
+        return self._begun, self._ended, 0 if self._tracker is None else len(self._tracker.turns)
+
+    def _recorded_turns(self) -> int:
+        """How many of the answers that were handed out have become turns."""
+        if self._tracker is None:
+            return self._ended
+        return sum(turn.call in self._served for turn in self._tracker.turns)
+
+    def _may_end(self, place: int) -> bool:
+        """Whether all turns before it are recorded. Answers to one request are recorded together, once all are in."""
+        if self._ended < place:
+            return False
+        return all(self._one_request(former, place) for former in range(self._recorded_turns(), place))
+
+    def _one_request(self, former: int, place: int) -> bool:
+        """Whether two recorded turns may be answers to one request for several."""
+        one, two = self._turns[former], self._turns[place]
+        return one.agent == two.agent and one.prompt_ids == two.prompt_ids and two.call - one.call == place - former
+
+    async def _failure(self, call: Call) -> PolicyError:
+        """What a call meets that was never answered: the recorded failure of the model, once all is quiet."""
+        error = self._episode.error
+        fails = error is not None and error.stage == "policy"
+        quiet, state = 0.0, self._state()
+        while quiet < (QUIET if fails else self._patience):
+            await asyncio.sleep(_TICK)
+            now = self._state()
+            quiet, state = (quiet + _TICK if now == state else 0.0), now
+        if error is not None and fails:
+            kind: type[PolicyError] = type(error.kind, (PolicyError,), {})
+            return kind(error.message)
+        return ReplayError(
+            f"the recording has no answer for model call {call.number} of {call.agent!r}: it was lost there"
+        )
+
+    def _recorded(self, call: Call, turn: Turn, name: str | None) -> Answer:
+        """Of the policy, its tokens as they are read today; of another model what was kept, as it is."""
+        if name is None and turn.exact and turn.excluded not in _MADE_BY_SOURCE:
+            generation = Generation(
+                tuple(turn.output_ids), tuple(turn.logprobs), turn.policy_version, turn.finish_reason
+            )
+            return read_answer(self._format, call, generation)
+        same = call.prompt.ids == turn.prompt_ids
+        return Answer(
+            message=plain(turn.response),
+            prompt_ids=call.prompt.ids if same else TokenIds.of(turn.prompt_ids),
+            output_ids=turn.output_ids,
+            logprobs=turn.logprobs,
+            policy_version=turn.policy_version,
+            finish_reason=turn.finish_reason,
+            exact=turn.exact,
+            excluded=turn.excluded if turn.excluded in _MADE_BY_SOURCE else None,
+        )
+
+
+def _asks_the_same(call: Call, turn: Turn) -> bool:
+    """Whether `turn` was recorded of such a call. The prompt ids of another model are its own, or made from text."""
+    if call.agent != turn.agent:
+        return False
+    if call.prompt.ids == turn.prompt_ids:
+        return True
+    foreign = call.source is not None or not turn.exact or turn.excluded in _MADE_BY_SOURCE
+    asked = plain(call.request.messages), plain(call.request.tools)
+    return foreign and bool(turn.messages) and asked == (plain(turn.messages), plain(turn.tools))
+
+
+class ReplaySource:
+    """Answers in place of `source`, the auxiliary model of that name or (None) the policy."""
+
+    def __init__(self, replay: EpisodeReplay, source: Source, chat_format: ChatFormat, name: str | None) -> None:
+        self.is_policy = source.is_policy
+        self._replay, self._source, self._format, self._name = replay, source, chat_format, name
+
+    async def answer(self, call: Call, sampling: Sampling) -> Answer:
+        return await self._replay.answer(call, self._source, sampling, self._name)
+
+
+class ReplayObserver:
+    """The `Observer` of an episode that is played again from beginning to end, with nobody looking on."""
+
+    def __init__(self, replay: EpisodeReplay, chat_format: ChatFormat) -> None:
+        self._replay, self._format = replay, chat_format
+
+    def source(self, name: str | None, source: Source) -> Source:
+        return ReplaySource(self._replay, source, self._format, name)
+
+    def started(self, episode_id: str, task: Task, tracker: ContextTracker, work: Coroutine[Any, Any, object]) -> None:
+        self._replay.follow(tracker)
+
+    async def judging(self, episode: Episode) -> None:
+        pass
+
+    def cancelled(self, episode: Episode) -> None:
+        pass
+
+
+class NoModel:
+    """Stands where the policy stands while a recording answers in its place."""
+
+    def __init__(self, context_length: int) -> None:
+        self.context_length = context_length
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        raise ReplayError("the recording has no model behind it that could answer")
+
+
+def same_episode(recorded: Episode, replayed: Episode, decode: Decode | None = None) -> str | None:
+    """None if both give the same recording but for timing and traceback, else the first difference in words. Where
+    the replay says itself how it parted, that is it. Of an episode that was cut short from outside, cancelled or out
+    of time, the turns are all there is to compare.
+    """
+    error = replayed.error
+    if error is not None and error.kind == ReplayError.__name__ and not _was_cut(recorded):
+        return error.message
+    compare = turns_differ if _was_cut(recorded) else first_difference
+    found = compare(recorded, replayed, decode)
+    return None if found is None else f"{found.place}: recorded {found.first}, now {found.second}"
+
+
+def _was_cut(episode: Episode) -> bool:
+    return episode.stop_reason in (StopReason.CANCELLED, StopReason.TIMEOUT)

@@ -1,0 +1,30 @@
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from astune.context_tracker.chat_format import ChatFormat
+from astune.testing import write_test_model_dir
+
+FOLDER = Path(__file__).parent
+sys.path[:0] = [str(FOLDER), str(FOLDER.parent / "agents")]  # for the modules beside this one and the real agents
+
+
+@pytest.fixture(scope="session")
+def model_dir(tmp_path_factory):
+    return write_test_model_dir(tmp_path_factory.mktemp("model"), context_length=8192)
+
+
+@pytest.fixture(scope="session")
+def chat_format(model_dir):
+    return ChatFormat.load(model_dir)
+
+
+@pytest.fixture(scope="session")
+def line():
+    """The line of AgentScope that is installed."""
+    try:
+        return int(metadata.version("agentscope").split(".")[0])
+    except metadata.PackageNotFoundError:
+        pytest.skip("AgentScope is not installed")

@@ -1,0 +1,41 @@
+"""Episodes to record: agents of every habit on a policy that answers from a script, played and played again."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from astune.backbone.debug.replay import EpisodeReplay, NoModel, ReplayObserver
+from astune.rollout.episode import run_episode
+from astune.rollout.setup import RolloutSetup
+from astune.testing import ScriptedPolicy
+from astune.types import Sampling, Task
+from astune.workflow.workflow_base import as_workflow
+
+CONTEXT_LENGTH = 8192
+
+
+def setup_of(workflow, policy, chat_format, **options):
+    limits = {"max_turns": 20, "episode_timeout": 60.0, "judge_timeout": 60.0, "judge": None}
+    return RolloutSetup(
+        policy=policy, chat_format=chat_format, workflow_factory=as_workflow(workflow), **{**limits, **options}
+    )
+
+
+def play(workflow, answers, chat_format, *, task=None, sampling=None, policy=None, **options):
+    """The episode that the workflow makes of the answers."""
+    policy = policy or ScriptedPolicy(answers, chat_format, context_length=CONTEXT_LENGTH)
+    setup = setup_of(workflow, policy, chat_format, **options)
+    return run(setup, task or Task("t1", "What is 6 * 7?", answer="42"), sampling)
+
+
+def run(setup, task, sampling=None):
+    sampling = sampling or Sampling(max_tokens=512)
+    return asyncio.run(run_episode(task, setup, episode_id=f"train/{task.task_id}/0", seed=1, sampling=sampling))
+
+
+def replay(workflow, recorded, chat_format, *, sampling=None, policy=None, until=None, patience=1.0, **options):
+    """The recorded episode played again."""
+    setup = setup_of(workflow, policy or NoModel(CONTEXT_LENGTH), chat_format, **options)
+    playing = EpisodeReplay(recorded, chat_format, until=until, patience=patience)
+    return run(replace(setup, observer=ReplayObserver(playing, chat_format)), recorded.task, sampling)
