@@ -23,7 +23,7 @@ from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.render import Prompt
 from astune.context_tracker.request import ChatRequest
 from astune.context_tracker.sources import Answer, Call
-from astune.context_tracker.written import Beginnings
+from astune.context_tracker.write_answer import written_after
 from astune.errors import WorkflowError
 from astune.token_ids import TokenIds
 from astune.types import Sampling
@@ -115,13 +115,8 @@ class ChatSource:
         as one that opens reasoning in the prompt."""
         close = "" if reply.finish_reason == "length" else self._format.close_token or ""
         plain = (reply.message["content"] or "") + close
-        if prompt.match is None:
-            return plain
-        messages = [*prompt.match.messages, reply.message]
-        rendering = self._format.render(messages, request.tools, add_generation_prompt=False)
-        start = len(prompt.rendering)
-        closing = self._format.find_closing(rendering, start) if Beginnings(rendering).has(prompt.rendering) else None
-        return plain if closing is None else rendering[start : closing[0]] + close
+        text = written_after(self._format, prompt, reply.message, request.tools)
+        return plain if text is None else text + close
 
 
 def _forced(request: ChatRequest) -> dict[str, Any]:

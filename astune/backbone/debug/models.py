@@ -1,0 +1,90 @@
+"""What answers in a debug run: `astune.debug.model`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from astune.backbone.debug.endpoints import endpoint_source
+from astune.backbone.debug.human import HumanSource
+from astune.backbone.debug.scripted import KEY, ScriptedSource, read_script
+from astune.backbone.debug.terminal import Terminal
+from astune.backbone.model_dir import resolve_model_dir
+from astune.config.schema import AstuneConfig
+from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.sources import Source
+from astune.errors import ConfigError, PolicyError
+from astune.types import Generation, Policy, Sampling
+
+if TYPE_CHECKING:
+    from astune.backbone.local.model import LoadedModel
+    from astune.backbone.local.sampler import Sampler
+
+UNKNOWN_CONTEXT_LENGTH = 32768
+
+
+@dataclass(frozen=True)
+class NoPolicy:
+    """Lends a run its context length where a source answers in the policy's place."""
+
+    context_length: int
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        raise PolicyError("a source answers in the policy's place in this run")
+
+
+@dataclass(frozen=True)
+class DebugModel:
+    """What answers, and the chat format in which it does."""
+
+    name: str
+    """For people: "scripted (answers.yaml)", "human", "endpoint http://... (Qwen3-8B)", "tiny"."""
+    policy: Policy
+    """Answers where `source` is None; else only its context length counts."""
+    chat_format: ChatFormat
+    source: Source | None = None
+    """Stands in for the policy."""
+    loaded: tuple[LoadedModel, Sampler] | None = None
+    """The local model, for `--with-update`."""
+
+    def episode_started(self, task_id: str) -> None:
+        """To be called before each episode: lists of scripted answers start anew."""
+        if isinstance(self.source, ScriptedSource):
+            self.source.episode_started(task_id)
+
+
+def choose_model(config: AstuneConfig, terminal: Terminal) -> DebugModel:
+    """The model of `astune.debug.model`; None is the local model of `astune.model`, and only that loads torch.
+
+    Raises ConfigError, PluginError or ModelError before anything runs.
+    """
+    spec = config.debug.model
+    if spec is None:
+        return _local(config)
+    kind, _, rest = spec.partition(":")
+    if kind == "replay":
+        raise ConfigError(f"{KEY}: {spec}: recorded answers are no model that can be chosen here")
+    chat_format = ChatFormat.load(
+        resolve_model_dir(config.model.path, weights=False),
+        tool_call_format=config.model.tool_call_format,
+        template_kwargs=config.model.chat_template_kwargs,
+    )
+    name = spec
+    source: Source
+    if kind == "scripted":
+        name = f"scripted ({rest.rpartition('/')[2]})"
+        source = ScriptedSource(read_script(rest), chat_format)
+    elif spec == "human":
+        source = HumanSource(terminal, chat_format)
+    else:
+        name, source = endpoint_source(config, chat_format, terminal)
+    length = config.model.max_model_len or chat_format.context_length or UNKNOWN_CONTEXT_LENGTH
+    return DebugModel(name, NoPolicy(length), chat_format, source)
+
+
+def _local(config: AstuneConfig) -> DebugModel:
+    from astune.backbone.local.setup import load_policy
+
+    loaded, sampler, chat_format = load_policy(config)
+    return DebugModel(config.model.path, sampler, chat_format, loaded=(loaded, sampler))
