@@ -1,15 +1,47 @@
-"""`astune replay`, `astune rescore` and `astune diff`."""
+"""`astune replay`, `astune rescore` and `astune diff`: what can be done with recorded episodes without a model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from astune.backbone.model_dir import resolve_model_dir
+from astune.backbone.parts import rollout_setup, sampling_for
+from astune.cli.run import BACKBONES, EXIT_CODES
+from astune.config.load import LoadedConfig, load_config
+from astune.config.render import save_config
+from astune.config.schema import AstuneConfig
+from astune.context_tracker.chat_format import ChatFormat
 from astune.errors import ConfigError
+from astune.monitor.episode_diff import Decode, Difference, first_difference
+from astune.monitor.episode_filter import parse_filter
+from astune.monitor.recording import Recording, pick_recording, read_recordings
+from astune.plugins import load_plugin
+from astune.rollout.episode import run_episode
+from astune.rollout.group import episode_seed
+from astune.rollout.setup import RolloutSetup
+from astune.types import Episode
+
+NO_LIMIT = 2**20
+"""Context length of a model that does not say how much it was made for."""
 
 
 def replay(files: Sequence[Path], conf: Path | None, overrides: Sequence[str], options: Mapping[str, object]) -> int:
-    raise ConfigError("astune replay: recorded episodes cannot be replayed yet")
+    """Runs recorded episodes again, with the recorded answers of the model. 1 if one of them differs.
+
+    With --step or --commands the debugger does, and stops on the way.
+    """
+    if options.get("astune.debug.step") or options.get("astune.debug.commands"):
+        return _step(files, conf, overrides, options)
+    chosen = select(files, options.get("astune.debug.filter"))
+    return asyncio.run(_replay_all(chosen, _Configs(conf, overrides)))
 
 
 def rescore(
@@ -20,8 +52,192 @@ def rescore(
     filter_text: str | None,
     out: Path | None,
 ) -> int:
-    raise ConfigError("astune rescore: recorded episodes cannot be judged anew yet")
+    """Judges recorded episodes with another judge. 1 if it could not judge one of them."""
+    from astune.cli.rescore import rescore_all
+
+    if out is not None and out.exists():
+        raise ConfigError(f"--out {out}: the file is there already; nothing is written over it")
+    configs = _Configs(conf, overrides, {"astune.task_judge.judge_protocol": judge})
+    return asyncio.run(rescore_all(select(files, filter_text), configs.of, out))
 
 
 def diff(first: Path, second: Path) -> int:
-    raise ConfigError("astune diff: recorded episodes cannot be compared yet")
+    """Shows the first point where two episodes part. 0 if there is none."""
+    one, two = pick_recording(first), pick_recording(second)
+    for name, recording in (("A", one), ("B", two)):
+        print(f"{name}  {recording.origin}  {_outline(recording.episode)}")
+    difference = first_difference(one.episode, two.episode, _decode(one))
+    if difference is None:
+        print("equal: task, tokens, timelines, output and verdict")
+        return 0
+    print(f"\nthey part at {difference.place}")
+    for name, text in (("A", difference.first), ("B", difference.second)):
+        print(f"  {name}  {text}")
+    print("\nafterwards")
+    for name, recording in (("A", one), ("B", two)):
+        print(f"  {name}  {_afterwards(recording.episode, difference)}")
+    return 1
+
+
+def select(files: Sequence[Path], filter_text: object) -> Iterator[Recording]:
+    """The recorded episodes of all files that pass the filter. Raises ConfigError where none does."""
+    keep = parse_filter(str(filter_text)) if filter_text is not None else None
+    if not files:
+        raise ConfigError("name a recorded episode, a folder of them, or the folder of a run")
+    seen = found = 0
+    for file in files:
+        for recording in read_recordings(file):
+            seen += 1
+            if keep is None or keep(recording.record):
+                found += 1
+                yield recording
+    if not found:
+        what = "no episode was recorded" if not seen else f"none of the {seen} episodes passes {filter_text!r}"
+        raise ConfigError(f"{', '.join(map(str, files))}: {what}")
+
+
+@dataclass
+class _Configs:
+    """The configuration that each recording is to be run with: its own or `conf`, with the overrides on top."""
+
+    conf: Path | None
+    overrides: Sequence[str]
+    options: Mapping[str, object] = field(default_factory=dict)
+    _loaded: dict[str, AstuneConfig] = field(default_factory=dict)
+
+    def of(self, recording: Recording) -> AstuneConfig:
+        key = "" if self.conf is not None or recording.config is None else recording.config.model_dump_json()
+        if key not in self._loaded or (not key and self.conf is None):
+            self._loaded[key] = self.load(recording).config.astune
+        return self._loaded[key]
+
+    def load(self, recording: Recording, model: str | None = None) -> LoadedConfig:
+        """Raises ConfigError where there is no configuration, or where it is wrong."""
+        options = {**self.options, "astune.debug.model": model or f"replay:{recording.origin}"}
+        if self.conf is not None:
+            return load_config(self.conf, self.overrides, backbone="debug", options=options)
+        with _as_file(recording) as path:
+            try:
+                return load_config(path, self.overrides, backbone="debug", options=options)
+            except ConfigError as error:
+                text = str(error).replace(f"{path}:", f"{recording.origin}, config, line ")
+                raise ConfigError(text.replace(str(path), f"{recording.origin}, config")) from error
+
+
+@contextmanager
+def _as_file(recording: Recording) -> Iterator[Path]:
+    """The configuration of the recording as a file."""
+    if recording.config is None:
+        raise ConfigError(
+            f"{recording.origin}: no configuration was kept with it (there is no config.yaml in the run's folder); "
+            "give one with --conf"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config.yaml"
+        save_config(recording.config, path)
+        yield path
+
+
+def _step(files: Sequence[Path], conf: Path | None, overrides: Sequence[str], options: Mapping[str, object]) -> int:
+    """Hands over to the debugger."""
+    if len(files) != 1:
+        raise ConfigError(f"--step plays one file or folder, got {len(files)}")
+    recording = next(select(files, options.get("astune.debug.filter")))
+    loaded = _Configs(conf, overrides, options).load(recording, f"replay:{files[0]}")
+    backbone = load_plugin("debug", kind="backbone", builtin=BACKBONES)()
+    return EXIT_CODES[backbone.run(loaded).status]
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """What episodes of one configuration are played with."""
+
+    setup: RolloutSetup
+    config: AstuneConfig
+
+    @classmethod
+    def of(cls, config: AstuneConfig) -> _Stage:
+        from astune.backbone.debug.replay import NoModel
+
+        model = config.model
+        chat_format = ChatFormat.load(
+            resolve_model_dir(model.path, weights=False),
+            tool_call_format=model.tool_call_format,
+            template_kwargs=model.chat_template_kwargs,
+        )
+        context_length = model.max_model_len or chat_format.context_length or NO_LIMIT
+        return cls(rollout_setup(config, NoModel(context_length), chat_format), config)
+
+    async def play(self, recording: Recording) -> str | None:
+        """Plays it again; None if the episode is the same, else the first difference."""
+        from astune.backbone.debug.replay import EpisodeReplay, ReplayObserver, same_episode
+
+        episode, chat_format = recording.episode, self.setup.chat_format
+        observer = ReplayObserver(EpisodeReplay(episode, chat_format), chat_format)
+        replayed = await run_episode(
+            episode.task,
+            replace(self.setup, observer=observer),
+            episode_id=episode.episode_id,
+            seed=episode_seed(self.config.seed, episode.episode_id),
+            sampling=sampling_for(self.config, "greedy" if recording.phase == "eval/greedy" else "sampled"),
+        )
+        return same_episode(episode, replayed, chat_format.decode)
+
+
+async def _replay_all(recordings: Iterator[Recording], configs: _Configs) -> int:
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    stages: dict[int, _Stage] = {}
+    equal = different = 0
+    columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("", total=None)
+        for recording in recordings:
+            config = configs.of(recording)
+            if id(config) not in stages:
+                stages[id(config)] = _Stage.of(config)
+            difference = await stages[id(config)].play(recording)
+            equal, different = equal + (difference is None), different + (difference is not None)
+            console.print(_line(recording.episode, difference))
+            progress.advance(bar)
+    console.print(f"{equal + different} replayed: {equal} equal, {different} different")
+    return 1 if different else 0
+
+
+def _line(episode: Episode, difference: str | None) -> str:
+    if difference is None:
+        return f"equal    {episode.episode_id}  {_outline(episode)}"
+    return f"DIFFERS  {episode.episode_id}  {difference}"
+
+
+def _outline(episode: Episode) -> str:
+    return f"{_amount(episode, 0)}, {_end(episode)}"
+
+
+def _afterwards(episode: Episode, difference: Difference) -> str:
+    start = len(episode.turns) if difference.turn is None else difference.turn
+    return f"{_amount(episode, start)}, {_end(episode)}"
+
+
+def _amount(episode: Episode, start: int) -> str:
+    turns = episode.turns[start:]
+    tokens = sum(len(turn.output_ids) for turn in turns)
+    return f"{len(turns)} turn{'s' * (len(turns) != 1)}, {tokens} tokens"
+
+
+def _end(episode: Episode) -> str:
+    reward = "no verdict" if episode.reward is None else f"reward {episode.reward:g}"
+    error = "" if episode.error is None else f" ({episode.error.stage}: {episode.error.kind})"
+    return f"{episode.stop_reason.value}{error}, {reward}"
+
+
+def _decode(recording: Recording) -> Decode | None:
+    """Tokens as text, where the tokenizer of the model is on this machine."""
+    if recording.config is None:
+        return None
+    model = recording.config.astune.model
+    if model.path != "tiny" and not Path(model.path).is_dir():
+        from huggingface_hub import try_to_load_from_cache
+
+        if model.path.count("/") != 1 or not isinstance(try_to_load_from_cache(model.path, "tokenizer.json"), str):
+            return None
+    return ChatFormat.load(resolve_model_dir(model.path, weights=False)).decode

@@ -1,0 +1,175 @@
+"""Recorded episodes before another judge."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import traceback
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+from astune.config.schema import AstuneConfig, TaskJudgeConfig
+from astune.errors import JudgeError
+from astune.monitor.episodes import EpisodeRecord, episode_to_row
+from astune.monitor.jsonl import append_line, open_for_append
+from astune.monitor.recording import Recording
+from astune.task_judge import Judge, check_verdict, make_judge
+from astune.types import Episode, EpisodeError, StopReason, Verdict
+
+AT_ONCE = 16
+"""Episodes that are judged side by side."""
+MOST_SHOWN = 50
+"""Changed verdicts that are shown; --out has all."""
+REASON_LENGTH = 100
+
+
+@dataclass(frozen=True)
+class Rescored:
+    """An episode before and after. `after` is None where no judge is asked: the workflow or the model had failed."""
+
+    recording: Recording
+    after: Episode | None
+
+    @property
+    def change(self) -> str:
+        before, after = self.recording.episode.verdict, None if self.after is None else self.after.verdict
+        if self.after is None:
+            return "left out"
+        if after is None:
+            return "could not judge"
+        if before is None:
+            return "newly judged"
+        old, new = ((verdict.reward, bool(verdict.passed)) for verdict in (before, after))
+        return "same" if old == new else "up" if new > old else "down"
+
+
+async def rescore_all(
+    recordings: Iterator[Recording], config_of: Callable[[Recording], AstuneConfig], out: Path | None
+) -> int:
+    """Judges, prints what changed, and writes the episodes with their new verdicts. 1 if one could not be judged."""
+    done: list[Rescored] = []
+    with ExitStack() as stack:
+        new = None if out is None else out.with_name(out.name + ".new")
+        if new is not None:
+            new.unlink(missing_ok=True)
+        file = None if new is None else stack.enter_context(open_for_append(new))
+        async for one in _judged_in_order(recordings, config_of):
+            if file is not None:
+                recording = one.recording
+                record = EpisodeRecord(recording.step, recording.phase, one.after or recording.episode)
+                append_line(file, episode_to_row(record))
+            done.append(_head(one))
+    if new is not None and out is not None:
+        os.replace(new, out)
+    _show(done)
+    if out is not None:
+        print(f"written {out}")
+    return 1 if any(one.change == "could not judge" for one in done) else 0
+
+
+def _head(one: Rescored) -> Rescored:
+    """What is kept of an episode once it is written."""
+    recording = replace(one.recording, episode=_without_turns(one.recording.episode))
+    return Rescored(recording, None if one.after is None else _without_turns(one.after))
+
+
+def _without_turns(episode: Episode) -> Episode:
+    return replace(episode, turns=(), timelines=())
+
+
+async def _judged_in_order(
+    recordings: Iterator[Recording], config_of: Callable[[Recording], AstuneConfig]
+) -> AsyncIterator[Rescored]:
+    """In the order of the recordings; at most `AT_ONCE` are read and under way."""
+    judges: dict[int, Judge] = {}
+    under_way: deque[asyncio.Task[Rescored]] = deque()
+    for recording in recordings:
+        config = config_of(recording).task_judge
+        if id(config) not in judges:
+            judge = make_judge(config)
+            assert judge is not None, "--judge names one"
+            judges[id(config)] = judge
+        under_way.append(asyncio.ensure_future(_rescored(recording, judges[id(config)], config)))
+        if len(under_way) == AT_ONCE:
+            yield await under_way.popleft()
+    while under_way:
+        yield await under_way.popleft()
+
+
+async def _rescored(recording: Recording, judge: Judge, config: TaskJudgeConfig) -> Rescored:
+    episode = unjudged(recording.episode)
+    if episode is None:
+        return Rescored(recording, None)
+    try:
+        verdict = await asyncio.wait_for(judge.judge(episode.task, episode), config.timeout)
+        if not isinstance(verdict, Verdict):
+            raise JudgeError(f"the judge returned {verdict!r:.100} ({type(verdict).__name__}); expected a Verdict")
+        after = replace(episode, verdict=check_verdict(verdict, verdict.judged_by or "the judge"))
+    except Exception as error:
+        message = str(error)
+        if isinstance(error, asyncio.TimeoutError) and not message:
+            message = f"the judge took longer than {config.timeout:g} s (astune.task_judge.timeout)"
+        trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        failed = EpisodeError("judge", type(error).__name__, message, trace)
+        after = replace(episode, stop_reason=StopReason.ERROR, error=failed)
+    return Rescored(recording, after)
+
+
+def unjudged(episode: Episode) -> Episode | None:
+    """The episode as its judge saw it; None if it is one that is not judged, as in a run.
+
+    An episode whose judge failed no longer says how its workflow ended; it counts as completed.
+    """
+    if episode.stop_reason in (StopReason.TIMEOUT, StopReason.CANCELLED):
+        return None
+    if episode.stop_reason is not StopReason.ERROR:
+        return replace(episode, verdict=None)
+    if episode.error is None or episode.error.stage != "judge":
+        return None
+    return replace(episode, verdict=None, error=None, stop_reason=StopReason.COMPLETED)
+
+
+def _show(done: list[Rescored]) -> None:
+    changed = [one for one in done if one.change not in ("same", "left out")]
+    width = max((len(one.recording.episode.episode_id) for one in changed[:MOST_SHOWN]), default=0)
+    for one in changed[:MOST_SHOWN]:
+        assert one.after is not None
+        old, new = _verdict(one.recording.episode), _verdict(one.after)
+        print(f"{one.recording.episode.episode_id:<{width}}  {old} -> {new}  {_reason(one.after)}".rstrip())
+    if len(changed) > MOST_SHOWN:
+        print(f"... and {len(changed) - MOST_SHOWN} more")
+    counts = {
+        name: sum(one.change == name for one in done)
+        for name in ("same", "up", "down", "newly judged", "could not judge", "left out")
+    }
+    listed = ", ".join(f"{count} {name}" for name, count in counts.items() if count or name in ("same", "up", "down"))
+    print(f"{len(done)} episodes: {listed}")
+    if counts["left out"]:
+        print("left out: the workflow or the model failed, so there is nothing to judge")
+    before = [one.recording.episode.reward for one in done]
+    after = [one.recording.episode.reward if one.after is None else one.after.reward for one in done]
+    print(f"mean reward {_mean(before)} -> {_mean(after)}")
+
+
+def _mean(rewards: list[float | None]) -> str:
+    known = [reward for reward in rewards if reward is not None]
+    return f"{fmean(known):.4f} of {len(known)}" if known else "none"
+
+
+def _verdict(episode: Episode) -> str:
+    verdict = episode.verdict
+    if verdict is None:
+        return "none"
+    said = {True: " passed", False: " failed", None: ""}[verdict.passed]
+    return f"{verdict.reward:g}{said}"
+
+
+def _reason(episode: Episode) -> str:
+    error, verdict = episode.error, episode.verdict
+    reason = verdict.reason if verdict is not None else f"{error.kind}: {error.message}" if error is not None else ""
+    text = " ".join(reason.split())
+    return text if len(text) <= REASON_LENGTH else text[:REASON_LENGTH] + "…"
