@@ -1,5 +1,4 @@
 import sys
-from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,8 @@ from astune.testing import write_test_model_dir
 
 FOLDER = Path(__file__).parent
 sys.path[:0] = [str(FOLDER), str(FOLDER.parent / "agents")]  # for the modules beside this one and the real agents
+
+from played import installed_line  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +25,4 @@ def chat_format(model_dir):
 @pytest.fixture(scope="session")
 def line():
     """The line of AgentScope that is installed."""
-    try:
-        return int(metadata.version("agentscope").split(".")[0])
-    except metadata.PackageNotFoundError:
-        pytest.skip("AgentScope is not installed")
+    return installed_line()

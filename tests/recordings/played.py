@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from importlib import metadata
 
 from astune.backbone.debug.replay import EpisodeReplay, NoModel, ReplayObserver
 from astune.rollout.episode import run_episode
@@ -39,3 +40,11 @@ def replay(workflow, recorded, chat_format, *, sampling=None, policy=None, until
     setup = setup_of(workflow, policy or NoModel(CONTEXT_LENGTH), chat_format, **options)
     playing = EpisodeReplay(recorded, chat_format, until=until, patience=patience)
     return run(replace(setup, observer=ReplayObserver(playing, chat_format)), recorded.task, sampling)
+
+
+def installed_line():
+    """The line of AgentScope that is installed, 1 or 2; 0 if none is."""
+    try:
+        return int(metadata.version("agentscope").split(".")[0])
+    except metadata.PackageNotFoundError:
+        return 0

@@ -1,0 +1,222 @@
+"""A recorded episode that is played again gives the same recording, byte for byte."""
+
+import asyncio
+import importlib
+from dataclasses import replace
+
+import habits
+import pytest
+from answers import ANSWERS, script
+from habits import HABITS, TASKS, HabitPolicy, user
+from played import installed_line, play, replay, run, setup_of
+
+from astune import WorkflowOutput
+from astune.backbone.debug.replay import EpisodeReplay, ReplayObserver, same_episode
+from astune.clients.chat import ChatClient
+from astune.config.schema import AuxiliaryModelConfig, Config
+from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.request import ChatRequest
+from astune.monitor.recording import pick_recording, recording_bytes, write_recording
+from astune.testing import ScriptedChatServer, ScriptedPolicy, write_test_model_dir
+from astune.types import Sampling, StopReason
+
+EPISODES = [(name, number) for name in HABITS for number in range(len(TASKS))]
+
+
+def as_recorded(episode, tmp_path):
+    """The episode as it is read back."""
+    write_recording(tmp_path / "episode.json", episode, Config())
+    return pick_recording(tmp_path / "episode.json").episode
+
+
+def content(episode):
+    """The recording without its line of timing, and without where in the code an error was raised."""
+    if episode.error is not None:
+        episode = replace(episode, error=replace(episode.error, traceback=""))
+    lines = recording_bytes(episode, Config()).split(b"\n")
+    return [line for line in lines if not line.startswith(b' "timing"')]
+
+
+def assert_replays(recorded, again, chat_format):
+    assert same_episode(recorded, again, chat_format.decode) is None
+    assert content(recorded) == content(again)
+
+
+def critic(server):
+    settings = AuxiliaryModelConfig(base_url=server.base_url, model="m", max_retries=0)
+    return ChatClient("critic", settings, key="astune.rollout.auxiliary_models.critic")
+
+
+def test_there_are_enough_of_them():
+    assert len(EPISODES) + min(map(len, ANSWERS.values())) >= 50
+
+
+@pytest.mark.parametrize(("name", "number"), EPISODES)
+def test_an_episode_of_every_habit_replays_byte_for_byte(name, number, chat_format, tmp_path):
+    habit, task = HABITS[name], TASKS[number]
+    with ScriptedChatServer(lambda body: "Hm, ☂.") as server:
+        options = {**habit.options, "clients": {"critic": critic(server)}}
+        recorded = play(habit.workflow, (), chat_format, task=task, policy=HabitPolicy(chat_format), **options)
+        asked = len(server.requests)
+        again = replay(habit.workflow, as_recorded(recorded, tmp_path), chat_format, **options)
+        assert len(server.requests) == asked
+    assert_replays(recorded, again, chat_format)
+
+
+def test_the_habits_are_what_they_say(chat_format):
+    def episode(name):
+        habit = HABITS[name]
+        return play(habit.workflow, (), chat_format, policy=HabitPolicy(chat_format), **habit.options)
+
+    forked, parallel, same, best = (episode(name) for name in ("forked", "parallel", "same_question", "best_of_n"))
+    assert len(forked.timelines) == 3
+    for shuffled in (parallel, same):
+        assert [turn.call for turn in shuffled.turns] != sorted(turn.call for turn in shuffled.turns)
+    assert len(best.turns) == 6
+    assert [turn.excluded for turn in episode("retried").turns] == ["retried", None]
+    assert episode("stopped").turns[0].finish_reason == "stop"
+    assert episode("raises").error.kind == "LookupError"
+    assert episode("endless").stop_reason is StopReason.MAX_TURNS
+    assert episode("out_of_tokens").stop_reason is StopReason.MAX_TOKENS
+    assert episode("cannot_be_judged").error.stage == "judge"
+    assert (episode("engine_fails").error.stage, episode("engine_fails").metrics["lost_calls"]) == ("policy", 1)
+    assert episode("gives_up").metrics["lost_calls"] == 1
+
+
+@pytest.mark.parametrize("name", ANSWERS.get(installed_line(), ()))
+def test_a_real_agent_replays_byte_for_byte(name, line, chat_format, tmp_path):
+    workflow = getattr(importlib.import_module(f"agentscope{line}_workflows"), name)
+    recorded = play(workflow, script(ANSWERS[line][name]), chat_format)
+    assert recorded.stop_reason is StopReason.COMPLETED
+    again = replay(workflow, as_recorded(recorded, tmp_path), chat_format)
+    assert_replays(recorded, again, chat_format)
+
+
+# ------------------------------------------------------------------------------------------------ what was changed
+
+
+def replayed(workflow, changed, chat_format, **options):
+    """What is said of an episode of `workflow` that is played again with `changed` in its place."""
+    recorded = play(workflow, (), chat_format, policy=HabitPolicy(chat_format), **options)
+    again = replay(changed, recorded, chat_format, **{"patience": 0.1, **options})
+    return same_episode(recorded, again, chat_format.decode)
+
+
+def test_a_message_that_was_changed_is_shown_both_ways(chat_format):
+    async def changed(task, tuner):
+        return await habits.turns(replace(task, query="What is 6 * 9?"), tuner)
+
+    said = replayed(habits.turns, changed, chat_format)
+    assert "model call 0 of 'agent' has parted from the recording: prompt, message 0 (user)" in said
+    assert "recorded 'What is 6 * 7?', now 'What is 6 * 9?'" in said
+
+
+def test_a_tool_that_gives_another_result_is_named_so(chat_format):
+    async def changed(task, tuner):
+        return await habits.tool(replace(task, task_id="t9"), tuner)
+
+    said = replayed(habits.tool, changed, chat_format, judge=habits.LengthJudge())
+    assert "tool result" in said and "'sunny in t1', now 'sunny in t9'" in said
+
+
+def test_another_template_is_shown_by_the_first_token(chat_format, tmp_path):
+    folder = write_test_model_dir(tmp_path / "other", context_length=8192)
+    template = folder / "chat_template.jinja"
+    template.write_text(template.read_text().replace("'<|im_start|>assistant\\n' }}", "'<|im_start|>assistant:\\n' }}"))
+    recorded = play(habits.turns, (), chat_format, policy=HabitPolicy(chat_format))
+    said = same_episode(recorded, replay(habits.turns, recorded, ChatFormat.load(folder)))
+    assert "prompt, token" in said and "assistant" in said
+
+
+def test_a_call_too_many_and_a_call_too_few_are_told(chat_format):
+    async def more(task, tuner):
+        await habits.turns(task, tuner)
+        await tuner.chat(ChatRequest([user("One more")]))
+
+    async def fewer(task, tuner):
+        await tuner.chat(ChatRequest([user(task.query)]))
+        return WorkflowOutput(answer="", reward=0.5)
+
+    assert "only 3 answers in it, and all are given" in replayed(habits.turns, more, chat_format)
+    assert replayed(habits.turns, fewer, chat_format) == (
+        "after 1 turns: recorded a call of agent, now no more model calls"
+    )
+
+
+def test_another_agent_at_the_same_call_is_named(chat_format):
+    async def changed(task, tuner):
+        await tuner.chat(ChatRequest([user(task.query)]), name="somebody")
+
+    assert "recorded was a call of 'agent'" in replayed(habits.turns, changed, chat_format)
+
+
+def test_a_workflow_that_answers_otherwise_is_told_at_the_answer(chat_format):
+    async def changed(task, tuner):
+        return replace(await habits.turns(task, tuner), answer="Something else", response="Something else")
+
+    assert replayed(habits.turns, changed, chat_format).startswith("answer: recorded ")
+
+
+def test_a_call_that_waits_for_one_that_never_comes_gives_up_and_says_for_which(chat_format):
+    async def changed(task, tuner):
+        """Asks agent3, whose first answer came after that of others, alone."""
+        await tuner.chat(ChatRequest([user(f"{task.query} (agent{last})")]), name=f"agent{last}")
+
+    recorded = play(habits.parallel, (), chat_format, policy=HabitPolicy(chat_format))
+    last = recorded.turns[3].agent[-1]
+    said = same_episode(recorded, replay(changed, recorded, chat_format, patience=0.1))
+    assert "waited for call" in said and repr(recorded.turns[0].agent) in said
+
+
+def test_a_call_that_was_lost_in_the_recording_has_no_answer(chat_format):
+    async def patient(task, tuner):
+        await tuner.chat(ChatRequest([user(task.query)]))
+        await tuner.chat(ChatRequest([user("hang")]), name="slow")
+
+    said = replayed(habits.gives_up, patient, chat_format)
+    assert said == "the recording has no answer for model call 1 of 'slow': it was lost there"
+
+
+# ---------------------------------------------------------------------------------------------------- going on live
+
+
+def test_an_episode_goes_on_with_the_model_from_a_call_on(chat_format):
+    recorded = play(habits.turns, (), chat_format, policy=HabitPolicy(chat_format))
+    again = replay(habits.turns, recorded, chat_format, until=1, policy=ScriptedPolicy(["A", "B"], chat_format))
+    assert again.turns[0] == recorded.turns[0]
+    assert [turn.response["content"] for turn in again.turns[1:]] == ["A", "B"]
+    assert again.error is None
+
+
+def test_a_replay_says_when_it_has_gone_live(chat_format):
+    recorded = play(habits.turns, (), chat_format, policy=HabitPolicy(chat_format))
+    seen = []
+
+    class Watching(ScriptedPolicy):
+        async def generate(self, prompt_ids, sampling):
+            seen.append(playing.live)
+            return await super().generate(prompt_ids, sampling)
+
+    playing = EpisodeReplay(recorded, chat_format, until=2)
+    setup = setup_of(habits.turns, Watching(["A"], chat_format), chat_format)
+    assert not playing.live
+    run(replace(setup, observer=ReplayObserver(playing, chat_format)), recorded.task)
+    assert seen == [True]
+
+
+def test_an_answer_that_was_edited_stands_in_place_of_the_recorded_one(chat_format):
+    recorded = play(habits.turns, (), chat_format, policy=HabitPolicy(chat_format))
+    other = asyncio.run(ScriptedPolicy(["Edited."], chat_format).generate((), Sampling(max_tokens=64)))
+    playing = EpisodeReplay(recorded, chat_format, until=2, answers={1: other})
+    setup = setup_of(habits.turns, ScriptedPolicy(["Live."], chat_format), chat_format)
+    again = run(replace(setup, observer=ReplayObserver(playing, chat_format)), recorded.task)
+    assert [turn.response["content"] for turn in again.turns[1:]] == ["Edited.", "Live."]
+    assert again.turns[0] == recorded.turns[0]
+
+
+def test_an_episode_that_was_cut_short_is_compared_as_far_as_it_went(chat_format):
+    recorded = play(habits.turns, (), chat_format, policy=HabitPolicy(chat_format))
+    cut = replace(recorded, turns=recorded.turns[:1], timelines=(), stop_reason=StopReason.CANCELLED, verdict=None)
+    again = replay(habits.turns, cut, chat_format)
+    assert same_episode(cut, replace(again, turns=again.turns[:1]), chat_format.decode) is None
+    assert same_episode(cut, again, chat_format.decode) is None
