@@ -2,6 +2,7 @@
 
 import difflib
 import io
+import re
 from importlib import metadata
 from pathlib import Path
 
@@ -18,6 +19,7 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(metadata.version("agentscope")[0] != "2", reason="the agent is for AgentScope 2.x")
 
 FOLDER = tutorial_dir() / "zero_reward"
+PAGE = Path(__file__).parents[2] / "docs" / "zero_reward.md"
 RIGHT = f"astune.debug.model=scripted:{FOLDER / 'answers.yaml'}"
 AGENT, MENDED = (
     f"astune.rollout.agentscope_learn_protocol={FOLDER / name}:Solver" for name in ("agent.py", "mended.py")
@@ -54,6 +56,14 @@ def test_the_mended_agent_differs_in_one_line_for_each_fault():
     removed = [line for line in difflib.ndiff(*texts) if line.startswith("- ") and '"""' not in line]
     assert ["calculator" in line or "fullmatch" in line for line in removed] == [True, False]
     assert "re.search" in removed[1]
+
+
+def test_what_the_page_quotes_stands_in_the_files():
+    files = "\n".join(path.read_text(encoding="utf-8") for path in FOLDER.iterdir() if path.is_file())
+    lines = {line.strip() for line in files.splitlines()}
+    blocks = re.findall(r"^```text\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    quoted = [re.sub(r" +# (agent|mended)\.py.*", "", line).strip() for block in blocks for line in block.splitlines()]
+    assert len(blocks) == 5 and [line for line in quoted if line not in lines] == []
 
 
 def test_right_answers_get_0_and_with_the_mended_judge_1(play):
