@@ -23,11 +23,12 @@ from hashlib import sha1
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
 from pydantic import ValidationError
 
 from astune import __version__
-from astune.config.load import load_config
 from astune.config.schema import Config
+from astune.config.source import read_yaml
 from astune.errors import AstuneError, ConfigError, nearest
 from astune.monitor.episodes import EpisodeRecord, episode_from_row, episode_to_row, read_episodes
 from astune.monitor.jsonl import plain
@@ -163,7 +164,7 @@ def _neighbour(path: Path) -> str:
 def _logged(path: Path) -> Iterator[Recording]:
     """The episodes of a run's log, with the run's configuration."""
     beside = path.parent.parent / "config.yaml"
-    config = load_config(beside).config if beside.is_file() else None
+    config = _saved_config(beside) if beside.is_file() else None
     for number, record in enumerate(read_episodes(path)):
         yield Recording(record.episode, record.step, record.phase, config, f"{path}#{number}")
 
@@ -202,6 +203,14 @@ def _json(path: Path) -> tuple[str, Any]:
         raise AstuneError(f"{path}, line {error.lineno}: not JSON ({error.msg} at column {error.colno})") from error
     except (ValueError, RecursionError) as error:
         raise AstuneError(f"{path}: not JSON that can be read ({error})") from error
+
+
+def _saved_config(path: Path) -> Config:
+    """The configuration as `save_config` wrote it, whether or not it could still be run."""
+    layer = read_yaml(path)
+    if layer.problems:
+        raise AstuneError(layer.problems[0])
+    return _config(OmegaConf.to_container(OmegaConf.create(layer.values), resolve=True), str(path))
 
 
 def _config(values: Any, origin: str) -> Config:
