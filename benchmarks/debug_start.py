@@ -54,7 +54,7 @@ import astune.cli; mark()
 import openai; mark()
 from astune.config.load import load_config
 import astune.backbone.debug
-loaded = load_config(Path(sys.argv[1]), ["astune.runs_dir=" + sys.argv[2]], backbone="debug"); mark()
+loaded = load_config(Path(sys.argv[1]), sys.argv[2:], backbone="debug"); mark()
 from astune.backbone.parts import read_tasks
 read_tasks(loaded.config.astune, "training"); mark()
 from astune.context_tracker.chat_format import ChatFormat
@@ -90,7 +90,7 @@ def main() -> int:
         imported = {
             name: _imports(model, Path(folder), arguments.workflow) for name, model in models.items() if name in LIGHT
         }
-        _print_stages(Path(folder), warm)
+        _print_stages(_settings(Path(folder), arguments.workflow), warm)
         _print_packages(imported)
     return _verdict(warm, cold, imported, arguments.limit)
 
@@ -121,13 +121,16 @@ def _models(folder: Path, workflow: str) -> dict[str, str]:
 
 
 def _command(model: str, folder: Path, workflow: str, *, step: bool = True) -> list[str]:
-    settings = [
+    options = ["--conf", str(CONF), "--backbone=debug", "--model", model, *(["--step"] if step else [])]
+    task = [] if model.startswith("replay:") else ["--task", TASK]
+    return [sys.executable, "-m", "astune", "run", *options, *task, *_settings(folder, workflow)]
+
+
+def _settings(folder: Path, workflow: str) -> list[str]:
+    return [
         f"astune.runs_dir={folder / 'runs'}",
         f"astune.rollout.agentscope_learn_protocol={CONF.parent / workflow}:MathAgent",
     ]
-    options = ["--conf", str(CONF), "--backbone=debug", "--model", model, *(["--step"] if step else [])]
-    task = [] if model.startswith("replay:") else ["--task", TASK]
-    return [sys.executable, "-m", "astune", "run", *options, *task, *settings]
 
 
 @contextmanager
@@ -246,9 +249,9 @@ def _print_models(models: dict[str, str], warm: dict[str, list[float]], cold: di
         print(f"{line}{packages:9.2f}x{agent:7.2f}x")
 
 
-def _print_stages(folder: Path, warm: dict[str, list[float]]) -> None:
+def _print_stages(settings: Sequence[str], warm: dict[str, list[float]]) -> None:
     """Parts of a warm start with a scripted model, each measured in a process of its own three times."""
-    command = [sys.executable, "-c", STAGES, str(CONF), str(folder / "runs")]
+    command = [sys.executable, "-c", STAGES, str(CONF), *settings]
     runs = [json.loads(subprocess.run(command, check=True, capture_output=True, cwd=CHECKOUT).stdout) for _ in range(3)]
     stages = {name: statistics.median(run[at] for run in runs) for at, name in enumerate(STAGE_NAMES)}
     stages = {"start of Python": statistics.median(warm["python"][1:]), **stages}
