@@ -12,7 +12,7 @@ from typing import Any
 
 from astune.errors import WorkflowError
 
-_REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
+REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 
 
 def content_text(message: Mapping[str, Any]) -> str:
@@ -33,7 +33,7 @@ def content_text(message: Mapping[str, Any]) -> str:
 
 def reasoning_of(message: Mapping[str, Any]) -> str | None:
     """The reasoning that came with a message as text, None if there is none."""
-    return next((message[key] for key in _REASONING_KEYS if isinstance(message.get(key), str)), None)
+    return next((message[key] for key in REASONING_KEYS if isinstance(message.get(key), str)), None)
 
 
 def parse_arguments(text: Any) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from typing import Any
 from astune.context_tracker.answer_formats import FORMATS
 from astune.context_tracker.answer_formats.base import ReasoningMarks
 from astune.context_tracker.chat_format import ChatFormat
-from astune.context_tracker.messages import reasoning_of
+from astune.context_tracker.messages import REASONING_KEYS, reasoning_of
 from astune.context_tracker.render import Prompt
 from astune.context_tracker.sources import Call
 from astune.context_tracker.tool_calls import ParsedMessage
@@ -62,10 +62,10 @@ def reasoning_text(chat_format: ChatFormat, call: Call, reasoning: str) -> str:
     marks of its own. "" is an empty block."""
     opened = opened_reasoning(chat_format, call)
     marks = opened or FORMATS[chat_format.tool_call_format].reasoning[0]
-    line = "\n" if marks.empty_rest.startswith("\n") and reasoning else ""
-    if opened is not None:
-        return ("" if call.prompt.ending.endswith("\n") else line) + reasoning + marks.empty_rest
-    return marks.opening + line + reasoning + marks.empty_rest
+    line = "\n" if marks.empty_rest.startswith("\n") else ""
+    if opened is None:
+        return marks.opening + line + reasoning + marks.empty_rest
+    return ("" if not reasoning or call.prompt.ending.endswith("\n") else line) + reasoning + marks.empty_rest
 
 
 def opened_reasoning(chat_format: ChatFormat, call: Call) -> ReasoningMarks | None:
@@ -85,25 +85,34 @@ def _written(
     """The answer without its end, and the special token that the template ends it with, None if it writes none.
 
     Where a template ends its prompts with something that its history has not (`<think>`, or an empty block of
-    reasoning), the answer follows on what both begin with; reasoning that was opened in the prompt is closed first.
+    reasoning), the answer without reasoning follows on what both begin with, and reasoning opened in the prompt is
+    closed first.
     """
     tools = call.request.tools
     prompt = chat_format.render(messages, tools)
     rendering = chat_format.render([*messages, message], tools, add_generation_prompt=False)
     start, lead = len(prompt), ""
     if not rendering.startswith(prompt):
-        probe = chat_format.render(
-            [*messages, {"role": "assistant", "content": _PROBE}], tools, add_generation_prompt=False
-        )
-        start = _common_start(prompt, probe)
+        plain = {key: value for key, value in message.items() if key not in REASONING_KEYS}
+        probe = {"role": "assistant", "content": _PROBE}
+        start = _common_start(prompt, chat_format.render([*messages, probe], tools, add_generation_prompt=False))
+        rendering = chat_format.render([*messages, plain], tools, add_generation_prompt=False)
         if not rendering.startswith(prompt[:start]):
             raise WorkflowError("the chat template writes the conversation in another way once it is answered")
         if opened_reasoning(chat_format, call) is not None:
             lead = reasoning_text(chat_format, call, reasoning_of(message) or "")
     closing = chat_format.find_closing(rendering, start)
-    if closing is None:
-        return lead + rendering[start:], None
-    return lead + rendering[start : closing[0]], closing[1]
+    end, mark = (len(rendering), None) if closing is None else closing
+    return lead + _without_block(chat_format, call, rendering[start:end], reasoning_of(message), bool(lead)), mark
+
+
+def _without_block(chat_format: ChatFormat, call: Call, text: str, reasoning: str | None, closed: bool) -> str:
+    """The text without an empty block of reasoning that the template adds (Qwen3's does to the last answer only), or
+    without the rest of the one that the prompt has opened if that is closed already."""
+    opened = opened_reasoning(chat_format, call)
+    if opened is not None and closed:
+        return text.removeprefix(opened.closing).lstrip("\n") if text.startswith(opened.closing) else text
+    return text if reasoning or opened is not None else text.removeprefix(reasoning_text(chat_format, call, ""))
 
 
 def _stop_id(
