@@ -5,55 +5,48 @@ from __future__ import annotations
 import asyncio
 import bdb
 import contextlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 from rich.console import Console
 
-from astune.algorithm import ADVANTAGES, AdvantageFunction, check_episode, check_step, to_samples
+from astune.algorithm import ADVANTAGES
+from astune.backbone.debug.models import DebugModel, choose_model
+from astune.backbone.debug.plan import Attempts, planned
 from astune.backbone.debug.screen import Screen
-from astune.backbone.debug.showing_policy import ShowingPolicy
-from astune.backbone.parts import read_tasks, rollout_setup, sampling_for, weighting_for
+from astune.backbone.debug.session import Keep, Session
+from astune.backbone.debug.terminal import Terminal
+from astune.backbone.debug.update import update_view
+from astune.backbone.debug.workflow_frames import end_debugging
+from astune.backbone.parts import rollout_setup
 from astune.config.load import LoadedConfig
 from astune.config.schema import AstuneConfig, Config
-from astune.context_tracker.chat_format import ChatFormat
-from astune.errors import TaskError
+from astune.errors import ConfigError
 from astune.monitor import EpisodeLog, RunDir
 from astune.plugins import load_plugin
-from astune.rollout.episode import run_episode
-from astune.rollout.group import episode_seed
-from astune.rollout.setup import RolloutSetup
-from astune.types import Episode, Group, Policy, RunReport, Task
+from astune.types import RunReport
+from astune.workflow.agentscope_studio import studio
 
 NO_LIMIT = 7 * 24 * 3600.0
 """Seconds that no debugging session takes."""
 
-MakePolicy = Callable[[AstuneConfig], tuple[Policy, ChatFormat]]
-
-
-def local_policy(config: AstuneConfig) -> tuple[Policy, ChatFormat]:
-    """The model of `astune.model`, in this process."""
-    from astune.backbone.local.setup import load_policy
-
-    _, sampler, chat_format = load_policy(config)
-    return sampler, chat_format
-
 
 class DebugBackbone:
-    """Runs `astune.debug.num_tasks` tasks, `num_repeat` attempts at each, and shows every model call as it happens.
+    """Runs a few tasks, one attempt after another, and shows every model call, tool result and verdict as it happens;
+    with `astune.debug.step` it stops at each and takes commands.
 
     `breakpoint()` in the workflow or the judge stops in the terminal: nothing else runs, no bar is drawn, and no
-    time limit is counted. Quitting the debugger ends the run. The episodes are kept in `runs/<project>/<name>-debug`.
+    time limit is counted. Quitting ends the run. The episodes are kept in `runs/<project>/<name>-debug`.
     """
 
     name: ClassVar[str] = "debug"
     honours: ClassVar[frozenset[str]] = frozenset({"astune"})
     ignored_sections: ClassVar[frozenset[str]] = frozenset(
         {
-            "astune.algorithm.clip_high",
-            "astune.algorithm.clip_low",
-            "astune.algorithm.loss",
             "astune.evaluation",
             "astune.monitor",
             "astune.resume",
@@ -61,79 +54,86 @@ class DebugBackbone:
             "astune.rollout.max_concurrent",
             "astune.rollout.num_repeat",
             "astune.task_judge.timeout",
-            "astune.trainer",
         }
     )
 
-    def __init__(self, console: Console | None = None, make_policy: MakePolicy = local_policy) -> None:
+    def __init__(
+        self, console: Console | None = None, terminal: Terminal | None = None, model: DebugModel | None = None
+    ) -> None:
+        """`model` answers in place of the configured one."""
         self._screen = Screen(console or Console(highlight=False))
-        self._make_policy = make_policy
+        self._terminal = terminal
+        self._model = model
 
     def run(self, loaded: LoadedConfig) -> RunReport:
         config = _without_time_limits(loaded.config.astune)
-        tasks = _tasks(config)
+        terminal = self._terminal or Terminal(self._screen.console, _commands(config))
         advantage = load_plugin(config.algorithm.advantage, kind="advantage", builtin=ADVANTAGES)
-        policy, chat_format = self._make_policy(config)
-        showing = ShowingPolicy(policy, chat_format, self._screen)
-        setup = rollout_setup(config, showing, chat_format)
-        run_dir = RunDir.open(_named_debug(loaded.config), resume=False)
-        self._screen.run_started(config, run_dir.path, len(tasks))
+        groups = planned(config)
+        model = self._model or choose_model(config, terminal)
+        setup = rollout_setup(config, model.policy, model.chat_format)
+        show_update = update_view(config, model, self._screen.console) if config.debug.with_update else None
+        session = Session(config, setup, model, self._screen, terminal, advantage, show_update)
+        settings = _named_debug(loaded.config)
+        run_dir = RunDir.open(settings, resume=False)
+        self._screen.run_started(config, model.name, run_dir.path, _in_words(groups, config))
+        name = run_dir.path.name
+        studio_id = f"{config.project_name}/{name}/{int(time.time())}"
         finished = False
-        with EpisodeLog(run_dir) as log, contextlib.suppress(KeyboardInterrupt, bdb.BdbQuit):
-            session = _Session(config, setup, showing, self._screen, log, advantage)
-            asyncio.run(session.play(tasks))
-            finished = True
+        with (
+            EpisodeLog(run_dir) as log,
+            studio(config.debug.studio_url, project=config.project_name, name=name, run_id=studio_id) as in_studio,
+            _interruptible(session),
+            contextlib.suppress(KeyboardInterrupt, bdb.BdbQuit, asyncio.CancelledError),
+        ):
+            try:
+                asyncio.run(session.play(groups, Keep(settings, run_dir, log), in_studio))
+                finished = True
+            finally:
+                end_debugging()
         self._screen.run_finished(session.episodes)
         summary = {"episodes": len(session.episodes)}
         return RunReport(run_dir.path, 0, "completed" if finished else "interrupted", summary)
 
 
-@dataclass
-class _Session:
-    """The episodes of one debug run. Each is checked and kept as soon as it ends."""
+@contextlib.contextmanager
+def _interruptible(session: Session) -> Iterator[None]:
+    """Ctrl-C ends the run with what there is; where a line is waited for, the one who waits is told. The second one
+    breaks off whatever goes on."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
-    config: AstuneConfig
-    setup: RolloutSetup
-    showing: ShowingPolicy
-    screen: Screen
-    log: EpisodeLog
-    advantage: AdvantageFunction
-    episodes: list[Episode] = field(default_factory=list)
+    def interrupt(*_: object) -> None:
+        if session.terminal.waiting or session.stopping or not session.running:
+            raise KeyboardInterrupt
+        session.stop()
 
-    async def play(self, tasks: Sequence[Task]) -> None:
-        """One after another. Raises `BdbQuit` if the user quit the debugger, `InvariantError` for a fault of ASTune."""
-        for task in tasks:
-            names = [f"debug/{task.task_id}/{number}" for number in range(self.config.debug.num_repeat)]
-            group = Group(task, tuple([await self._attempt(task, name) for name in names]))
-            samples, receipt = to_samples([group], self.advantage, weighting_for(self.config))
-            check_step([group], samples, receipt)
-            if len(group.episodes) > 1:
-                self.screen.group_done(group, samples)
-
-    async def _attempt(self, task: Task, episode_id: str) -> Episode:
-        self.screen.episode_started(episode_id, task)
-        self.showing.episode_started()
-        episode = await run_episode(
-            task,
-            self.setup,
-            episode_id=episode_id,
-            seed=episode_seed(self.config.seed, episode_id),
-            sampling=sampling_for(self.config, "sampled"),
-        )
-        if episode.error is not None and episode.error.kind == bdb.BdbQuit.__name__:
-            raise bdb.BdbQuit
-        self.episodes.append(episode)
-        self.log.write(episode, step=0, phase="debug")
-        self.screen.episode_done(episode)
-        check_episode(episode)
-        return episode
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
-def _tasks(config: AstuneConfig) -> list[Task]:
-    tasks = read_tasks(config, config.debug.split)[: config.debug.num_tasks]
-    if not tasks:
-        raise TaskError(f"astune.debug.split: there are no {config.debug.split} tasks; see astune.task_reader")
-    return tasks
+def _commands(config: AstuneConfig) -> list[str]:
+    if config.debug.commands is None:
+        return []
+    path = Path(config.debug.commands)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"astune.debug.commands: cannot read {path}: {error}") from error
+    return [line for line in lines if not line.lstrip().startswith("#")]
+
+
+def _in_words(groups: Sequence[Attempts], config: AstuneConfig) -> str:
+    episodes = sum(len(group.recordings) for group in groups)
+    count = f"{episodes} episode{'s' * (episodes != 1)}"
+    if groups[0].recordings[0] is not None:
+        return f"{count} from a recording"
+    of = f"{len(groups)} of the {config.debug.split} tasks, astune.debug.num_repeat={config.debug.num_repeat}"
+    return f"{count} ({of})"
 
 
 def _without_time_limits(config: AstuneConfig) -> AstuneConfig:

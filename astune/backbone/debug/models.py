@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from astune.backbone.debug.endpoints import endpoint_source
 from astune.backbone.debug.human import HumanSource
-from astune.backbone.debug.scripted import KEY, ScriptedSource, read_script
+from astune.backbone.debug.scripted import ScriptedSource, read_script
 from astune.backbone.debug.terminal import Terminal
 from astune.backbone.model_dir import resolve_model_dir
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.sources import Source
-from astune.errors import ConfigError, PolicyError
+from astune.errors import PolicyError
 from astune.types import Generation, Policy, Sampling
 
 if TYPE_CHECKING:
@@ -63,16 +63,16 @@ def choose_model(config: AstuneConfig, terminal: Terminal) -> DebugModel:
     if spec is None:
         return _local(config)
     kind, _, rest = spec.partition(":")
-    if kind == "replay":
-        raise ConfigError(f"{KEY}: {spec}: recorded answers are no model that can be chosen here")
     chat_format = ChatFormat.load(
         resolve_model_dir(config.model.path, weights=False),
         tool_call_format=config.model.tool_call_format,
         template_kwargs=config.model.chat_template_kwargs,
     )
     name = spec
-    source: Source
-    if kind == "scripted":
+    source: Source | None = None  # of a replay, which answers each episode in its own way
+    if kind == "replay":
+        name = f"replay ({rest.rpartition('/')[2]})"
+    elif kind == "scripted":
         name = f"scripted ({rest.rpartition('/')[2]})"
         source = ScriptedSource(read_script(rest), chat_format)
     elif spec == "human":

@@ -31,6 +31,8 @@ QUIET = 0.2
 _TICK = 0.01
 _MADE_BY_SOURCE = ("inexact", "no_logprobs", "forced")
 """Reasons to leave a turn out of training that its source gives; the others follow from the call."""
+EDITED = "edited"
+"""The same of an answer that a person wrote in the stepper."""
 
 
 class ReplayError(PolicyError):
@@ -182,7 +184,8 @@ class EpisodeReplay:
             generation = Generation(
                 tuple(turn.output_ids), tuple(turn.logprobs), turn.policy_version, turn.finish_reason
             )
-            return read_answer(self._format, call, generation)
+            answer = read_answer(self._format, call, generation)
+            return replace(answer, excluded=EDITED) if turn.excluded == EDITED else answer
         same = call.prompt.ids == turn.prompt_ids
         return Answer(
             message=plain(turn.response),

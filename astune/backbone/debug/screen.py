@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
@@ -14,8 +16,9 @@ from rich.text import Text
 
 from astune.backbone.debug.user_code import part_of_astune
 from astune.config.schema import AstuneConfig
-from astune.context_tracker.chat_format import ParsedMessage
-from astune.types import Episode, Generation, Group, Sample, Task, Timeline
+from astune.context_tracker.sources import Answer, Call
+from astune.monitor.words import LEFT_OUT
+from astune.types import Episode, Group, Sample, Task, Timeline, Turn
 
 MARKUP = r"<\|[^|<>]*\|>|</?(?:think|tools|tool_call|tool_response)>"
 """Text by which chat templates mark roles, reasoning and tools."""
@@ -25,45 +28,41 @@ class Screen:
     """Prints; knows nothing of how a run goes on. Text of tasks and agents is never read as rich's markup."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        self.console = console
 
-    def run_started(self, config: AstuneConfig, run_dir: Path, tasks: int) -> None:
-        attempts = tasks * config.debug.num_repeat
-        self._line(
-            f"debug: {attempts} episode{'s' if attempts > 1 else ''} ({tasks} of the {config.debug.split} tasks, "
-            f"astune.debug.num_repeat={config.debug.num_repeat}), one after another, no time limit, nothing is trained",
-            "bold",
-        )
-        self._line(f"model {config.model.path} · workflow {config.rollout.agentscope_learn_protocol}", "dim")
+    def run_started(self, config: AstuneConfig, model: str, run_dir: Path, what: str) -> None:
+        self._line(f"debug: {what}, one after another, no time limit, nothing is trained", "bold")
+        self._line(f"model {model} · workflow {config.rollout.agentscope_learn_protocol}", "dim")
         self._line(str(run_dir), "dim")
 
     def episode_started(self, episode_id: str, task: Task) -> None:
-        self._console.print()
-        self._console.rule(Text(episode_id, style="bold"), style="bold", align="left")
+        self.console.print()
+        self.console.rule(Text(episode_id, style="bold"), style="bold", align="left")
         self._field("query", task.query)
         if task.answer is not None:
             self._field("reference", task.answer)
 
-    def call_started(self, number: int, known: int, total: int, new_text: str) -> None:
+    def call_started(self, call: Call, known: int, new_text: str) -> None:
         """`new_text` is what the model reads after the `known` tokens that some earlier call has shown."""
+        total = len(call.prompt.ids)
         before = f"{known:,} tokens shown above, then {total - known:,} new" if known else f"{total:,} tokens"
-        self._heading(f"call {number}", f"reads {before}")
+        self._heading(f"call {call.number + 1}", f"{_who(call)} reads {before}")
         self._text(new_text, "dim")
 
-    def call_done(self, number: int, generation: Generation, text: str, parsed: ParsedMessage, seconds: float) -> None:
-        count = len(generation.output_ids)
-        mean = math.fsum(generation.logprobs) / max(1, count)
-        facts = f"writes {count:,} tokens in {seconds:.2f} s, mean logprob {mean:.2f}"
-        self._heading(f"call {number}", facts)
+    def call_done(self, call: Call, answer: Answer, text: str, seconds: float) -> None:
+        count = len(answer.output_ids)
+        mean = math.fsum(answer.logprobs) / max(1, count)
+        how = f"in {seconds:.2f} s, mean logprob {mean:.2f}" if answer.excluded != "edited" else "by your hand"
+        self._heading(f"call {call.number + 1}", f"{_who(call)} writes {count:,} tokens {how}")
         self._text(text, "green")
-        if generation.finish_reason == "length":
+        if answer.finish_reason == "length":
             self._line("  cut off: the answer reached its token limit (astune.rollout.max_tokens)", "yellow")
-        parts = [] if parsed.reasoning is None else [f"{len(parsed.reasoning):,} characters of reasoning"]
-        parts += [f"the call {call.name}({call.arguments})" for call in parsed.tool_calls]
-        parts += [] if parsed.content is None else [f"{len(parsed.content):,} characters of text"]
-        self._line(f"  the agent gets {', '.join(parts) or 'an empty message'}", "dim")
+        if answer.excluded is not None:
+            self._line(f"  not trained ({answer.excluded}): {LEFT_OUT[answer.excluded]}", "yellow")
+        self._line(f"  the agent gets {message_in_words(answer.message)}", "dim")
 
-    def episode_done(self, episode: Episode) -> None:
+    def episode_done(self, episode: Episode, path: Path) -> None:
+        """`path` is the file that it was recorded in."""
         self._heading("end", f"{episode.stop_reason.value}, {episode.metrics['seconds']:.2f} s")
         if episode.output is not None:
             self._field("answer", str(episode.output.answer))
@@ -73,18 +72,46 @@ class Screen:
             self._field("error", f"{error.stage}: {error.kind}: {error.message}", "red")
             self._text(user_traceback(error.traceback), "red")
         if episode.timelines:
-            self._console.print(Padding(_timelines(episode.timelines), (1, 0, 0, 2), expand=False))
+            self.console.print(Padding(timelines_table(episode.timelines), (1, 0, 0, 2), expand=False))
+        self._line(f"  recorded in {shown_path(path)}", "dim")
+
+    def replayed(self, difference: str | None) -> None:
+        """How a replay compares with the recording; None is equal."""
+        if difference is None:
+            self._line("  replay: equal to the recording in tokens, timelines and verdict", "bold green")
+        else:
+            self._line(f"  replay: not as recorded. {difference}", "bold red")
+
+    def compared(self, parent: Episode, branch: Episode) -> None:
+        """A branch beside the episode that it branches off."""
+        self._heading("branch", f"{branch.episode_id} beside {parent.episode_id}")
+        self.console.print(Padding(_summary([parent, branch]), (0, 0, 0, 2), expand=False))
 
     def group_done(self, group: Group, samples: Sequence[Sample]) -> None:
         """What training would make of the attempts at one task."""
         self._heading("group", "what a training step of these attempts alone would do")
-        self._console.print(Padding(_credit(group, samples), (0, 0, 0, 2), expand=False))
+        self.console.print(Padding(_credit(group, samples), (0, 0, 0, 2), expand=False))
+        for number, episode in enumerate(group.episodes):
+            if episode.verdict is not None and episode.verdict.reason:
+                self._line(f"  attempt {number}: {episode.verdict.reason}", "dim")
+        if samples:
+            self.console.print(Padding(_weights(group, samples), (1, 0, 0, 2), expand=False))
 
     def run_finished(self, episodes: Sequence[Episode]) -> None:
-        self._console.print()
-        self._console.rule(style="bold")
+        self.console.print()
+        self.console.rule(style="bold")
         if episodes:
-            self._console.print(_summary(episodes))
+            self.console.print(_summary(episodes))
+
+    def stopped(self, title: str) -> None:
+        self._line(f"── stopped {title}", "bold yellow")
+
+    def tool_result(self, name: str, arguments: str, result: str) -> None:
+        self._heading("tool", f"{name}({arguments}) gave")
+        self._text(result, "")
+
+    def note(self, text: str, style: str = "yellow") -> None:
+        self._line(text, style)
 
     def _verdict(self, episode: Episode) -> None:
         verdict = episode.verdict
@@ -97,26 +124,51 @@ class Screen:
         self._field("verdict", f"reward {verdict.reward:g}{passed}{reason}{by}", "bold")
 
     def _heading(self, name: str, facts: str) -> None:
-        self._console.print()
-        self._console.print(Text.assemble((name, "bold cyan"), "  ", (facts, "dim")))
+        self.console.print()
+        self.console.print(Text.assemble((name, "bold cyan"), "  ", (facts, "dim")))
 
     def _field(self, name: str, value: str, style: str = "") -> None:
         grid = Table.grid(padding=(0, 2))
         grid.add_column(min_width=9)
         grid.add_column(overflow="fold")
         grid.add_row(Text(name, style="dim"), Text(value, style=style))
-        self._console.print(Padding(grid, (0, 0, 0, 2), expand=False))
+        self.console.print(Padding(grid, (0, 0, 0, 2), expand=False))
 
     def _text(self, text: str, style: str) -> None:
-        shown = Text(text.rstrip("\n"), style=style, overflow="fold")
+        shown = Text(text.rstrip("\n"), style=style)
         shown.highlight_regex(MARKUP, "not dim magenta")
-        self._console.print(Padding(shown, (0, 0, 0, 2), expand=False))
+        print_indented(self.console, shown)
 
     def _line(self, text: str, style: str) -> None:
-        self._console.print(Text(text, style=style))
+        self.console.print(Text(text, style=style))
 
 
-def _timelines(timelines: Sequence[Timeline]) -> Table:
+def print_indented(console: Console, text: Text, by: int = 2) -> None:
+    """Wrapped lines without blanks behind them, so that they can be copied."""
+    for line in text.wrap(console, console.width - by, overflow="fold"):
+        line.rstrip()
+        console.print(Text.assemble(" " * by, line), soft_wrap=True)
+
+
+def _who(call: Call) -> str:
+    return call.agent if call.source is None else f"{call.agent} (on {call.source})"
+
+
+def message_in_words(message: Mapping[str, Any]) -> str:
+    """What an agent gets: reasoning, tool calls, text.
+
+    >>> message_in_words({"content": "Yes."})
+    '4 characters of text'
+    """
+    reasoning, content = message.get("reasoning_content"), message.get("content")
+    parts = [f"{len(reasoning):,} characters of reasoning"] if reasoning else []
+    for call in message.get("tool_calls") or ():
+        parts.append(f"the call {call['function']['name']}({call['function']['arguments']})")
+    parts += [] if content is None else [f"{len(content):,} characters of text"]
+    return ", ".join(parts) or "an empty message"
+
+
+def timelines_table(timelines: Sequence[Timeline]) -> Table:
     """What training would see, one line each; `fork` says why a row does not continue an earlier one."""
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
     table.add_column("training row")
@@ -155,6 +207,37 @@ def _credit(group: Group, samples: Sequence[Sample]) -> Table:
     return table
 
 
+def _weights(group: Group, samples: Sequence[Sample]) -> Table:
+    """One line per turn: what each of its tokens counts, or why it does not."""
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
+    for name in ("attempt", "turn", "tokens", "advantage", "weight of a token"):
+        table.add_column(name, justify="right")
+    table.add_column("agent")
+    table.add_column("")
+    for number, episode in enumerate(group.episodes):
+        mine = [sample for sample in samples if sample.episode_id == episode.episode_id]
+        for place, turn in enumerate(episode.turns):
+            found = [
+                (advantage, weight)
+                for sample in mine
+                for span, advantage, weight in zip(
+                    sample.timeline.spans, sample.advantages, sample.weights, strict=True
+                )
+                if span.turn == place and weight
+            ]
+            why = "" if found else _left_out_reason(episode, turn)
+            advantages = ", ".join(f"{advantage:+.3f}" for advantage, _ in found) or "-"
+            weights = ", ".join(f"{weight:.2e}" for _, weight in found) or "-"
+            cells = (str(number), str(place + 1), f"{len(turn.output_ids):,}", advantages, weights)
+            table.add_row(*cells, Text(turn.agent), Text(why, style="yellow"))
+    return table
+
+
+def _left_out_reason(episode: Episode, turn: Turn) -> str:
+    reason = turn.excluded or ("unjudged" if episode.verdict is None else "no_signal")
+    return f"{reason}: {LEFT_OUT[reason]}"
+
+
 def _ends(values: set[str]) -> list[str]:
     """The least and the greatest of numbers as text; one if they are equal."""
     return sorted({min(values, key=float), max(values, key=float)}, key=float) if values else []
@@ -186,6 +269,12 @@ def _summary(episodes: Sequence[Episode]) -> Table:
         style = "" if episode.error is None else "red"
         table.add_row(Text(episode.episode_id), reward, *counts, Text(end, style=style))
     return table
+
+
+def shown_path(path: Path) -> str:
+    """Relative to the working directory where that is shorter."""
+    relative = os.path.relpath(path)
+    return min(relative, str(path), key=len)
 
 
 def user_traceback(trace: str) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections import deque
 from collections.abc import Iterable
-from typing import TextIO
+from typing import TextIO, cast
 
 from rich.console import Console
 from rich.text import Text
@@ -49,12 +49,21 @@ class Terminal:
         finally:
             self.waiting = False
 
+    def as_file(self) -> TextIO:
+        """What pdb reads its commands from, where nobody types them."""
+        return cast(TextIO, self)
+
     def readline(self) -> str:
-        """The next line as a file has it, "" at the end: what pdb reads from. The prompt is pdb's own."""
+        """The next line as a file has it, "" at the end; shown behind pdb's prompt."""
+        line = self._next()
+        self.console.out(line, end="", highlight=False)
+        return line
+
+    def _next(self) -> str:
         return self._commands.popleft() + "\n" if self._commands else self._stdin.readline()
 
     def _given(self, prompt: str) -> str | None:
-        line = self.readline()
+        line = self._next()
         if not line:
             return None
         line = line.rstrip("\n")

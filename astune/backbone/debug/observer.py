@@ -1,0 +1,152 @@
+"""What a debug run sees of an episode: every call, tool result and verdict, shown as it happens, with stops."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from astune.backbone.debug.replay import EpisodeReplay, ReplaySource
+from astune.backbone.debug.screen import Screen
+from astune.backbone.debug.stepper import Stepper
+from astune.backbone.debug.stop import Answers, Stage, Stop
+from astune.backbone.debug.terminal import Interrupted
+from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.sources import Answer, Call, Source
+from astune.context_tracker.tracker import ContextTracker
+from astune.monitor.episodes import common_start
+from astune.types import Episode, Sampling, Task
+
+
+class WatchedSource:
+    """A source whose calls the observer shows, and may answer in another way."""
+
+    def __init__(self, source: Source, observer: DebugObserver) -> None:
+        self.is_policy = source.is_policy
+        self._source, self._observer = source, observer
+
+    async def answer(self, call: Call, sampling: Sampling) -> Answer:
+        return await self._observer.answer(self._source, call, sampling)
+
+
+class DebugObserver:
+    """The `Observer` of a debug run. What it shows is decoded from the very tokens that are sent and sampled.
+
+    `policy` stands in for the policy, if there is one.
+    """
+
+    def __init__(self, screen: Screen, stepper: Stepper, chat_format: ChatFormat, policy: Source | None) -> None:
+        self.cut: Episode | None = None
+        """The episode that was cancelled, as far as it got."""
+        self._screen, self._stepper, self._format, self._policy = screen, stepper, chat_format, policy
+        self._replay: EpisodeReplay | None = None
+        self._stage: Stage | None = None
+        self._shown: list[tuple[int, ...]] = []
+        self._results: set[tuple[str, str]] = set()
+
+    def begin(self, replay: EpisodeReplay | None) -> None:
+        """An episode is about to run, with the answers of a recorded one if `replay` is given."""
+        self._replay, self._stage, self.cut = replay, None, None
+        self._results.clear()
+        self._stepper.episode_started()
+
+    def source(self, name: str | None, source: Source) -> Source:
+        if name is None and self._policy is not None:
+            source = self._policy
+        if self._replay is not None:
+            source = ReplaySource(self._replay, source, self._format, name)
+        return WatchedSource(source, self)
+
+    def started(self, episode_id: str, task: Task, tracker: ContextTracker, work: Coroutine[Any, Any, object]) -> None:
+        self._stage = Stage(episode_id, task, tracker, work)
+        if self._replay is not None:
+            self._replay.follow(tracker)
+        if self._replay is not None:
+            self._replay.follow(tracker)
+
+    async def judging(self, episode: Episode) -> None:
+        assert self._stage is not None
+        await self._stepper.stop(Stop("judge", self._stage, episode=episode))
+
+    def cancelled(self, episode: Episode) -> None:
+        self.cut = episode
+
+    async def ended(self, episode: Episode) -> None:
+        """After the verdict, or where there is none because something failed. A workflow that cannot even be made has
+        not begun."""
+        if self._stage is not None:
+            await self._stepper.stop(Stop("verdict", self._stage, episode=episode))
+
+    async def answer(self, source: Source, call: Call, sampling: Sampling) -> Answer:
+        """Shows the call and its answer and stops around them; returns what the agent is to get."""
+        stage = self._stage
+        assert stage is not None
+        for message in self._new_results(call):
+            self._show_result(call, message)
+            await self._stepper.stop(Stop("tool result", stage, call, message=message))
+
+        async def draw(number: int) -> Answer:
+            return await self._draw(source, call, _another(sampling, number))
+
+        answers = Answers(draw)
+        self._show_call(call)
+        await self._stepper.stop(Stop("call", stage, call, answers))
+        if not answers.given:
+            started = time.perf_counter()
+            answer = await answers.again()
+            text = self._format.decode(answer.output_ids)
+            self._screen.call_done(call, answer, text, time.perf_counter() - started)
+        await self._stepper.stop(Stop("answer", stage, call, answers))
+        assert answers.current is not None
+        self._shown.append((*call.prompt.ids, *answers.current.output_ids))
+        return answers.current
+
+    async def _draw(self, source: Source, call: Call, sampling: Sampling) -> Answer:
+        try:
+            return await source.answer(call, sampling)
+        except Interrupted:  # Ctrl-C where a person was to answer
+            await self._stepper.quit()
+
+    def _show_call(self, call: Call) -> None:
+        prompt = tuple(call.prompt.ids)
+        known = max((common_start(earlier, prompt) for earlier in self._shown), default=0)
+        self._screen.call_started(call, known, self._format.decode(prompt[known:]))
+        self._shown.append(prompt)
+
+    def _new_results(self, call: Call) -> list[Mapping[str, Any]]:
+        """The tool results behind the last answer in the agent's messages that no call has shown yet."""
+        found: list[Mapping[str, Any]] = []
+        for message in reversed(call.request.messages):
+            if message.get("role") == "assistant":
+                break
+            if message.get("role") == "tool":
+                found.append(message)
+        new = []
+        for message in reversed(found):
+            key = (call.agent, str(message.get("tool_call_id")))
+            if key not in self._results:
+                self._results.add(key)
+                new.append(message)
+        return new
+
+    def _show_result(self, call: Call, message: Mapping[str, Any]) -> None:
+        name, arguments = _called(call.request.messages, message.get("tool_call_id"))
+        content = message.get("content")
+        self._screen.tool_result(name, arguments, content if isinstance(content, str) else str(content))
+
+
+def _called(messages: Sequence[Mapping[str, Any]], call_id: object) -> tuple[str, str]:
+    """Name and arguments of the tool call that has this id."""
+    for message in reversed(messages):
+        for call in message.get("tool_calls") or ():
+            if call.get("id") == call_id:
+                return call["function"]["name"], call["function"]["arguments"]
+    return "a tool", ""
+
+
+def _another(sampling: Sampling, number: int) -> Sampling:
+    """As `sampling`, but for further answers to the same call with other seeds."""
+    if number == 0 or sampling.seed is None:
+        return sampling
+    return replace(sampling, seed=(sampling.seed + number) % 2**63)

@@ -1,0 +1,156 @@
+"""The episodes of one debug run, one after another. Each is checked and kept as soon as it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import bdb
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from astune.algorithm import AdvantageFunction, check_episode, check_step, to_samples
+from astune.backbone.debug.models import DebugModel
+from astune.backbone.debug.observer import DebugObserver
+from astune.backbone.debug.plan import Attempts
+from astune.backbone.debug.replay import PATIENCE, EpisodeReplay, same_episode
+from astune.backbone.debug.screen import Screen
+from astune.backbone.debug.stepper import Stepper
+from astune.backbone.debug.stop import Branch
+from astune.backbone.debug.terminal import Terminal
+from astune.backbone.parts import sampling_for, weighting_for
+from astune.config.schema import AstuneConfig, Config
+from astune.monitor import EpisodeLog, RunDir
+from astune.monitor.recording import Recording, recording_path, write_recording
+from astune.rollout.episode import run_episode
+from astune.rollout.group import episode_seed
+from astune.rollout.setup import RolloutSetup
+from astune.types import Episode, Group, Sample, Task
+from astune.workflow.agentscope_studio import InStudio
+
+ShowUpdate = Callable[[Sequence[Sample], Group], None]
+"""Shows what one optimizer step over the samples of a group would do."""
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Where episodes are kept."""
+
+    config: Config
+    """As it is written into recordings."""
+    run_dir: RunDir
+    log: EpisodeLog
+
+    def episode(self, episode: Episode) -> Path:
+        """The file that the episode was recorded in."""
+        self.log.write(episode, step=0, phase="debug")
+        path = recording_path(self.run_dir.path, episode.episode_id)
+        write_recording(path, episode, self.config)
+        return path
+
+
+@dataclass
+class Session:
+    config: AstuneConfig
+    setup: RolloutSetup
+    model: DebugModel
+    screen: Screen
+    terminal: Terminal
+    advantage: AdvantageFunction
+    show_update: ShowUpdate | None
+    episodes: list[Episode] = field(default_factory=list)
+    stopping: bool = False
+    """Whether the run was told to stop."""
+    running: bool = False
+
+    async def play(self, groups: Iterable[Attempts], keep: Keep, in_studio: InStudio) -> None:
+        """Raises `BdbQuit` if the user quit pdb, CancelledError if the run was stopped, both with what was done kept;
+        `InvariantError` for a fault of ASTune."""
+        self.running = True
+        self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
+        self._keep, self._in_studio = keep, in_studio
+        self._stepper = Stepper(
+            self.terminal, self.screen, self.model.chat_format, self.stop, stops=_stops(self.config)
+        )
+        self._observer = DebugObserver(self.screen, self._stepper, self.model.chat_format, self.model.source)
+        self.setup = replace(self.setup, observer=self._observer)
+        for attempts in groups:
+            group = Group(attempts.task, tuple(await self._attempts(attempts)))
+            samples, receipt = to_samples([group], self.advantage, weighting_for(self.config))
+            check_step([group], samples, receipt)
+            if len(group.episodes) > 1:
+                self.screen.group_done(group, samples)
+            if self.show_update is not None:
+                self.show_update(samples, group)
+
+    def stop(self) -> None:
+        """Ends the run; may be called from a signal handler."""
+        self.stopping = True
+        assert self._main is not None
+        self._loop.call_soon_threadsafe(self._main.cancel)
+
+    async def _attempts(self, attempts: Attempts) -> list[Episode]:
+        """The attempts at a task, each followed by those that branch off it."""
+        episodes: list[Episode] = []
+        for number, recording in enumerate(attempts.recordings):
+            name = f"debug/{attempts.task.task_id}/{number}" if recording is None else recording.episode.episode_id
+            waiting: list[Branch | Recording | None] = [recording]
+            played: dict[str, Episode] = {}
+            while waiting:
+                start = waiting.pop(0)
+                this = f"{name}-branch{len(played)}" if isinstance(start, Branch) else name
+                episode = await self._attempt(attempts.task, this, self._replay(start, played))
+                if isinstance(start, Branch):
+                    self.screen.compared(played[start.episode_id], episode)
+                elif start is not None:
+                    self.screen.replayed(same_episode(start.episode, episode))
+                played[this] = episode
+                waiting += self._stepper.branches
+                self._stepper.branches.clear()
+            episodes += played.values()
+        return episodes
+
+    def _replay(self, start: Branch | Recording | None, played: dict[str, Episode]) -> EpisodeReplay | None:
+        chat_format = self.model.chat_format
+        if start is None:
+            return None
+        patience = math.inf if _stops(self.config) else PATIENCE
+        if isinstance(start, Recording):
+            return EpisodeReplay(start.episode, chat_format, patience=patience)
+        parent = played[start.episode_id]
+        answers = {start.call: start.answer}
+        return EpisodeReplay(parent, chat_format, until=start.call, answers=answers, patience=patience)
+
+    async def _attempt(self, task: Task, episode_id: str, replay: EpisodeReplay | None) -> Episode:
+        self.screen.episode_started(episode_id, task)
+        self._observer.begin(replay)
+        if replay is None:
+            self.model.episode_started(task.task_id)
+        try:
+            with self._in_studio(episode_id, task.query):
+                episode = await run_episode(
+                    task,
+                    self.setup,
+                    episode_id=episode_id,
+                    seed=episode_seed(self.config.seed, episode_id),
+                    sampling=sampling_for(self.config, "sampled"),
+                )
+        except asyncio.CancelledError:
+            if self._observer.cut is not None:
+                self._done(self._observer.cut)
+            raise
+        self._done(episode)
+        if episode.error is not None and episode.error.kind == bdb.BdbQuit.__name__:
+            raise bdb.BdbQuit
+        await self._observer.ended(episode)
+        return episode
+
+    def _done(self, episode: Episode) -> None:
+        self.episodes.append(episode)
+        path = self._keep.episode(episode)
+        self.screen.episode_done(episode, path)
+        check_episode(episode)
+
+
+def _stops(config: AstuneConfig) -> bool:
+    return config.debug.step or config.debug.commands is not None

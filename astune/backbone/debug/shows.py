@@ -1,0 +1,275 @@
+"""What the debugger shows on demand: messages, tokens, tools, timelines and forks of the episode under way.
+
+Text of tasks and agents is never read as rich's markup.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from astune.backbone.debug.screen import message_in_words, print_indented, timelines_table
+from astune.backbone.debug.stop import Stop
+from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.messages import reasoning_of
+from astune.errors import AstuneError
+from astune.monitor.episodes import common_start
+from astune.monitor.words import FORKS
+from astune.types import Timeline, Turn
+
+TRAINED, SAMPLED, CONTEXT = "green", "yellow", "dim"
+MOST_ROWS = 200
+"""Tokens in a table, the last ones."""
+AROUND = 12
+"""Tokens on each side of a fork that are shown."""
+
+
+class NothingToShow(AstuneError):
+    pass
+
+
+def show_messages(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
+    """The conversation as the agent sent it, and the answer if there is one."""
+    messages = list(_messages(stop))
+    for number, message in enumerate(messages, start=1):
+        heading = Text.assemble((f"{number:>3} ", "dim"), (str(message.get("role")), "bold cyan"))
+        console.print(heading)
+        reasoning = reasoning_of(message)
+        if reasoning:
+            _print(console, reasoning, "dim italic")
+        if message.get("content"):
+            content = message["content"]
+            _print(console, content if isinstance(content, str) else json.dumps(content, ensure_ascii=False))
+        for call in message.get("tool_calls") or ():
+            _print(console, f"{call['function']['name']}({call['function']['arguments']})", "magenta")
+
+
+def show_tools(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
+    """What the agent offered the model, with the types of the arguments."""
+    tools = _request(stop).tools if stop.call else _last_turn(stop).tools
+    if not tools:
+        raise NothingToShow("the agent offers no tools in this call")
+    for tool in tools:
+        function = tool.get("function", tool)
+        schema = function.get("parameters") or {}
+        required = schema.get("required") or ()
+        shown = [
+            f"{name}: {entry.get('type', 'any')}{'' if name in required else ' (optional)'}"
+            for name, entry in (schema.get("properties") or {}).items()
+        ]
+        console.print(Text.assemble((str(function.get("name")), "bold magenta"), f"({', '.join(shown)})"))
+        _print(console, str(function.get("description") or ""), "dim")
+
+
+def show_tokens(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
+    """The tokens of the call as the model has them, sampled ones marked, and a table of those of the answer. At the
+    end of an episode: every training row."""
+    if stop.call is None:
+        for timeline in stop.stage.tracker.timelines():
+            console.print(Text(f"row of {timeline.agent}, {len(timeline.token_ids):,} tokens", style="bold"))
+            _print(console, _marked(console, timeline, chat_format))
+        return
+    answer = stop.answers.current if stop.answers else None
+    text = Text()
+    for part, style in _parts(stop, chat_format):
+        text.append(part if console.color_system else _bracketed(part, style), style=style)
+    if answer is not None:
+        part = chat_format.decode(answer.output_ids)
+        style = TRAINED if _why_not(stop) is None else SAMPLED
+        text.append(part if console.color_system else _bracketed(part, style), style=f"bold {style}")
+    _print(console, text)
+    _print(console, _legend(console), "dim")
+    if answer is not None:
+        why_not = _why_not(stop)
+        rows = zip(answer.output_ids, answer.logprobs, chat_format.pieces(tuple(answer.output_ids)), strict=True)
+        start = len(answer.prompt_ids)
+        trained = "yes" if why_not is None else f"no: {why_not}"
+        console.print(_token_table([(start + at, *row, answer.policy_version, trained) for at, row in enumerate(rows)]))
+
+
+def show_timelines(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
+    """The training rows so far, and what the call under way will do to them."""
+    timelines = stop.stage.tracker.timelines()
+    if timelines:
+        console.print(Padding(timelines_table(timelines), (0, 0, 0, 2), expand=False))
+    if stop.call is not None:
+        agent, fork = stop.call.agent, stop.call.prompt.fork
+        if not any(line.agent == agent for line in timelines):
+            will = f"begins the first row of {agent}"
+        else:
+            will = f"goes on from a row of {agent}" if fork is None else f"begins a new row ({fork})"
+        console.print(Text(f"  this call {will}", style="dim"))
+    elif not timelines:
+        raise NothingToShow("no call has been answered yet, so there are no training rows")
+
+
+def show_forks(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
+    """Why rows do not go on from earlier ones, and the tokens at which they part."""
+    timelines = stop.stage.tracker.timelines()
+    forked = [number for number, line in enumerate(timelines) if line.fork is not None]
+    if not forked:
+        raise NothingToShow("no row forks: every call went on from the tokens of the one before it")
+    for number in forked:
+        line = timelines[number]
+        assert line.fork is not None
+        console.print(Text.assemble((f"row {number}", "bold cyan"), f"  {line.fork}: {FORKS[line.fork]}"))
+        _print_parting(console, timelines[:number], line, chat_format)
+
+
+def show_verdict(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
+    """What the judge said, and what it was given."""
+    if stop.episode is None:
+        raise NothingToShow("the workflow is still running: there is no verdict yet (judge runs on to it)")
+    output, verdict = stop.episode.output, stop.episode.verdict
+    _print(console, f"the workflow returned {None if output is None else output.answer!r}")
+    _print(console, f"the reference is {stop.stage.task.answer!r}")
+    if verdict is None:
+        _print(console, "not judged yet" if stop.kind == "judge" else "none: the episode was not judged", SAMPLED)
+        return
+    _print(console, f"reward {verdict.reward:g} by {verdict.judged_by}: {verdict.reason or 'no reason given'}", "bold")
+    for name, value in verdict.metrics.items():
+        _print(console, f"{name} = {value:g}", "dim")
+
+
+def show_task(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
+    """The task as it was read."""
+    task = stop.stage.task
+    for name, value in (("task_id", task.task_id), ("query", task.query), ("answer", task.answer)):
+        console.print(Text.assemble((f"  {name:<9}", "dim"), str(value)))
+    for name, value in task.metadata.items():
+        console.print(Text.assemble((f"  {name:<9}", "dim"), json.dumps(value, ensure_ascii=False, default=str)))
+
+
+def show_answers(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
+    """The answers drawn at this stop; the agent gets the one that is marked."""
+    if stop.answers is None or not stop.answers.given:
+        raise NothingToShow("there is no answer yet")
+    for number, answer in enumerate(stop.answers.given):
+        mark = "▸" if number == stop.answers.chosen else " "
+        logprob = math.fsum(answer.logprobs)
+        facts = f"{len(answer.output_ids)} tokens, logprob {logprob:.2f}, {message_in_words(answer.message)}"
+        console.print(Text.assemble((f"{mark} {number} ", "bold"), (facts, "dim")))
+        _print(console, chat_format.decode(answer.output_ids).rstrip())
+
+
+SHOWS = {
+    "messages": show_messages,
+    "tokens": show_tokens,
+    "tools": show_tools,
+    "timelines": show_timelines,
+    "forks": show_forks,
+    "verdict": show_verdict,
+    "task": show_task,
+    "answers": show_answers,
+}
+
+
+def _request(stop: Stop) -> Any:
+    assert stop.call is not None
+    return stop.call.request
+
+
+def _last_turn(stop: Stop) -> Turn:
+    if not stop.stage.tracker.turns:
+        raise NothingToShow("no model call has been answered in this episode")
+    return stop.stage.tracker.turns[-1]
+
+
+def _messages(stop: Stop) -> Iterator[Mapping[str, Any]]:
+    if stop.call is None:
+        turn = _last_turn(stop)
+        yield from (*turn.messages, {"role": "assistant", **turn.response})
+        return
+    yield from stop.call.request.messages
+    if stop.answers is not None and stop.answers.current is not None:
+        yield stop.answers.current.message
+
+
+def _why_not(stop: Stop) -> str | None:
+    """Why the answer at this stop would not be trained."""
+    assert stop.call is not None and stop.answers is not None and stop.answers.current is not None
+    return "frozen" if not stop.call.trainable else stop.answers.current.excluded
+
+
+def _parts(stop: Stop, chat_format: ChatFormat) -> Iterator[tuple[str, str]]:
+    """The prompt in pieces of text and how each is shown: sampled and trained, sampled, context."""
+    assert stop.call is not None
+    prompt = tuple(stop.call.prompt.ids)
+    place = 0
+    for start, end, style in _sampled_ranges(stop, prompt):
+        yield chat_format.decode(prompt[place:start]), CONTEXT
+        yield chat_format.decode(prompt[start:end]), style
+        place = end
+    yield chat_format.decode(prompt[place:]), CONTEXT
+
+
+def _sampled_ranges(stop: Stop, prompt: Sequence[int]) -> list[tuple[int, int, str]]:
+    """Of the row that the prompt goes on from: where its turns sampled."""
+    assert stop.call is not None
+    best: Timeline | None = None
+    for line in stop.stage.tracker.timelines():
+        ids = tuple(line.token_ids)
+        if line.agent == stop.call.agent and prompt[: len(ids)] == ids:
+            best = line if best is None or len(ids) > len(best.token_ids) else best
+    return [] if best is None else [(s.start, s.stop, TRAINED if s.trainable else SAMPLED) for s in best.spans]
+
+
+def _marked(console: Console, timeline: Timeline, chat_format: ChatFormat) -> Text:
+    text, place, ids = Text(), 0, tuple(timeline.token_ids)
+    for span in timeline.spans:
+        style = TRAINED if span.trainable and not span.shared else SAMPLED
+        text.append(chat_format.decode(ids[place : span.start]), style=CONTEXT)
+        part = chat_format.decode(ids[span.start : span.stop])
+        text.append(part if console.color_system else _bracketed(part, style), style=style)
+        place = span.stop
+    return text
+
+
+def _bracketed(text: str, style: str) -> str:
+    """Without colours, brackets tell what was sampled."""
+    return {TRAINED: f"⟦{text}⟧", SAMPLED: f"⟨{text}⟩"}.get(style, text)
+
+
+def _legend(console: Console) -> str:
+    if console.color_system:
+        return "green: sampled and trained · yellow: sampled, not trained · dim: context"
+    return "⟦…⟧ sampled and trained · ⟨…⟩ sampled, not trained · all else is context"
+
+
+def _token_table(rows: Sequence[tuple[int, int, float, str, int, str]]) -> Padding:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("place", "id", "logprob", "probability"):
+        table.add_column(name, justify="right")
+    for name in ("text", "version", "trained"):
+        table.add_column(name, overflow="fold")
+    for place, token, logprob, piece, version, trained in rows[-MOST_ROWS:]:
+        numbers = (f"{place:,}", f"{token}", f"{logprob:.3f}", f"{100 * math.exp(logprob):.1f} %")
+        table.add_row(*numbers, Text(repr(piece)), str(version), trained)
+    return Padding(table, (0, 0, 0, 2), expand=False)
+
+
+def _print_parting(console: Console, earlier: Sequence[Timeline], line: Timeline, chat_format: ChatFormat) -> None:
+    """The tokens around the place where `line` leaves the earlier row of its agent that it shares most with."""
+    now = tuple(line.token_ids)
+    rows = [tuple(other.token_ids) for other in earlier if other.agent == line.agent]
+    if not rows:
+        return
+    before = max(rows, key=lambda ids: common_start(ids, now))
+    place = common_start(before, now)
+    shared = chat_format.decode(now[max(0, place - AROUND) : place])
+    table = Table.grid(padding=(0, 2))
+    table.add_row("", Text(f"equal up to token {place:,}", style="dim"), Text(repr(shared), style="dim"))
+    table.add_row("", Text("earlier", style="dim"), Text(repr(chat_format.decode(before[place : place + AROUND]))))
+    table.add_row("", Text("now", style="dim"), Text(repr(chat_format.decode(now[place : place + AROUND]))))
+    console.print(table)
+
+
+def _print(console: Console, text: str | Text, style: str = "") -> None:
+    print_indented(console, text if isinstance(text, Text) else Text(text, style=style), by=4)

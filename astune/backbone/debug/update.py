@@ -1,0 +1,32 @@
+"""`--with-update`: what one optimizer step over a group would do, with a local model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from astune.backbone.debug.models import DebugModel
+from astune.backbone.debug.session import ShowUpdate
+from astune.backbone.debug.update_view import show_update
+from astune.config.schema import AstuneConfig
+from astune.errors import ConfigError
+from astune.types import Group, Sample
+
+
+def update_view(config: AstuneConfig, model: DebugModel, console: Console) -> ShowUpdate:
+    """Raises `ConfigError` if the model has no weights here."""
+    if model.loaded is None:
+        raise ConfigError(
+            f"astune.debug.with_update: {model.name} has no weights here to update; it needs a local model "
+            "(leave --model out, or --model tiny)"
+        )
+    from astune.backbone.local.inspect import UpdateInspector
+
+    loaded, sampler = model.loaded
+    inspector = UpdateInspector(loaded, sampler, config)
+
+    def show(samples: Sequence[Sample], group: Group) -> None:
+        show_update(console, inspector.inspect(samples), samples, group, model.chat_format.pieces)
+
+    return show
