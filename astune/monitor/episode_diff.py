@@ -61,7 +61,7 @@ def _differences(first: Episode, second: Episode, decode: Decode | None) -> Iter
     for name in ("answer", "output", "stop_reason", "error", "agent_rewards", "turn_rewards", "reward", "passed"):
         yield from values_differ(name.replace("_", " "), one[name], two[name])
     yield from values_differ("verdict", one["verdict"], two["verdict"])
-    for name in ("turns", "timelines", "metrics", "unique_tokens"):
+    for name in ("timelines", "turns", "metrics", "unique_tokens"):
         yield from values_differ(name, one[name], two[name])
 
 
@@ -148,7 +148,7 @@ def values_differ(name: str, one: Any, two: Any) -> Iterator[Difference]:
 def _value(value: Any) -> str:
     if value is None:
         return NOTHING
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 3 * TEXT_AROUND else text[: 3 * TEXT_AROUND] + "…"
 
 

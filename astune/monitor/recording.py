@@ -112,7 +112,7 @@ def read_recordings(path: Path) -> Iterator[Recording]:
             yield from read_recordings(file)
     elif path.is_file():
         yield from _logged(path) if path.suffix == ".jsonl" else [_read(path)]
-    elif "#" in path.name:
+    elif "#" in str(path):
         yield _picked(path)
     else:
         raise ConfigError(f"{path}: there is no such file or folder{_neighbour(path)}")

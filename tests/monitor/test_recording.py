@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -258,11 +259,11 @@ def test_one_of_many_is_picked_by_number_or_id(run_dir):
             log.write(replace(an_episode(), episode_id=f"train/t1/{number}"), step=number, phase="train")
     path = run_dir.episodes_dir / "train.jsonl"
     for name in ("2", "train/t1/2"):
-        assert pick_recording(path.with_name(f"{path.name}#{name}")).episode.episode_id == "train/t1/2"
+        assert pick_recording(Path(f"{path}#{name}")).episode.episode_id == "train/t1/2"
     with pytest.raises(ConfigError, match=r"has several episodes; choose one, as .*#0 or .*#train/t1/0"):
         pick_recording(path)
     with pytest.raises(ConfigError, match=r"no episode 'train/t1/9' among the 3 .* Did you mean 'train/t1/"):
-        pick_recording(path.with_name(f"{path.name}#train/t1/9"))
+        pick_recording(Path(f"{path}#train/t1/9"))
 
 
 def test_recordings_of_a_run_are_taken_before_its_log(run_dir):
