@@ -21,13 +21,16 @@ class ScriptedChatServer:
         server.requests     # the request bodies
 
     A text is the content of the answer, a number an HTTP error, a mapping the whole response body. A list that is
-    used up gives error 500.
+    used up gives error 500. `GET /models` lists `models`; without any there is no such list, as with some APIs.
     """
 
-    def __init__(self, answers: Sequence[Script] | Callable[[dict[str, Any]], Script]) -> None:
+    def __init__(
+        self, answers: Sequence[Script] | Callable[[dict[str, Any]], Script], *, models: Sequence[str] = ()
+    ) -> None:
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self._answers = answers
+        self._models = models
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
@@ -61,12 +64,20 @@ class ScriptedChatServer:
         return 200, dict(answer)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
-        answer = self._answer
+        answer, models = self._answer, self._models
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:  # the name is http.server's
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 status, response = answer(body, self.headers)
+                self._send(status, response)
+
+            def do_GET(self) -> None:  # the name is http.server's
+                listed = [{"id": name, "object": "model", "created": 0, "owned_by": "scripted"} for name in models]
+                missing = {"error": {"message": "not found", "type": "scripted", "code": None}}
+                self._send(200 if models else 404, {"object": "list", "data": listed} if models else missing)
+
+            def _send(self, status: int, response: Mapping[str, Any]) -> None:
                 data = json.dumps(response).encode()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")

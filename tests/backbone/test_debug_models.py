@@ -338,15 +338,13 @@ def test_an_address_takes_the_only_model_and_else_lists_them(listing):
     assert run.model.name == f"endpoint {one.base_url} (Qwen3-8B)"
     assert run.ask()[0].message["content"] == "4"
     assert one.requests[0]["model"] == "Qwen3-8B"
-    with pytest.raises(ConfigError, match="has small, large: say which, as in .*#small"):
+    with pytest.raises(ConfigError, match=r"has small, large: say which, as in .*#small"):
         Run(two.base_url)
     with pytest.raises(ConfigError, match=r"has no model 'larg'\. Did you mean 'large'\?"):
         Run(f"{two.base_url}#larg")
 
 
 def test_other_choices_are_refused_before_anything_runs():
-    with pytest.raises(ConfigError, match="replay"):
-        Run("replay:x.jsonl")
     with pytest.raises(ConfigError, match=r"expected a file that ends in \.yaml"):
         Run("scripted:answers.csv")
     with pytest.raises(ModelError, match="there is no folder"):
