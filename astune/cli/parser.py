@@ -46,10 +46,12 @@ def parse(arguments: Sequence[str], program: str) -> Callable[[], int]:
     for extra in rest:
         if extra.startswith("-"):
             parser.error(f"unknown option {extra}")
-        if "overrides" not in known:
+        if "overrides" not in known and "files" not in known:
             parser.error(f"unexpected argument {extra!r}")
     if "overrides" in known:  # argparse leaves those that stand after an option in `rest`
         known.overrides += rest
+    elif "files" in known:
+        known.files += rest
     return _command(known, f"{program} {shlex.join(arguments)}")
 
 
