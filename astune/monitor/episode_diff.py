@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from astune.monitor.episodes import EpisodeRecord, common_start, episode_to_row
@@ -33,7 +33,8 @@ NOTHING = "(nothing)"
 
 @dataclass(frozen=True)
 class Difference:
-    """Where two episodes part, and what stands there in each. `turn` is the turn's number, None past all turns."""
+    """Where two episodes part, and what stands there in each. `turn` is the number of the first turn that
+    may differ, None past all turns."""
 
     place: str
     first: str
@@ -56,7 +57,8 @@ def turns_differ(first: Episode, second: Episode, decode: Decode | None = None) 
 
 def _differences(first: Episode, second: Episode, decode: Decode | None) -> Iterator[Difference]:
     one, two = (episode_to_row(EpisodeRecord(0, "", without_timing(episode))) for episode in (first, second))
-    yield from values_differ("task", one["task"], two["task"])
+    for found in values_differ("task", one["task"], two["task"]):
+        yield replace(found, turn=0)
     yield from _turn_differences(first.turns, second.turns, decode)
     for name in ("answer", "output", "stop_reason", "error", "agent_rewards", "turn_rewards", "reward", "passed"):
         yield from values_differ(name.replace("_", " "), one[name], two[name])
