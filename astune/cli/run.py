@@ -41,7 +41,8 @@ def run(
     if ignored:
         print(f"not used by {chosen.name}: {', '.join(ignored)}")
     result = chosen.run(loaded)
-    _tell(result, can_resume=covers(chosen.honours, "astune.resume"), command_line=command_line)
+    can_resume = covers(chosen.honours, "astune.resume") and not covers(chosen.ignored_sections, "astune.resume")
+    _tell(result, can_resume=can_resume, command_line=command_line)
     return EXIT_CODES[result.status]
 
 
@@ -77,5 +78,5 @@ def _tell(result: RunReport, can_resume: bool, command_line: str) -> None:
         print(f"view    astune view {os.path.relpath(result.run_dir)} --open")
     if result.status == "interrupted":
         resume = command_line if "--resume" in command_line else f"{command_line} --resume"
-        hint = f"; to go on:\n  {resume}" if can_resume else ""
-        print(f"interrupted after step {result.steps}{hint}", file=sys.stderr)
+        hint = f" after step {result.steps}; to go on:\n  {resume}" if can_resume else ""
+        print(f"interrupted{hint}", file=sys.stderr)

@@ -11,8 +11,8 @@ from typing import Any
 from astune.algorithm.advantage import dr_grpo
 from astune.algorithm.credit import EpisodeCredit, credit_group
 from astune.context_tracker.messages import reasoning_of
-from astune.types import Episode, Group, Timeline, Turn
 from astune.monitor.words import FORKS, LEFT_OUT
+from astune.types import Episode, Group, Timeline, Turn
 
 Pieces = Callable[[Sequence[int]], list[str]]
 """Token ids to one text each."""

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from astune.monitor.jsonl import plain
+from astune.monitor.words import FORKS, LEFT_OUT
 from astune.viewer.charts import SMALL_CHARTS
 from astune.viewer.run_index import Entry, RunIndex
-from astune.monitor.words import FORKS, LEFT_OUT
 
 MOST_OF_A_QUERY, MOST_OF_AN_ANSWER = 2000, 400
 """Characters that the table's search looks through. The whole texts stand in the episode."""

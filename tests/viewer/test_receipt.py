@@ -7,10 +7,10 @@ from pathlib import Path
 from astune.algorithm.samples import to_samples
 from astune.context_tracker import forks
 from astune.context_tracker.timeline import merge_turns
+from astune.monitor.words import FORKS, LEFT_OUT
 from astune.types import Episode, Group, StopReason, Task, Turn, Verdict
 from astune.viewer.episode_view import card, credit_of
 from astune.viewer.receipt_view import receipt_view
-from astune.monitor.words import FORKS, LEFT_OUT
 
 TASK = Task("t", "q")
 

@@ -146,5 +146,5 @@ def _without_time_limits(config: AstuneConfig) -> AstuneConfig:
 def _named_debug(config: Config) -> Config:
     """The config whose run folder is `<name>-debug`, so that debug runs never mix with training runs."""
     settings = config.astune
-    name = f"{settings.experiment_name or 'run'}-debug"
+    name = (settings.experiment_name or "run").removesuffix("-debug") + "-debug"
     return config.model_copy(update={"astune": settings.model_copy(update={"experiment_name": name})})

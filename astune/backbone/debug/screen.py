@@ -73,7 +73,7 @@ class Screen:
             self._text(user_traceback(error.traceback), "red")
         if episode.timelines:
             self.console.print(Padding(timelines_table(episode.timelines), (1, 0, 0, 2), expand=False))
-        self._line(f"  recorded in {shown_path(path)}", "dim")
+        self.console.print(Text(f"  recorded in {shown_path(path)}", style="dim"), soft_wrap=True)
 
     def replayed(self, difference: str | None) -> None:
         """How a replay compares with the recording; None is equal."""
