@@ -10,6 +10,12 @@ from astune.errors import ConfigError
 from astune.types import RunReport
 
 
+UPDATE_SECTIONS = frozenset(
+    {"astune.algorithm.clip_high", "astune.algorithm.clip_low", "astune.algorithm.loss", "astune.trainer"}
+)
+"""What the debugger has no use for, unless `astune.debug.with_update` shows an optimizer step."""
+
+
 class Backbone(Protocol):
     """Runs a whole job. Sections are dotted prefixes such as `astune.rollout`, or single keys such as `astune.seed`.
 
@@ -55,4 +61,4 @@ def check_keys(backbone: Backbone, loaded: LoadedConfig) -> list[str]:
             unknown.append(f"{loaded.where(key)}: backbone {backbone.name!r} does not support it")
     if unknown:
         raise ConfigError("\n".join(unknown))
-    return sorted(ignored)
+    return sorted(ignored - UPDATE_SECTIONS if loaded.config.astune.debug.with_update else ignored)

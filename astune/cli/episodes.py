@@ -73,7 +73,7 @@ def diff(first: Path, second: Path) -> int:
     print(f"\nthey part at {difference.place}")
     for name, text in (("A", difference.first), ("B", difference.second)):
         print(f"  {name}  {text}")
-    print("\nafterwards")
+    print("\nfrom there on")
     for name, recording in (("A", one), ("B", two)):
         print(f"  {name}  {_afterwards(recording.episode, difference)}")
     return 1
@@ -92,7 +92,7 @@ def select(files: Sequence[Path], filter_text: object) -> Iterator[Recording]:
                 found += 1
                 yield recording
     if not found:
-        what = "no episode was recorded" if not seen else f"none of the {seen} episodes passes {filter_text!r}"
+        what = "no episode was recorded" if not seen else f"of {seen} recorded none passes {filter_text!r}"
         raise ConfigError(f"{', '.join(map(str, files))}: {what}")
 
 

@@ -213,7 +213,9 @@ def test_the_time_limits_of_training_do_not_count(conf):
 
 def test_what_only_training_uses_is_accepted_and_named(conf):
     loaded = load_config(conf, ["astune.trainer.total_steps=7", "astune.rollout.num_repeat=3"], backbone="debug")
-    assert check_keys(DebugBackbone(), loaded) == ["astune.rollout.num_repeat"]
+    assert check_keys(DebugBackbone(), loaded) == ["astune.rollout.num_repeat", "astune.trainer"]
+    with_update = load_config(conf, ["astune.trainer.total_steps=7", "astune.debug.with_update=true"], backbone="debug")
+    assert check_keys(DebugBackbone(), with_update) == []
 
 
 def test_a_data_set_without_tasks_leaves_no_run_folder(conf):

@@ -77,7 +77,7 @@ def test_a_filter_chooses_what_is_replayed(run, capsys):
     assert main(["replay", str(run), "--filter", "step>=2, task=t2"]) == 0
     assert "1 replayed: 1 equal" in capsys.readouterr().out
     assert main(["replay", str(run), "--filter", "step>3"]) == 2
-    assert "none of the 3 episodes passes 'step>3'" in capsys.readouterr().err
+    assert "of 3 recorded none passes 'step>3'" in capsys.readouterr().err
 
 
 def test_a_workflow_that_was_changed_is_told_where_and_ends_with_1(run, folder, capsys):
@@ -163,7 +163,7 @@ def test_diff_shows_where_two_episodes_part(run, capsys):
     assert main(["diff", f"{log}#0", f"{log}#train/t2/0"]) == 1
     printed = capsys.readouterr().out
     assert "they part at task.task_id\n  A  't1'\n  B  't2'" in printed
-    assert "afterwards\n  A  2 turns, " in printed
+    assert "from there on\n  A  2 turns, " in printed
     assert main(["diff", f"{log}#0", f"{log}#0"]) == 0
     assert "equal: task, tokens, timelines, output and verdict" in capsys.readouterr().out
 

@@ -15,6 +15,7 @@ from typing import ClassVar
 from rich.console import Console
 
 from astune.algorithm import ADVANTAGES
+from astune.backbone.base import UPDATE_SECTIONS
 from astune.backbone.debug.models import DebugModel, choose_model
 from astune.backbone.debug.plan import Attempts, planned
 from astune.backbone.debug.screen import Screen
@@ -45,17 +46,15 @@ class DebugBackbone:
 
     name: ClassVar[str] = "debug"
     honours: ClassVar[frozenset[str]] = frozenset({"astune"})
-    ignored_sections: ClassVar[frozenset[str]] = frozenset(
-        {
-            "astune.evaluation",
-            "astune.monitor",
-            "astune.resume",
-            "astune.rollout.episode_timeout",
-            "astune.rollout.max_concurrent",
-            "astune.rollout.num_repeat",
-            "astune.task_judge.timeout",
-        }
-    )
+    ignored_sections: ClassVar[frozenset[str]] = UPDATE_SECTIONS | {
+        "astune.evaluation",
+        "astune.monitor",
+        "astune.resume",
+        "astune.rollout.episode_timeout",
+        "astune.rollout.max_concurrent",
+        "astune.rollout.num_repeat",
+        "astune.task_judge.timeout",
+    }
 
     def __init__(
         self, console: Console | None = None, terminal: Terminal | None = None, model: DebugModel | None = None
