@@ -50,13 +50,13 @@ README = "README.md"
 PAGES = [README, "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 COUNTS = {
     "bash not-run": 9,
-    "bash run": 35,
+    "bash run": 39,
     "jsonl file": 4,
-    "python file": 13,
+    "python file": 15,
     "python run": 7,
-    "text": 12,
+    "text": 14,
     "text file": 1,
-    "text output": 22,
+    "text output": 26,
     "yaml": 5,
     "yaml file": 3,
     "yaml file broken": 1,
