@@ -11,7 +11,7 @@ The word after the language of a block says what it is; people do not see it.
     bash not-run=WHY     not run here, for one of REASONS; its keys and make targets exist
     text file=x.txt      written
     text output          lines that the command before printed; `...` stands for anything
-    text                 a picture made of letters
+    text                 a picture made of letters, or lines of a file
 
 Blocks with `agentscope=1` run where AgentScope 1.x is installed, all others where 2.x is. The pages of `docs/` go on in
 the folder that the README's example leaves.
