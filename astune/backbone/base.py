@@ -9,7 +9,6 @@ from astune.config.load import LoadedConfig
 from astune.errors import ConfigError
 from astune.types import RunReport
 
-
 UPDATE_SECTIONS = frozenset(
     {"astune.algorithm.clip_high", "astune.algorithm.clip_low", "astune.algorithm.loss", "astune.trainer"}
 )

@@ -44,10 +44,13 @@ class DebugObserver:
         self._stage: Stage | None = None
         self._shown: list[tuple[int, ...]] = []
         self._results: set[tuple[str, str]] = set()
+        self._branch = -1
 
-    def begin(self, replay: EpisodeReplay | None) -> None:
-        """An episode is about to run, with the answers of a recorded one if `replay` is given."""
+    def begin(self, replay: EpisodeReplay | None, branch: int = -1) -> None:
+        """An episode is about to run, with the answers of a recorded one if `replay` is given. Up to the call `branch`
+        it is known already: there are no stops."""
         self._replay, self._stage, self.cut = replay, None, None
+        self._branch = branch
         self._results.clear()
         self._stepper.episode_started()
 
@@ -84,23 +87,28 @@ class DebugObserver:
         assert stage is not None
         for message in self._new_results(call):
             self._show_result(call, message)
-            await self._stepper.stop(Stop("tool result", stage, call, message=message))
+            await self._stop(Stop("tool result", stage, call, message=message))
 
         async def draw(number: int) -> Answer:
             return await self._draw(source, call, _another(sampling, number))
 
         answers = Answers(draw)
         self._show_call(call)
-        await self._stepper.stop(Stop("call", stage, call, answers))
+        await self._stop(Stop("call", stage, call, answers))
         if not answers.given:
             started = time.perf_counter()
             answer = await answers.again()
             text = self._format.decode(answer.output_ids)
             self._screen.call_done(call, answer, text, time.perf_counter() - started)
-        await self._stepper.stop(Stop("answer", stage, call, answers))
+        await self._stop(Stop("answer", stage, call, answers))
         assert answers.current is not None
         self._shown.append((*call.prompt.ids, *answers.current.output_ids))
         return answers.current
+
+    async def _stop(self, stop: Stop) -> None:
+        assert stop.call is not None
+        if stop.call.number > self._branch:
+            await self._stepper.stop(stop)
 
     async def _draw(self, source: Source, call: Call, sampling: Sampling) -> Answer:
         try:

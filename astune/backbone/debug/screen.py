@@ -18,7 +18,7 @@ from astune.backbone.debug.user_code import part_of_astune
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.sources import Answer, Call
 from astune.monitor.words import LEFT_OUT
-from astune.types import Episode, Group, Sample, Task, Timeline, Turn
+from astune.types import Episode, Group, Sample, Task, Timeline
 
 MARKUP = r"<\|[^|<>]*\|>|</?(?:think|tools|tool_call|tool_response)>"
 """Text by which chat templates mark roles, reasoning and tools."""
@@ -96,6 +96,10 @@ class Screen:
                 self._line(f"  attempt {number}: {episode.verdict.reason}", "dim")
         if samples:
             self.console.print(Padding(_weights(group, samples), (1, 0, 0, 2), expand=False))
+        trained = {sample.episode_id for sample in samples}
+        left_out = [set(_left_out(episode, episode.episode_id in trained)) for episode in group.episodes]
+        for reason in sorted(set().union(*left_out)):
+            self._line(f"  {reason}: {LEFT_OUT[reason]}", "yellow")
 
     def run_finished(self, episodes: Sequence[Episode]) -> None:
         self.console.print()
@@ -210,10 +214,10 @@ def _credit(group: Group, samples: Sequence[Sample]) -> Table:
 def _weights(group: Group, samples: Sequence[Sample]) -> Table:
     """One line per turn: what each of its tokens counts, or why it does not."""
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
-    for name in ("attempt", "turn", "tokens", "advantage", "weight of a token"):
+    for name in ("attempt", "turn", "tokens", "advantage", "weight/token"):
         table.add_column(name, justify="right")
     table.add_column("agent")
-    table.add_column("")
+    table.add_column("left out")
     for number, episode in enumerate(group.episodes):
         mine = [sample for sample in samples if sample.episode_id == episode.episode_id]
         for place, turn in enumerate(episode.turns):
@@ -225,17 +229,12 @@ def _weights(group: Group, samples: Sequence[Sample]) -> Table:
                 )
                 if span.turn == place and weight
             ]
-            why = "" if found else _left_out_reason(episode, turn)
+            why = "" if found else turn.excluded or ("unjudged" if episode.verdict is None else "no_signal")
             advantages = ", ".join(f"{advantage:+.3f}" for advantage, _ in found) or "-"
             weights = ", ".join(f"{weight:.2e}" for _, weight in found) or "-"
             cells = (str(number), str(place + 1), f"{len(turn.output_ids):,}", advantages, weights)
             table.add_row(*cells, Text(turn.agent), Text(why, style="yellow"))
     return table
-
-
-def _left_out_reason(episode: Episode, turn: Turn) -> str:
-    reason = turn.excluded or ("unjudged" if episode.verdict is None else "no_signal")
-    return f"{reason}: {LEFT_OUT[reason]}"
 
 
 def _ends(values: set[str]) -> list[str]:

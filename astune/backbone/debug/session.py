@@ -99,7 +99,11 @@ class Session:
             while waiting:
                 start = waiting.pop(0)
                 this = f"{name}-branch{len(played)}" if isinstance(start, Branch) else name
-                episode = await self._attempt(attempts.task, this, self._replay(start, played))
+                branch = start.call if isinstance(start, Branch) else -1
+                self._observer.begin(self._replay(start, played), branch)
+                if start is None:
+                    self.model.episode_started(attempts.task.task_id)
+                episode = await self._attempt(attempts.task, this)
                 if isinstance(start, Branch):
                     self.screen.compared(played[start.episode_id], episode)
                 elif start is not None:
@@ -121,11 +125,8 @@ class Session:
         answers = {start.call: start.answer}
         return EpisodeReplay(parent, chat_format, until=start.call, answers=answers, patience=patience)
 
-    async def _attempt(self, task: Task, episode_id: str, replay: EpisodeReplay | None) -> Episode:
+    async def _attempt(self, task: Task, episode_id: str) -> Episode:
         self.screen.episode_started(episode_id, task)
-        self._observer.begin(replay)
-        if replay is None:
-            self.model.episode_started(task.task_id)
         try:
             with self._in_studio(episode_id, task.query):
                 episode = await run_episode(
