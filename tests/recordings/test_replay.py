@@ -11,13 +11,14 @@ from habits import HABITS, TASKS, HabitPolicy, user
 from played import installed_line, play, replay, run, setup_of
 
 from astune import WorkflowOutput
-from astune.backbone.debug.replay import EpisodeReplay, ReplayObserver, same_episode
+from astune.backbone.debug.replay import EpisodeReplay, NoModel, ReplayObserver, same_episode
 from astune.clients.chat import ChatClient
 from astune.config.schema import AuxiliaryModelConfig, Config
 from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.request import ChatRequest
 from astune.monitor.recording import pick_recording, recording_bytes, write_recording
 from astune.testing import ScriptedChatServer, ScriptedPolicy, write_test_model_dir
+from astune.testing.chat_server import chat_completion
 from astune.types import Sampling, StopReason
 
 EPISODES = [(name, number) for name in HABITS for number in range(len(TASKS))]
@@ -42,8 +43,8 @@ def assert_replays(recorded, again, chat_format):
     assert content(recorded) == content(again)
 
 
-def critic(server):
-    settings = AuxiliaryModelConfig(base_url=server.base_url, model="m", max_retries=0)
+def critic(server, **fields):
+    settings = AuxiliaryModelConfig(base_url=server.base_url, model="m", max_retries=0, **fields)
     return ChatClient("critic", settings, key="astune.rollout.auxiliary_models.critic")
 
 
@@ -90,6 +91,73 @@ def test_a_real_agent_replays_byte_for_byte(name, line, chat_format, tmp_path):
     assert recorded.stop_reason is StopReason.COMPLETED
     again = replay(workflow, as_recorded(recorded, tmp_path), chat_format)
     assert_replays(recorded, again, chat_format)
+
+
+class Watching(ReplayObserver):
+    """Looks at each answer for a while before the tracker gets it, as a debugger does."""
+
+    def source(self, name, source):
+        return Looked(super().source(name, source))
+
+
+class Looked:
+    def __init__(self, source):
+        self.is_policy, self._source = source.is_policy, source
+
+    async def answer(self, call, sampling):
+        answer = await self._source.answer(call, sampling)
+        await asyncio.sleep(0.02 * (4 - call.number % 4))
+        return answer
+
+
+@pytest.mark.parametrize("name", ["parallel", "same_question", "best_of_n"])
+def test_turns_end_in_the_recorded_order_though_someone_holds_answers_back(name, chat_format):
+    recorded = play(HABITS[name].workflow, (), chat_format, policy=HabitPolicy(chat_format))
+    setup = setup_of(HABITS[name].workflow, NoModel(8192), chat_format)
+    watching = Watching(EpisodeReplay(recorded, chat_format), chat_format)
+    assert_replays(recorded, run(replace(setup, observer=watching), recorded.task), chat_format)
+
+
+def test_what_another_model_gave_is_given_back_as_it_was(chat_format):
+    """Its own prompt ids, and a message that our parser would read otherwise."""
+    ids = chat_format.encode("Well.")
+    logprobs = {"content": [{"token": "?", "logprob": -0.5, "bytes": None, "top_logprobs": []} for _ in ids]}
+    call = {"id": "x1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    body = chat_completion(
+        {"content": "Well.", "tool_calls": [call]},
+        finish_reason="tool_calls",
+        choice={"token_ids": ids, "logprobs": logprobs},
+        prompt_token_ids=[1, 2, 3],
+    )
+
+    async def workflow(task, tuner):
+        asked = ChatRequest([user(task.query)], tools=[habits.WEATHER])
+        message = (await tuner.chat(asked, name="twin", source="critic")).message
+        return WorkflowOutput(answer=message, reward=1.0)
+
+    with ScriptedChatServer([body]) as server:
+        options = {"clients": {"critic": critic(server, trainable=True)}}
+        recorded = play(workflow, (), chat_format, policy=HabitPolicy(chat_format), **options)
+    (turn,) = recorded.turns
+    assert (turn.exact, turn.prompt_ids, turn.excluded) == (True, (1, 2, 3), None)
+    again = replay(workflow, recorded, chat_format, **options)
+    assert_replays(recorded, again, chat_format)
+    assert again.output.answer["tool_calls"][0]["id"] == "x1"
+
+
+def test_agents_that_begin_in_another_order_get_their_own_answers(chat_format):
+    def asking(*names):
+        async def workflow(task, tuner):
+            work = [tuner.chat(ChatRequest([user(f"I am {name}")]), name=name) for name in names]
+            answers = [answer.message["content"] for answer in await asyncio.gather(*work)]
+            return WorkflowOutput(answer=sorted(answers), reward=1.0)
+
+        return workflow
+
+    recorded = play(asking("a", "b", "c"), (), chat_format, policy=HabitPolicy(chat_format))
+    again = replay(asking("c", "a", "b"), recorded, chat_format)
+    assert (again.error, again.output, again.timelines) == (None, recorded.output, recorded.timelines)
+    assert same_episode(recorded, again).startswith("turns[0].call: ")
 
 
 # ------------------------------------------------------------------------------------------------ what was changed
@@ -192,13 +260,13 @@ def test_a_replay_says_when_it_has_gone_live(chat_format):
     recorded = play(habits.turns, (), chat_format, policy=HabitPolicy(chat_format))
     seen = []
 
-    class Watching(ScriptedPolicy):
+    class Noting(ScriptedPolicy):
         async def generate(self, prompt_ids, sampling):
             seen.append(playing.live)
             return await super().generate(prompt_ids, sampling)
 
     playing = EpisodeReplay(recorded, chat_format, until=2)
-    setup = setup_of(habits.turns, Watching(["A"], chat_format), chat_format)
+    setup = setup_of(habits.turns, Noting(["A"], chat_format), chat_format)
     assert not playing.live
     run(replace(setup, observer=ReplayObserver(playing, chat_format)), recorded.task)
     assert seen == [True]
