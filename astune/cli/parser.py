@@ -24,11 +24,36 @@ examples:
 
 exit codes:
   0    done
-  1    the run failed
+  1    the run failed; the doctor found a fault; a replay or two episodes differ
   2    bad input: configuration, plug-in, data set, model, or a package that is not installed
   130  interrupted; what was done is saved, and the command to resume is printed
 """
 
+
+COMMAND_EXAMPLES = {
+    "run": """\
+  {program} --conf my_agent.yaml
+  {program} --conf my_agent.yaml --backbone=debug --task task-12 --repeat 4 --with-update
+  {program} --conf my_agent.yaml --backbone=debug --step --model scripted:answers.yaml
+  {program} --conf my_agent.yaml --backbone=debug --step --model http://127.0.0.1:8000/v1#Qwen3-8B
+  {program} --conf my_agent.yaml --backbone=debug --model replay:runs/p/n --filter "reward<0.5\"""",
+    "replay": """\
+  {program} replay runs/p/n-debug                          all recorded episodes of a run
+  {program} replay runs/p/n-debug/recordings/debug_t1_0.json --step
+  {program} replay runs/p/n/episodes/train.jsonl#17        one of a training run""",
+    "rescore": """\
+  {program} rescore runs/p/n --judge my_judge.py:judge --filter "phase=train and step>=10"
+  {program} rescore runs/p/n --judge MathAnswerAsJudge astune.task_judge.answer_format=boxed --out new.jsonl""",
+    "diff": """\
+  {program} diff runs/p/a-debug/recordings/debug_t1_0.json runs/p/b-debug/recordings/debug_t1_0.json
+  {program} diff runs/p/n/episodes/train.jsonl#3 runs/p/n/episodes/train.jsonl#4""",
+    "doctor": """\
+  {program} doctor --conf my_agent.yaml
+  {program} doctor --conf my_agent.yaml --offline --json > doctor.json""",
+    "view": """\
+  {program} view runs/p/n --open
+  {program} view runs/p/n --serve --open                   while the run goes on""",
+}
 
 DEBUG_OPTIONS = ("tasks", "index", "split", "num_tasks", "num_repeat", "filter", "step", "commands", "with_update")
 """Options of the command line that are keys of `astune.debug`."""
@@ -114,6 +139,19 @@ def _parser(program: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_run_and_config(commands)
+    report = commands.add_parser("report", help="write report.html of a run anew")
+    report.add_argument("run_dir", type=Path, metavar="RUN", help="folder of the run, as runs/project/name")
+    _add_view(commands.add_parser("view", help="look at the episodes of a run: one page, no network"))
+    _add_doctor(commands.add_parser("doctor", help="find what would break a run before it starts"))
+    _add_episode_commands(commands)
+    for name, examples in COMMAND_EXAMPLES.items():
+        commands.choices[name].epilog = "examples:\n" + examples.format(program=program)
+        commands.choices[name].formatter_class = argparse.RawDescriptionHelpFormatter
+    return parser
+
+
+def _add_run_and_config(commands: argparse._SubParsersAction[_Parser]) -> None:
     run = commands.add_parser("run", help="run a configuration (the default: `run` may be left out)")
     run.add_argument("--conf", type=Path, required=True, metavar="X.yaml", help="the configuration")
     demo = commands.add_parser("demo", help="train the small agent of tutorial/math_agent")
@@ -130,12 +168,6 @@ def _parser(program: str) -> argparse.ArgumentParser:
         command.add_argument(
             "overrides", nargs="*", metavar="key=value", help="replaces a value, as astune.trainer.total_steps=10"
         )
-    report = commands.add_parser("report", help="write report.html of a run anew")
-    report.add_argument("run_dir", type=Path, metavar="RUN", help="folder of the run, as runs/project/name")
-    _add_view(commands.add_parser("view", help="look at the episodes of a run: one page, no network"))
-    _add_doctor(commands.add_parser("doctor", help="find what would break a run before it starts"))
-    _add_episode_commands(commands)
-    return parser
 
 
 def _add_debug_options(command: argparse.ArgumentParser) -> None:
