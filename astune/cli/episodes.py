@@ -166,7 +166,7 @@ class _Stage:
             template_kwargs=model.chat_template_kwargs,
         )
         context_length = model.max_model_len or chat_format.context_length or NO_LIMIT
-        return cls(rollout_setup(config, NoModel(context_length), chat_format), config)
+        return cls(rollout_setup(_without_keys(config), NoModel(context_length), chat_format), config)
 
     async def play(self, recording: Recording) -> str | None:
         """Plays it again; None if the episode is the same, else the first difference."""
@@ -182,6 +182,14 @@ class _Stage:
             sampling=sampling_for(self.config, "greedy" if recording.phase == "eval/greedy" else "sampled"),
         )
         return same_episode(episode, replayed, chat_format.decode)
+
+
+def _without_keys(config: AstuneConfig) -> AstuneConfig:
+    """Auxiliary models are not called in a replay, so nobody needs to have their keys."""
+    models = config.rollout.auxiliary_models
+    keyless = {name: model.model_copy(update={"api_key_env": None}) for name, model in models.items()}
+    rollout = config.rollout.model_copy(update={"auxiliary_models": keyless})
+    return config.model_copy(update={"rollout": rollout})
 
 
 async def _replay_all(recordings: Iterator[Recording], configs: _Configs) -> int:

@@ -97,6 +97,11 @@ def test_a_recording_replays_with_the_configuration_in_it(folder, config, chat_f
     assert "after 1 turns: recorded a call of agent, now no more model calls" in capsys.readouterr().out
 
 
+def test_nobody_needs_the_keys_of_models_that_are_not_called(run, capsys):
+    models = "{critic: {base_url: 'http://127.0.0.1:9/v1', model: m, api_key_env: NO_SUCH_VARIABLE}}"
+    assert main(["replay", str(run), f"astune.rollout.auxiliary_models={models}"]) == 0
+
+
 def test_a_log_without_a_configuration_needs_one(run, config, capsys):
     (run / "config.yaml").rename(run.parent / "kept.yaml")
     assert main(["replay", str(run)]) == 2

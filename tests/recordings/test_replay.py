@@ -106,7 +106,7 @@ class Looked:
 
     async def answer(self, call, sampling):
         answer = await self._source.answer(call, sampling)
-        await asyncio.sleep(0.02 * (4 - call.number % 4))
+        await asyncio.sleep(0.02 * (call.number % 4))
         return answer
 
 
