@@ -157,7 +157,7 @@ class _Stage:
 
     @classmethod
     def of(cls, config: AstuneConfig) -> _Stage:
-        from astune.backbone.debug.replay import NoModel
+        from astune.backbone.debug.models import NoPolicy
 
         model = config.model
         chat_format = ChatFormat.load(
@@ -166,7 +166,7 @@ class _Stage:
             template_kwargs=model.chat_template_kwargs,
         )
         context_length = model.max_model_len or chat_format.context_length or NO_LIMIT
-        return cls(rollout_setup(_without_keys(config), NoModel(context_length), chat_format), config)
+        return cls(rollout_setup(_without_keys(config), NoPolicy(context_length), chat_format), config)
 
     async def play(self, recording: Recording) -> str | None:
         """Plays it again; None if the episode is the same, else the first difference."""

@@ -31,6 +31,15 @@ def content_text(message: Mapping[str, Any]) -> str:
     return "".join(texts)
 
 
+def shown_content(message: Mapping[str, Any]) -> str:
+    """The text of a message for people. A part that is not text is named in its place."""
+    value = message.get("content")
+    if isinstance(value, list | tuple):
+        parts = [part if isinstance(part, Mapping) else {"text": part} for part in value]
+        return "".join(str(part["text"]) if "text" in part else f"[{part.get('type')}]" for part in parts)
+    return "" if value is None else str(value)
+
+
 def reasoning_of(message: Mapping[str, Any]) -> str | None:
     """The reasoning that came with a message as text, None if there is none."""
     return next((message[key] for key in REASONING_KEYS if isinstance(message.get(key), str)), None)

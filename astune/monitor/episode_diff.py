@@ -70,7 +70,7 @@ def _differences(first: Episode, second: Episode, decode: Decode | None) -> Iter
 def _turn_differences(first: Sequence[Turn], second: Sequence[Turn], decode: Decode | None) -> Iterator[Difference]:
     for number, (one, two) in enumerate(zip(first, second, strict=False)):
         for found in _turn(one, two, decode):
-            yield Difference(f"turn {number} of {one.agent}, {found.place}", found.first, found.second, number)
+            yield Difference(f"turn {number + 1} of {one.agent}, {found.place}", found.first, found.second, number)
     shorter = min(len(first), len(second))
     if len(first) != len(second):
         yield Difference(f"after {shorter} turns", _next_turn(first, shorter), _next_turn(second, shorter), shorter)

@@ -10,7 +10,7 @@ from typing import Any
 
 from astune.algorithm.advantage import dr_grpo
 from astune.algorithm.credit import EpisodeCredit, credit_group
-from astune.context_tracker.messages import reasoning_of
+from astune.context_tracker.messages import reasoning_of, shown_content
 from astune.monitor.words import FORKS, LEFT_OUT
 from astune.types import Episode, Group, Timeline, Turn
 
@@ -81,22 +81,13 @@ def _kept(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]])
 
 
 def _spoken(message: Mapping[str, Any]) -> tuple[str, str, str, tuple[str, ...]]:
-    return message.get("role", "assistant"), message.get("tool_call_id") or "", content(message), _calls(message)
+    return message.get("role", "assistant"), message.get("tool_call_id") or "", shown_content(message), _calls(message)
 
 
 def bubble(message: Mapping[str, Any], agent: str = "", facts: str = "") -> Bubble:
     role = str(message.get("role", "assistant"))
     speaker = agent if role == "assistant" else ""
-    return Bubble(role, content(message), speaker, reasoning_of(message) or "", _calls(message), facts)
-
-
-def content(message: Mapping[str, Any]) -> str:
-    """The text of a message. A part that is not text is named in its place."""
-    value = message.get("content")
-    if isinstance(value, list):
-        parts = [part if isinstance(part, Mapping) else {"text": part} for part in value]
-        return "".join(str(part["text"]) if "text" in part else f"[{part.get('type')}]" for part in parts)
-    return "" if value is None else str(value)
+    return Bubble(role, shown_content(message), speaker, reasoning_of(message) or "", _calls(message), facts)
 
 
 def _calls(message: Mapping[str, Any]) -> tuple[str, ...]:

@@ -68,48 +68,48 @@ TOOL_SHOWN = '{"type": "function", "function": {"name": "weather"}}'
     [
         (replace(EPISODE, task=Task("t1", "Who?", metadata={"level": 1})), "task.query", "'Where?'", "'Who?'"),
         (replace(EPISODE, task=replace(EPISODE.task, metadata={"level": 2})), "task.metadata.level", "1", "2"),
-        (with_turn(0, agent="scout"), "turn 0 of guide, agent", "'guide'", "'scout'"),
+        (with_turn(0, agent="scout"), "turn 1 of guide, agent", "'guide'", "'scout'"),
         (
             with_turn(0, messages=({"role": "user", "content": "Where is it cold?"},)),
-            "turn 0 of guide, prompt, message 0 (user).content",
+            "turn 1 of guide, prompt, message 0 (user).content",
             "'Where is it warm?'",
             "'Where is it cold?'",
         ),
         (
             with_turn(1, messages=OTHER_RESULT),
-            "turn 1 of guide, prompt, tool result.content",
+            "turn 2 of guide, prompt, tool result.content",
             "'21 degrees in Bern'",
             "'12 degrees in Bern'",
         ),
         (
             with_turn(1, messages=RESULT[:2]),
-            "turn 1 of guide, prompt, tool result",
+            "turn 2 of guide, prompt, tool result",
             '{"role": "tool", "content": "21 degrees in Bern"}',
             "(nothing)",
         ),
-        (with_turn(0, tools=()), "turn 0 of guide, tools[0]", TOOL_SHOWN, "(nothing)"),
+        (with_turn(0, tools=()), "turn 1 of guide, tools[0]", TOOL_SHOWN, "(nothing)"),
         (
             with_turn(1, prompt_ids=tokens("Where?Let me look.12")),
-            "turn 1 of guide, prompt, token 18 after 'Let me look.'",
+            "turn 2 of guide, prompt, token 18 after 'Let me look.'",
             "50 '21'",
             "49 '12'",
         ),
         (
             with_turn(1, output_ids=tokens("In Rome.")),
-            "turn 1 of guide, answer, token 3 after 'In '",
+            "turn 2 of guide, answer, token 3 after 'In '",
             "66 'Bern.'",
             "82 'Rome.'",
         ),
-        (with_turn(1, finish_reason="length"), "turn 1 of guide, answer, finish reason", "'stop'", "'length'"),
-        (with_turn(1, logprobs=OTHER_LOGPROBS), "turn 1 of guide, answer, logprob of token 2 ' '", "-0.5", "-0.75"),
+        (with_turn(1, finish_reason="length"), "turn 2 of guide, answer, finish reason", "'stop'", "'length'"),
+        (with_turn(1, logprobs=OTHER_LOGPROBS), "turn 2 of guide, answer, logprob of token 2 ' '", "-0.5", "-0.75"),
         (
             with_turn(0, response={"role": "assistant", "content": "Let me go."}),
-            "turn 0 of guide, answer.content",
+            "turn 1 of guide, answer.content",
             "'Let me look.'",
             "'Let me go.'",
         ),
-        (with_turn(0, temperature=0.5), "turn 0 of guide, temperature", "1.0", "0.5"),
-        (with_turn(0, excluded="retried"), "turn 0 of guide, excluded", "(nothing)", "'retried'"),
+        (with_turn(0, temperature=0.5), "turn 1 of guide, temperature", "1.0", "0.5"),
+        (with_turn(0, excluded="retried"), "turn 1 of guide, excluded", "(nothing)", "'retried'"),
         (replace(EPISODE, turns=(ONE,)), "after 1 turns", "a call of guide", "no more model calls"),
         (replace(EPISODE, output=WorkflowOutput("Rome")), "answer", "'Bern'", "'Rome'"),
         (replace(EPISODE, output=WorkflowOutput("Bern", metrics={"steps": 3.0})), "output.metrics.steps", "2.0", "3.0"),
@@ -153,7 +153,7 @@ def test_what_comes_first_is_told_first():
 
 def test_tokens_are_shown_by_number_where_there_is_no_tokenizer():
     found = first_difference(EPISODE, with_turn(1, output_ids=tokens("In Rome.")))
-    assert (found.place, found.first, found.second) == ("turn 1 of guide, answer, token 3", "66", "82")
+    assert (found.place, found.first, found.second) == ("turn 2 of guide, answer, token 3", "66", "82")
 
 
 def test_an_answer_that_goes_on_differs_at_the_end_of_the_shorter():
@@ -170,4 +170,4 @@ def test_long_texts_are_shown_around_the_first_letter_that_differs():
 
 def test_turns_alone_may_be_compared():
     assert turns_differ(EPISODE, replace(EPISODE, output=None, verdict=None)) is None
-    assert str(turns_differ(EPISODE, with_turn(0, agent="scout"))) == "turn 0 of guide, agent: 'guide' / 'scout'"
+    assert str(turns_differ(EPISODE, with_turn(0, agent="scout"))) == "turn 1 of guide, agent: 'guide' / 'scout'"

@@ -6,7 +6,8 @@ import asyncio
 from dataclasses import replace
 from importlib import metadata
 
-from astune.backbone.debug.replay import EpisodeReplay, NoModel, ReplayObserver
+from astune.backbone.debug.models import NoPolicy
+from astune.backbone.debug.replay import EpisodeReplay, ReplayObserver
 from astune.rollout.episode import run_episode
 from astune.rollout.setup import RolloutSetup
 from astune.testing import ScriptedPolicy
@@ -37,7 +38,7 @@ def run(setup, task, sampling=None):
 
 def replay(workflow, recorded, chat_format, *, sampling=None, policy=None, until=None, patience=1.0, **options):
     """The recorded episode played again."""
-    setup = setup_of(workflow, policy or NoModel(CONTEXT_LENGTH), chat_format, **options)
+    setup = setup_of(workflow, policy or NoPolicy(CONTEXT_LENGTH), chat_format, **options)
     playing = EpisodeReplay(recorded, chat_format, until=until, patience=patience)
     return run(replace(setup, observer=ReplayObserver(playing, chat_format)), recorded.task, sampling)
 

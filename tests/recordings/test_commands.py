@@ -85,7 +85,7 @@ def test_a_workflow_that_was_changed_is_told_where_and_ends_with_1(run, folder, 
     work.write_text((folder / "work.py").read_text().replace("'Why?'", "'Really?'"))
     assert main(["replay", str(run), f"astune.rollout.agentscope_learn_protocol={work}:turns"]) == 1
     out = capsys.readouterr().out
-    assert "DIFFERS  train/t1/0  model call 1 of 'agent' has parted from the recording" in out
+    assert "DIFFERS  train/t1/0  model call 2 of 'agent' has parted from the recording" in out
     assert "recorded 'Why?', now 'Really?'" in out and "3 replayed: 0 equal, 3 different" in out
 
 
@@ -182,7 +182,7 @@ def test_diff_shows_tokens_as_text(folder, config, chat_format, capsys):
         write_recording(folder / name, episode, config)
     assert main(["diff", "one.json", "two.json"]) == 1
     printed = capsys.readouterr().out
-    assert "they part at turn 1 of agent, answer, token 1 after" in printed and "!" in printed
+    assert "they part at turn 2 of agent, answer, token 1 after" in printed and "!" in printed
     assert "A  1 turn, " in printed
 
 

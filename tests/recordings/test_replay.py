@@ -11,7 +11,8 @@ from habits import HABITS, TASKS, HabitPolicy, user
 from played import installed_line, play, replay, run, setup_of
 
 from astune import WorkflowOutput
-from astune.backbone.debug.replay import EpisodeReplay, NoModel, ReplayObserver, same_episode
+from astune.backbone.debug.models import NoPolicy
+from astune.backbone.debug.replay import EpisodeReplay, ReplayObserver, same_episode
 from astune.clients.chat import ChatClient
 from astune.config.schema import AuxiliaryModelConfig, Config
 from astune.context_tracker.chat_format import ChatFormat
@@ -113,7 +114,7 @@ class Looked:
 @pytest.mark.parametrize("name", ["parallel", "same_question", "best_of_n"])
 def test_turns_end_in_the_recorded_order_though_someone_holds_answers_back(name, chat_format):
     recorded = play(HABITS[name].workflow, (), chat_format, policy=HabitPolicy(chat_format))
-    setup = setup_of(HABITS[name].workflow, NoModel(8192), chat_format)
+    setup = setup_of(HABITS[name].workflow, NoPolicy(8192), chat_format)
     watching = Watching(EpisodeReplay(recorded, chat_format), chat_format)
     assert_replays(recorded, run(replace(setup, observer=watching), recorded.task), chat_format)
 
@@ -175,7 +176,7 @@ def test_a_message_that_was_changed_is_shown_both_ways(chat_format):
         return await habits.turns(replace(task, query="What is 6 * 9?"), tuner)
 
     said = replayed(habits.turns, changed, chat_format)
-    assert "model call 0 of 'agent' has parted from the recording: prompt, message 0 (user)" in said
+    assert "model call 1 of 'agent' has parted from the recording: prompt, message 0 (user)" in said
     assert "recorded 'What is 6 * 7?', now 'What is 6 * 9?'" in said
 
 
@@ -242,7 +243,7 @@ def test_a_call_that_was_lost_in_the_recording_has_no_answer(chat_format):
         await tuner.chat(ChatRequest([user("hang")]), name="slow")
 
     said = replayed(habits.gives_up, patient, chat_format)
-    assert said == "the recording has no answer for model call 1 of 'slow': it was lost there"
+    assert said == "the recording has no answer for model call 2 of 'slow': it was lost there"
 
 
 # ---------------------------------------------------------------------------------------------------- going on live

@@ -13,6 +13,7 @@ from astune.backbone.debug.stepper import Stepper
 from astune.backbone.debug.stop import Answers, Stage, Stop
 from astune.backbone.debug.terminal import Interrupted
 from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.messages import shown_content
 from astune.context_tracker.sources import Answer, Call, Source
 from astune.context_tracker.tracker import ContextTracker
 from astune.monitor.episodes import common_start
@@ -63,8 +64,6 @@ class DebugObserver:
 
     def started(self, episode_id: str, task: Task, tracker: ContextTracker, work: Coroutine[Any, Any, object]) -> None:
         self._stage = Stage(episode_id, task, tracker, work)
-        if self._replay is not None:
-            self._replay.follow(tracker)
         if self._replay is not None:
             self._replay.follow(tracker)
 
@@ -140,8 +139,7 @@ class DebugObserver:
 
     def _show_result(self, call: Call, message: Mapping[str, Any]) -> None:
         name, arguments = _called(call.request.messages, message.get("tool_call_id"))
-        content = message.get("content")
-        self._screen.tool_result(name, arguments, content if isinstance(content, str) else str(content))
+        self._screen.tool_result(name, arguments, shown_content(message))
 
 
 def _called(messages: Sequence[Mapping[str, Any]], call_id: object) -> tuple[str, str]:

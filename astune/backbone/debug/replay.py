@@ -11,7 +11,7 @@ what it differs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -112,13 +112,13 @@ class EpisodeReplay:
         raise self._parted(call, [*same, *(p for p in unused if self._turns[p].agent == call.agent), *unused])
 
     def _parted(self, call: Call, candidates: list[int]) -> ReplayError:
-        who = f"model call {call.number} of {call.agent!r} has parted from the recording"
+        who = f"model call {call.number + 1} of {call.agent!r} has parted from the recording"
         if not candidates:
             return ReplayError(f"{who}: there are only {len(self._turns)} answers in it, and all are given")
         turn = self._turns[candidates[0]]
         for found in self._ways(call, turn):
             return ReplayError(f"{who}: {found}")
-        return ReplayError(f"{who}: call {turn.call} of {turn.agent!r} was recorded")
+        return ReplayError(f"{who}: call {turn.call + 1} of {turn.agent!r} was recorded")
 
     def _ways(self, call: Call, turn: Turn) -> Iterator[str]:
         """In what `call` differs from a recorded turn."""
@@ -138,8 +138,8 @@ class EpisodeReplay:
             if quiet > self._patience:
                 turn = self._turns[self._ended]
                 raise ReplayError(
-                    f"model call {call.number} of {call.agent!r} waited for call {turn.call} of {turn.agent!r}, which "
-                    f"ended before it in the recording, and nothing has moved for {self._patience:g} s"
+                    f"model call {call.number + 1} of {call.agent!r} waited for call {turn.call + 1} of {turn.agent!r}, "
+                    f"which ended before it in the recording, and nothing has moved for {self._patience:g} s"
                 )
 
     def _state(self) -> tuple[int, int, int]:
@@ -175,7 +175,7 @@ class EpisodeReplay:
             kind: type[PolicyError] = type(error.kind, (PolicyError,), {})
             return kind(error.message)
         return ReplayError(
-            f"the recording has no answer for model call {call.number} of {call.agent!r}: it was lost there"
+            f"the recording has no answer for model call {call.number + 1} of {call.agent!r}: it was lost there"
         )
 
     def _recorded(self, call: Call, turn: Turn, name: str | None) -> Answer:
@@ -238,16 +238,6 @@ class ReplayObserver:
 
     def cancelled(self, episode: Episode) -> None:
         pass
-
-
-class NoModel:
-    """Stands where the policy stands while a recording answers in its place."""
-
-    def __init__(self, context_length: int) -> None:
-        self.context_length = context_length
-
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        raise ReplayError("the recording has no model behind it that could answer")
 
 
 def same_episode(recorded: Episode, replayed: Episode, decode: Decode | None = None) -> str | None:

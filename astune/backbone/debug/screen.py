@@ -255,7 +255,7 @@ def _left_out(episode: Episode, trained: bool) -> Counter[str]:
 
 def _summary(episodes: Sequence[Episode]) -> Table:
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
-    table.add_column("episode", overflow="fold")
+    table.add_column("episode", no_wrap=True)
     for name in ("reward", "turns", "sampled", "trained", "seconds"):
         table.add_column(name, justify="right")
     table.add_column("end")

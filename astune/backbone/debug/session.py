@@ -107,7 +107,7 @@ class Session:
                 if isinstance(start, Branch):
                     self.screen.compared(played[start.episode_id], episode)
                 elif start is not None:
-                    self.screen.replayed(same_episode(start.episode, episode))
+                    self.screen.replayed(same_episode(start.episode, episode, self.model.chat_format.decode))
                 played[this] = episode
                 waiting += self._stepper.branches
                 self._stepper.branches.clear()

@@ -18,7 +18,7 @@ from rich.text import Text
 from astune.backbone.debug.screen import message_in_words, print_indented, timelines_table
 from astune.backbone.debug.stop import Stop
 from astune.context_tracker.chat_format import ChatFormat
-from astune.context_tracker.messages import reasoning_of
+from astune.context_tracker.messages import reasoning_of, shown_content
 from astune.errors import AstuneError
 from astune.monitor.episodes import common_start
 from astune.monitor.words import FORKS
@@ -44,9 +44,8 @@ def show_messages(console: Console, stop: Stop, chat_format: ChatFormat) -> None
         reasoning = reasoning_of(message)
         if reasoning:
             _print(console, reasoning, "dim italic")
-        if message.get("content"):
-            content = message["content"]
-            _print(console, content if isinstance(content, str) else json.dumps(content, ensure_ascii=False))
+        if text := shown_content(message):
+            _print(console, text)
         for call in message.get("tool_calls") or ():
             _print(console, f"{call['function']['name']}({call['function']['arguments']})", "magenta")
 
