@@ -139,7 +139,8 @@ class EpisodeReplay:
                 turn = self._turns[self._ended]
                 raise ReplayError(
                     f"model call {call.number + 1} of {call.agent!r} waited for call {turn.call + 1} of "
-                    f"{turn.agent!r}, which ended before it in the recording, and nothing has moved for {self._patience:g} s"
+                    f"{turn.agent!r}, which ended before it in the recording, and nothing has moved for "
+                    f"{self._patience:g} s"
                 )
 
     def _state(self) -> tuple[int, int, int]:
