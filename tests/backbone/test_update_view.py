@@ -73,9 +73,9 @@ def test_the_whole_screen() -> None:
         shown(inspection, samples, group(0.0, 1.0, None))
         == r"""update  one training step of these attempts alone
   attempt  turn  agent          tokens  advantage  weight     loss  logprob   change    prob   change
-        0     0  [b]solver[/b]       2     -1.000    0.25  +0.5000  -1.0000  -0.2550  0.3679  -0.0742
-        1     1  checker             1     +1.000   0.167  -0.2500  -1.0000  +0.0020  0.3679  +0.0007
-        1     2  [b]solver[/b]       2     +1.000   0.167  -0.5000  -1.0000  +0.1250  0.3679  +0.0522
+        0     1  [b]solver[/b]       2     -1.000    0.25  +0.5000  -1.0000  -0.2550  0.3679  -0.0742
+        1     2  checker             1     +1.000   0.167  -0.2500  -1.0000  +0.0020  0.3679  +0.0007
+        1     3  [b]solver[/b]       2     +1.000   0.167  -0.5000  -1.0000  +0.1250  0.3679  +0.0522
 
   loss -0.250000 · gradient norm 3.5, clipped to 1 (astune.trainer.max_grad_norm) · learning rate 0.0001 (on
   its way to 0.001) · KL 0.0323 per token
@@ -84,11 +84,11 @@ def test_the_whole_screen() -> None:
 
   the tokens whose logprobs change most
   attempt  turn  token                   logprob   change
-        0     0  'Hello'      -1.0000 -> -1.5000  -0.5000
-        0     0  ' [red]you'  -1.0000 -> -1.0100  -0.0100
-        1     2  '\n'         -1.0000 -> -0.7500  +0.2500
-        1     1  '!'          -1.0000 -> -0.9980  +0.0020
-        1     2  '\x1b[2J'    -1.0000 -> -1.0000  +0.0000
+        0     1  'Hello'      -1.0000 -> -1.5000  -0.5000
+        0     1  ' [red]you'  -1.0000 -> -1.0100  -0.0100
+        1     3  '\n'         -1.0000 -> -0.7500  +0.2500
+        1     2  '!'          -1.0000 -> -0.9980  +0.0020
+        1     3  '\x1b[2J'    -1.0000 -> -1.0000  +0.0000
 """
     )
 
@@ -102,7 +102,7 @@ def test_a_terminal_shows_the_trained_text_in_colours() -> None:
     assert "\x1b[2J" not in text
     assert "the tokens whose logprobs change most" not in text
     assert re.sub(r"\x1b\[[\d;]*m", "", tokens).split("\n")[1:3] == [
-        "  attempt 0, turn 0, [b]solver[/b]",
+        "  attempt 0, turn 1, [b]solver[/b]",
         "    Hello [red]you",
     ]
 
@@ -126,7 +126,7 @@ def test_a_turn_on_several_training_rows_is_one_line() -> None:
     rows = ((update((0.1,), -0.25), update((0.5,), -0.25)), (update((0.1,), 0.25), update((-0.5,), 0.25)))
     text = shown(UpdateInspection(METRICS, rows, 1e-4, 5.0), samples, group(1.0, 0.0))
     assert "attempt  turn  rows  agent   tokens       advantage  weight     loss" in text
-    assert "0     0     2  solver       1  -1.00 to +1.00     0.5  +0.0000  -1.0000  +0.1000" in text
+    assert "0     1     2  solver       1  -1.00 to +1.00     0.5  +0.0000  -1.0000  +0.1000" in text
     assert "attempt 0 (reward 1) became 1.1 times as likely" in text  # the shared token counts once
     assert "gradient norm 3.5, not clipped" in text and "learning rate 0.0001 ·" in text
 

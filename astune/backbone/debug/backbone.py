@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import bdb
 import contextlib
+import os
 import signal
 import threading
 import time
@@ -34,6 +35,8 @@ from astune.workflow.agentscope_studio import studio
 
 NO_LIMIT = 7 * 24 * 3600.0
 """Seconds that no debugging session takes."""
+PIPED_WIDTH = 120
+"""Columns of a screen that is no terminal."""
 
 
 class DebugBackbone:
@@ -60,7 +63,7 @@ class DebugBackbone:
         self, console: Console | None = None, terminal: Terminal | None = None, model: DebugModel | None = None
     ) -> None:
         """`model` answers in place of the configured one."""
-        self._screen = Screen(console or Console(highlight=False))
+        self._screen = Screen(console or _console())
         self._terminal = terminal
         self._model = model
 
@@ -93,6 +96,14 @@ class DebugBackbone:
         self._screen.run_finished(session.episodes)
         summary = {"episodes": len(session.episodes)}
         return RunReport(run_dir.path, 0, "completed" if finished else "interrupted", summary)
+
+
+def _console() -> Console:
+    """As wide as the terminal; in a file or a pipe wide enough for the tables."""
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = PIPED_WIDTH
+    return console
 
 
 @contextlib.contextmanager

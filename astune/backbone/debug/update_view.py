@@ -104,7 +104,7 @@ def _turns(attempts: Mapping[int, _Attempt]) -> Table:
             probability = _mean([math.exp(value) for value in before])
             change = _mean([math.exp(value) for value in after]) - probability
             table.add_row(
-                *(str(attempt), str(number), *([str(len(losses))] if several else [])),
+                *(str(attempt), str(number + 1), *([str(len(losses))] if several else [])),
                 *(Text(turn.agent), f"{len(before):,}"),
                 *(_range(advantages), f"{math.fsum(weights):.3g}", f"{math.fsum(losses):+.4f}"),
                 *(f"{_mean(before):.4f}", _signed(_mean(turn.update.changes))),
@@ -140,9 +140,12 @@ def _divergence(inspection: UpdateInspection, samples: Sequence[Sample]) -> floa
 def _in_words(attempts: Mapping[int, _Attempt], group: Group) -> str:
     """How likely each attempt became, the one that gained most first."""
     moved = {number: math.fsum(turn.moved for turn in turns.values()) for number, turns in attempts.items()}
+    alike: dict[tuple[float | None, str], list[str]] = defaultdict(list)
+    for number in sorted(moved, key=lambda number: -moved[number]):
+        alike[group.episodes[number].reward, _times(moved[number])].append(str(number))
     parts = [
-        f"attempt {number} (reward {group.episodes[number].reward:g}) became {_times(moved[number])} as likely"
-        for number in sorted(moved, key=lambda number: -moved[number])
+        f"attempt{'s' * (len(numbers) > 1)} {' and '.join(numbers)} (reward {reward:g}) became {times} as likely"
+        for (reward, times), numbers in alike.items()
     ]
     parts += [f"attempt {n} {why}" for n, why in _left_out(group, attempts)]
     return ", ".join(parts)
@@ -209,7 +212,7 @@ def _tokens(console: Console, attempts: Mapping[int, _Attempt], pieces: Pieces) 
 
 def _coloured(console: Console, attempt: int, turns: _Attempt, pieces: Pieces, largest: float) -> None:
     for number, turn in turns.items():
-        _indented(console, Text.assemble((f"attempt {attempt}, turn {number}, ", "dim"), (turn.agent, "dim")))
+        _indented(console, Text.assemble((f"attempt {attempt}, turn {number + 1}, ", "dim"), (turn.agent, "dim")))
         text = Text(overflow="fold")
         for piece, change in zip(pieces(turn.token_ids), turn.update.changes, strict=True):
             text.append(_visible(piece, keep="\n"), _style(change, largest))
@@ -239,7 +242,7 @@ def _most_changed(attempts: Mapping[int, _Attempt], pieces: Pieces) -> Table:
         ]
         for number, piece, before, after in sorted(rows, key=lambda row: -abs(row[3] - row[2]))[:MOST_CHANGED]:
             moved = f"{before:.4f} -> {after:.4f}"
-            table.add_row(str(attempt), str(number), Text(f"'{_visible(piece)}'"), moved, _signed(after - before))
+            table.add_row(str(attempt), str(number + 1), Text(f"'{_visible(piece)}'"), moved, _signed(after - before))
     return table
 
 
