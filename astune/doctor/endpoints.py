@@ -38,7 +38,7 @@ def check_endpoints(patient: Patient) -> Iterator[Finding]:
 def _models(patient: Patient) -> Mapping[str, AuxiliaryModelConfig]:
     config = patient.config
     auxiliary = {f"astune.rollout.auxiliary_models.{name}": m for name, m in config.rollout.auxiliary_models.items()}
-    return auxiliary | {f"astune.debug.endpoints[{at}]": m for at, m in enumerate(config.debug.endpoints)}
+    return auxiliary | {f"astune.debug.endpoints.{at}": m for at, m in enumerate(config.debug.endpoints)}
 
 
 def _where(patient: Patient, key: str) -> str:

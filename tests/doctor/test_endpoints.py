@@ -83,7 +83,7 @@ def test_a_model_that_is_to_be_trained_and_gives_all_of_them(clinic: Clinic) -> 
 def test_the_endpoints_of_the_debugger_are_asked_too(clinic: Clinic) -> None:
     with api(500) as (url, _):
         found = the_problem(clinic({"debug": {"endpoints": [{"base_url": url, "model": "small"}]}}))
-    assert found.check == "endpoints" and "astune.debug.endpoints[0]" in found.where
+    assert found.check == "endpoints" and "astune.debug.endpoints.0" in found.where
 
 
 def test_offline_asks_nobody(clinic: Clinic) -> None:

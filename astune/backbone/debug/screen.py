@@ -165,11 +165,15 @@ def message_in_words(message: Mapping[str, Any]) -> str:
     '4 characters of text'
     """
     reasoning, content = message.get("reasoning_content"), message.get("content")
-    parts = [f"{len(reasoning):,} characters of reasoning"] if reasoning else []
+    parts = [f"{_characters(reasoning)} of reasoning"] if reasoning else []
     for call in message.get("tool_calls") or ():
         parts.append(f"the call {call['function']['name']}({call['function']['arguments']})")
-    parts += [] if content is None else [f"{len(content):,} characters of text"]
+    parts += [] if content is None else [f"{_characters(content)} of text"]
     return ", ".join(parts) or "an empty message"
+
+
+def _characters(text: str) -> str:
+    return f"{len(text):,} character{'s' * (len(text) != 1)}"
 
 
 def timelines_table(timelines: Sequence[Timeline]) -> Table:
