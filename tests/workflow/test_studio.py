@@ -10,13 +10,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from importlib import metadata
 from typing import Any
 
 import pytest
 
 from astune.errors import ConfigError, MissingDependency
+from astune.testing.chat_server import QuietServer
 from astune.workflow.agentscope_studio import studio
 
 pytest.importorskip("agentscope")
@@ -53,7 +54,7 @@ class Studio:
         self.posts: list[tuple[str, Any]] = []
         self.spans: list[Any] = []
         self.status = 200
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server = QuietServer(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
