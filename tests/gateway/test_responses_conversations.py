@@ -25,7 +25,7 @@ async def ask(client, items, **options):
 # Answers
 
 
-NEWER = {"completed_at"}
+NEWER = {"completed_at", "cache_write_tokens"}
 """What the types of the oldest supported package do not know yet."""
 
 
