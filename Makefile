@@ -29,7 +29,8 @@ test: $(VENV)/.done
 
 # What touches agentscope, with its older line.
 test-agentscope1: $(VENV1)/.done
-	$(VENV1)/bin/python -m pytest tests/agents tests/gateway tests/workflow tests/tutorial tests/docs $(PYTEST_ARGS)
+	$(VENV1)/bin/python -m pytest tests/agents tests/gateway tests/workflow tests/tutorial tests/docs \
+		tests/recordings tests/backbone/test_stepper.py tests/backbone/test_workflow_frames.py $(PYTEST_ARGS)
 
 # Real clients over HTTP: the newest of each, then the oldest openai package, in the process too. Without torch.
 test-clients: $(VENVC)/.done $(VENVO)/.done
