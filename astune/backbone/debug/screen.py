@@ -49,11 +49,13 @@ class Screen:
         self._heading(f"call {call.number + 1}", f"{_who(call)} reads {before}")
         self._text(new_text, "dim")
 
-    def call_done(self, call: Call, answer: Answer, text: str, seconds: float) -> None:
+    def call_done(self, call: Call, answer: Answer, text: str, seconds: float | None = None) -> None:
+        """`seconds` that the model took, None where it was not asked just now."""
         count = len(answer.output_ids)
         mean = math.fsum(answer.logprobs) / max(1, count)
-        how = f"in {seconds:.2f} s, mean logprob {mean:.2f}" if answer.excluded != "edited" else "by your hand"
-        self._heading(f"call {call.number + 1}", f"{_who(call)} writes {count:,} tokens {how}")
+        took = "" if seconds is None else f" in {seconds:.2f} s"
+        how = f"{took}, mean logprob {mean:.2f}" if answer.excluded != "edited" else " by your hand"
+        self._heading(f"call {call.number + 1}", f"{_who(call)} writes {count:,} tokens{how}")
         self._text(text, "green")
         if answer.finish_reason == "length":
             self._line("  cut off: the answer reached its token limit (astune.rollout.max_tokens)", "yellow")

@@ -176,7 +176,7 @@ class Stepper:
             other = self._written(stop, rest) if rest else await stop.answers.draw(len(stop.answers.given))
         self.branches.append(Branch(stop.stage.episode_id, stop.call.number, other))
         self._screen.note("a branch: it is played when this episode is over, from here on with this answer", "cyan")
-        self._screen.call_done(stop.call, other, self._format.decode(other.output_ids), 0.0)
+        self._screen.call_done(stop.call, other, self._format.decode(other.output_ids))
         return False
 
     async def _where(self, stop: Stop, rest: str) -> bool:
@@ -211,7 +211,7 @@ class Stepper:
 
     def _show_answer(self, stop: Stop, answer: Answer) -> None:
         assert stop.call is not None
-        self._screen.call_done(stop.call, answer, self._format.decode(answer.output_ids), 0.0)
+        self._screen.call_done(stop.call, answer, self._format.decode(answer.output_ids))
 
 
 @dataclass(frozen=True)
