@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from astune.algorithm import Weighting
 from astune.clients.chat import ChatClient
-from astune.config.schema import AstuneConfig
+from astune.config.schema import AstuneConfig, ModelConfig
 from astune.context_tracker.chat_format import ChatFormat
+from astune.errors import PolicyError
 from astune.plugins import load_plugin
 from astune.rollout.setup import RolloutSetup
 from astune.task_judge import make_judge
 from astune.task_reader import make_reader
-from astune.types import Policy, Sampling, Task
+from astune.types import Generation, Policy, Sampling, Task
 from astune.workflow.workflow_base import as_workflow
+
+
+@dataclass(frozen=True)
+class NoPolicy:
+    """Lends a run its context length where something else answers in the policy's place."""
+
+    context_length: int
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        raise PolicyError("a source answers in the policy's place in this run")
+
+
+def load_chat_format(model: ModelConfig, directory: Path) -> ChatFormat:
+    """The tokenizer and template in `directory`, read as `astune.model` says."""
+    return ChatFormat.load(
+        directory, tool_call_format=model.tool_call_format, template_kwargs=model.chat_template_kwargs
+    )
 
 
 def rollout_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat) -> RolloutSetup:

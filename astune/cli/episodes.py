@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from astune.backbone.model_dir import resolve_model_dir
-from astune.backbone.parts import rollout_setup, sampling_for
+from astune.backbone.parts import NoPolicy, load_chat_format, rollout_setup, sampling_for
 from astune.cli.run import BACKBONES, EXIT_CODES
 from astune.config.load import LoadedConfig, load_config
 from astune.config.render import save_config
@@ -157,14 +157,8 @@ class _Stage:
 
     @classmethod
     def of(cls, config: AstuneConfig) -> _Stage:
-        from astune.backbone.debug.models import NoPolicy
-
         model = config.model
-        chat_format = ChatFormat.load(
-            resolve_model_dir(model.path, weights=False),
-            tool_call_format=model.tool_call_format,
-            template_kwargs=model.chat_template_kwargs,
-        )
+        chat_format = load_chat_format(model, resolve_model_dir(model.path, weights=False))
         context_length = model.max_model_len or chat_format.context_length or NO_LIMIT
         return cls(rollout_setup(_without_keys(config), NoPolicy(context_length), chat_format), config)
 

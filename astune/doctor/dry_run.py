@@ -13,7 +13,7 @@ import asyncio
 import json
 import re
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -21,10 +21,9 @@ from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.chat_source import INEXACT
 from astune.context_tracker.sources import Answer, Call, Source
 from astune.context_tracker.tracker import ContextTracker
-from astune.errors import PolicyError
 from astune.rollout.episode import run_episode
 from astune.rollout.setup import RolloutSetup
-from astune.types import Episode, Generation, Sampling, Task
+from astune.types import Episode, Sampling, Task
 
 T = TypeVar("T")
 _ENDS = re.compile(r"structured|finish|final|answer|submit|respon|done", re.IGNORECASE)
@@ -85,16 +84,6 @@ def in_time(work: Coroutine[Any, Any, T], seconds: float) -> T:
     if errors:
         raise errors[0]
     return result[0]
-
-
-class NoPolicy:
-    """Stands where the policy would: its context is looked at, and it is never asked."""
-
-    def __init__(self, context_length: int) -> None:
-        self.context_length = context_length
-
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        raise PolicyError("the doctor has no model")
 
 
 class Actors:

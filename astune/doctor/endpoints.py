@@ -6,8 +6,6 @@ import asyncio
 import os
 from collections.abc import Iterator, Mapping
 
-import httpx
-
 from astune.clients.chat import ChatClient, ChatReply
 from astune.config.schema import AuxiliaryModelConfig
 from astune.doctor.findings import Finding, fail, ok, skip, warn
@@ -42,24 +40,22 @@ def _models(patient: Patient) -> Mapping[str, AuxiliaryModelConfig]:
 
 
 def _where(patient: Patient, key: str) -> str:
-    section = key.partition("[")[0] if "[" in key else key.rpartition(".")[0]
+    section = key.rpartition(".")[0]
     return patient.where(section).replace(section, key)
 
 
 async def _ask(key: str, model: AuxiliaryModelConfig, where: str) -> list[Finding]:
-    known = await _known(model)
     quick = model.model_copy(update={"timeout": min(model.timeout, SECONDS), "max_retries": 0})
     client = ChatClient(key.rpartition(".")[2], quick, key=key)
+    known = await _known(client)
     wanted = {"logprobs": True, "return_token_ids": True} if model.trainable else {}
     try:
         reply = await client.complete({**HELLO, model.limit_field: 16, **wanted})
     except RolloutError as error:
         hint = f"it has {', '.join(known[:8])}.{nearest(model.model, known)}" if known else ""
         said = str(error).removeprefix(f"{key}: ")
-        yield_mend = (
-            hint if known and model.model not in known else "start the server, or correct base_url, model or key"
-        )
-        return [fail(said, where=where, mend=yield_mend)]
+        mend = hint if known and model.model not in known else "start the server, or correct base_url, model or key"
+        return [fail(said, where=where, mend=mend)]
     found: list[Finding] = []
     if known and model.model not in known:
         found.append(
@@ -90,15 +86,9 @@ def _trainable(reply: ChatReply, where: str) -> Iterator[Finding]:
         )
 
 
-async def _known(model: AuxiliaryModelConfig) -> list[str]:
+async def _known(client: ChatClient) -> list[str]:
     """The models that an API lists, none if it does not say."""
-    key = os.environ.get(model.api_key_env or "") or "none"
     try:
-        async with httpx.AsyncClient(timeout=SECONDS) as client:
-            answer = await client.get(
-                f"{model.base_url.rstrip('/')}/models", headers={"Authorization": f"Bearer {key}"}
-            )
-        listed = answer.json()["data"] if answer.status_code == 200 else []
-        return [str(entry["id"]) for entry in listed]
-    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        return await client.models(SECONDS) or []
+    except RolloutError:
         return []

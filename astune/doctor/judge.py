@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from astune.backbone.parts import NoPolicy
 from astune.config.schema import TaskJudgeConfig
 from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatRequest, ContextTracker
-from astune.doctor.dry_run import Actors, Blocked, NoPolicy, Script, in_time
+from astune.doctor.dry_run import Actors, Blocked, Script, in_time
 from astune.doctor.errors import code_of, named, place_of
 from astune.doctor.findings import Finding, fail, ok, skip, warn
 from astune.doctor.packages import how_to_install, imported_by, source_of

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from astune.backbone.model_dir import resolve_model_dir
-from astune.context_tracker.chat_format import ChatFormat
+from astune.backbone.parts import load_chat_format
 from astune.doctor.findings import Finding, fail, ok, skip
 from astune.doctor.hub import cached_model, is_hub_id, is_reachable
 from astune.doctor.model_size import ModelSize, read_size
@@ -25,9 +25,7 @@ def check_model(patient: Patient) -> Iterator[Finding]:
     patient.model_dir = folder
     problems = 0
     try:
-        patient.chat_format = ChatFormat.load(
-            folder, tool_call_format=config.tool_call_format, template_kwargs=config.chat_template_kwargs
-        )
+        patient.chat_format = load_chat_format(config, folder)
     except ModelError as error:
         problems += 1
         yield fail(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from astune.backbone.parts import sampling_for
+from astune.backbone.parts import NoPolicy, sampling_for
 from astune.clients.chat import ChatClient
 from astune.context_tracker.answer_formats import FORMATS
 from astune.context_tracker.chat_format import ChatFormat
-from astune.doctor.dry_run import Blocked, DryRun, NoPolicy, Script, needs_arguments, play
+from astune.doctor.dry_run import Blocked, DryRun, Script, needs_arguments, play
 from astune.doctor.errors import code_of, named, place_of
 from astune.doctor.findings import Finding, fail, ok, warn
 from astune.doctor.packages import how_to_install, imported_by, source_of, version_of

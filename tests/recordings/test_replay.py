@@ -11,8 +11,8 @@ from habits import HABITS, TASKS, HabitPolicy, user
 from played import installed_line, play, replay, run, setup_of
 
 from astune import WorkflowOutput
-from astune.backbone.debug.models import NoPolicy
 from astune.backbone.debug.replay import EpisodeReplay, ReplayObserver, same_episode
+from astune.backbone.parts import NoPolicy
 from astune.clients.chat import ChatClient
 from astune.config.schema import AuxiliaryModelConfig, Config
 from astune.context_tracker.chat_format import ChatFormat

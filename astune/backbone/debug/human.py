@@ -60,9 +60,6 @@ class HumanSource:
         self._format = chat_format
         self._welcomed = False
 
-    def episode_started(self, task_id: str) -> None:
-        """Nothing is kept from one episode to the next."""
-
     async def answer(self, call: Call, sampling: Sampling) -> Answer:
         """Raises PolicyError at the end of the input, and Interrupted for Ctrl-C."""
         if not self._welcomed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,27 +10,17 @@ from astune.backbone.debug.human import HumanSource
 from astune.backbone.debug.scripted import ScriptedSource, read_script
 from astune.backbone.debug.terminal import Terminal
 from astune.backbone.model_dir import resolve_model_dir
+from astune.backbone.parts import NoPolicy, load_chat_format
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.sources import Source
-from astune.errors import PolicyError
-from astune.types import Generation, Policy, Sampling
+from astune.types import Policy
 
 if TYPE_CHECKING:
     from astune.backbone.local.model import LoadedModel
     from astune.backbone.local.sampler import Sampler
 
 UNKNOWN_CONTEXT_LENGTH = 32768
-
-
-@dataclass(frozen=True)
-class NoPolicy:
-    """Lends a run its context length where a source answers in the policy's place."""
-
-    context_length: int
-
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        raise PolicyError("a source answers in the policy's place in this run")
 
 
 @dataclass(frozen=True)
@@ -63,11 +52,7 @@ def choose_model(config: AstuneConfig, terminal: Terminal) -> DebugModel:
     if spec is None:
         return _local(config)
     kind, _, rest = spec.partition(":")
-    chat_format = ChatFormat.load(
-        resolve_model_dir(config.model.path, weights=False),
-        tool_call_format=config.model.tool_call_format,
-        template_kwargs=config.model.chat_template_kwargs,
-    )
+    chat_format = load_chat_format(config.model, resolve_model_dir(config.model.path, weights=False))
     name = spec
     source: Source | None = None  # of a replay, which answers each episode in its own way
     if kind == "replay":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from astune.backbone.local.model import LoadedModel, load_model
 from astune.backbone.local.sampler import Sampler
+from astune.backbone.parts import load_chat_format
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.chat_format import ChatFormat
 
@@ -11,11 +12,7 @@ from astune.context_tracker.chat_format import ChatFormat
 def load_policy(config: AstuneConfig) -> tuple[LoadedModel, Sampler, ChatFormat]:
     """The model of `astune.model`, a sampler over it, and its chat format."""
     loaded = load_model(config.model)
-    chat_format = ChatFormat.load(
-        loaded.directory,
-        tool_call_format=config.model.tool_call_format,
-        template_kwargs=config.model.chat_template_kwargs,
-    )
+    chat_format = load_chat_format(config.model, loaded.directory)
     sampler = Sampler(
         loaded.sampling_model,
         slots=config.rollout.max_concurrent,
