@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import traceback
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
@@ -13,12 +12,12 @@ from pathlib import Path
 from statistics import fmean
 
 from astune.config.schema import AstuneConfig, TaskJudgeConfig
-from astune.errors import JudgeError
 from astune.monitor.episodes import EpisodeRecord, episode_to_row
 from astune.monitor.jsonl import append_line, open_for_append
 from astune.monitor.recording import Recording
-from astune.task_judge import Judge, check_verdict, make_judge
-from astune.types import Episode, EpisodeError, StopReason, Verdict
+from astune.rollout.episode import ask_judge, failed_judge
+from astune.task_judge import Judge, make_judge
+from astune.types import Episode, StopReason
 
 AT_ONCE = 16
 """Episodes that are judged side by side."""
@@ -105,17 +104,9 @@ async def _rescored(recording: Recording, judge: Judge, config: TaskJudgeConfig)
     if episode is None:
         return Rescored(recording, None)
     try:
-        verdict = await asyncio.wait_for(judge.judge(episode.task, episode), config.timeout)
-        if not isinstance(verdict, Verdict):
-            raise JudgeError(f"the judge returned {verdict!r:.100} ({type(verdict).__name__}); expected a Verdict")
-        after = replace(episode, verdict=check_verdict(verdict, verdict.judged_by or "the judge"))
+        after = replace(episode, verdict=await ask_judge(judge, episode, config.timeout))
     except Exception as error:
-        message = str(error)
-        if isinstance(error, asyncio.TimeoutError) and not message:
-            message = f"the judge took longer than {config.timeout:g} s (astune.task_judge.timeout)"
-        trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        failed = EpisodeError("judge", type(error).__name__, message, trace)
-        after = replace(episode, stop_reason=StopReason.ERROR, error=failed)
+        after = failed_judge(episode, error)
     return Rescored(recording, after)
 
 

@@ -31,7 +31,7 @@ from typing import Any, Literal
 from astune.context_tracker.tracker import ContextTracker
 from astune.errors import ContextOverflow, JudgeError, RolloutError, TooManyTokens, TooManyTurns, WorkflowError
 from astune.rollout.setup import RolloutSetup
-from astune.task_judge.judge_base import check_verdict
+from astune.task_judge.judge_base import Judge, check_verdict
 from astune.types import Episode, EpisodeError, Sampling, StopReason, Task, Verdict, WorkflowOutput
 from astune.workflow.tuner import Tuner
 from astune.workflow.workflow_base import Workflow, checked_output
@@ -192,7 +192,12 @@ async def _judged(episode: Episode, setup: RolloutSetup) -> Episode:
     try:
         return replace(episode, verdict=await _verdict(episode, setup))
     except Exception as error:
-        return replace(episode, stop_reason=StopReason.ERROR, error=_error("judge", error, _trace(error)))
+        return failed_judge(episode, error)
+
+
+def failed_judge(episode: Episode, error: Exception) -> Episode:
+    """The episode of which a judge that raised could not tell."""
+    return replace(episode, stop_reason=StopReason.ERROR, error=_error("judge", error, _trace(error)))
 
 
 async def _verdict(episode: Episode, setup: RolloutSetup) -> Verdict | None:
@@ -205,10 +210,15 @@ async def _verdict(episode: Episode, setup: RolloutSetup) -> Verdict | None:
             "the workflow returned no reward, and there is no judge: return WorkflowOutput(answer=..., reward=...) "
             "or set astune.task_judge.judge_protocol"
         )
-    work = setup.judge.judge(episode.task, episode)
-    finished, verdict = await _within(work, setup.judge_timeout, "the judge")
+    return await ask_judge(setup.judge, episode, setup.judge_timeout)
+
+
+async def ask_judge(judge: Judge, episode: Episode, seconds: float) -> Verdict:
+    """The judge's verdict, checked. Raises JudgeError after `seconds` or for what is no verdict, and whatever the judge
+    raises."""
+    finished, verdict = await _within(judge.judge(episode.task, episode), seconds, "the judge")
     if not finished:
-        raise JudgeError(f"the judge took longer than {setup.judge_timeout:g} s (astune.task_judge.timeout)")
+        raise JudgeError(f"the judge took longer than {seconds:g} s (astune.task_judge.timeout)")
     if not isinstance(verdict, Verdict):
         raise JudgeError(f"the judge returned {verdict!r:.100} ({type(verdict).__name__}); expected a Verdict")
     return check_verdict(verdict, verdict.judged_by or "the judge")
