@@ -180,6 +180,13 @@ def test_a_branch_is_played_from_its_point_and_compared(play):
     assert "+1.000" in played.screen and "-1.000" in played.screen  # they are one group
 
 
+def test_a_branch_stops_only_behind_its_point(play):
+    played = play(["next", "next", "next", "next", "branch", "continue", "finish"], [CALL, RIGHT, WRONG])
+    of_branch = played.screen.partition("debug/t1/0-branch1 ─")[2]
+    stops = [line for line in of_branch.splitlines() if line.startswith("── stopped")]
+    assert stops == ["── stopped before the verdict"]
+
+
 def test_a_branch_goes_on_with_the_model(play):
     call = 'branch /call calculator {"expression": "1 + 1"}'
     played = play(["next", call, "finish"], [RIGHT, "The answer is 2."])
