@@ -45,6 +45,14 @@ def verdict_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     return metrics | _means("judge", [verdict.metrics for verdict in verdicts])
 
 
+def evaluation_metrics(episodes: Sequence[Episode], seconds: float) -> dict[str, float]:
+    """What an evaluation found: `success` and `reward` where they are known, `unjudged` and `seconds`."""
+    found = verdict_metrics(episodes)
+    named = {"success": "success/mean", "reward": "reward/mean"}
+    metrics = {name: found[key] for name, key in named.items() if key in found}
+    return metrics | {"unjudged": float(sum(episode.verdict is None for episode in episodes)), "seconds": seconds}
+
+
 def _agent_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """Means of the rewards that agents got of their own, over the judged episodes in which they did."""
     return _means("agent_reward", [episode.agent_rewards for episode in episodes if episode.verdict is not None])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from astune.algorithm import AdvantageFunction, check_episode, check_step, split_samples, to_samples
 from astune.backbone.local.learner import LocalLearner
 from astune.backbone.local.sampler import Sampler
-from astune.backbone.local.schedule import TaskSchedule
+from astune.backbone.schedule import TaskSchedule
 from astune.backbone.parts import sampling_for, weighting_for
 from astune.config.schema import AstuneConfig
 from astune.monitor.episodes import EpisodeLog
@@ -17,7 +17,7 @@ from astune.monitor.metrics import MetricsLog
 from astune.monitor.progress import Progress
 from astune.monitor.run_dir import RunDir
 from astune.rollout.engine import RolloutSetup, run_groups
-from astune.rollout.metrics import rollout_metrics, verdict_metrics
+from astune.rollout.metrics import evaluation_metrics, rollout_metrics
 from astune.types import Group, Sample, Sampling, Task
 
 
@@ -130,11 +130,7 @@ async def evaluate(run: Run) -> None:
         if run.config.monitor.check_invariants:
             for episode in episodes:
                 check_episode(episode)
-        found = verdict_metrics(episodes)
-        named = {"success": "success/mean", "reward": "reward/mean"}
-        metrics = {name: found[key] for name, key in named.items() if key in found}
-        metrics["unjudged"] = float(sum(episode.verdict is None for episode in episodes))
-        metrics["seconds"] = time.perf_counter() - started
+        metrics = evaluation_metrics(episodes, time.perf_counter() - started)
         record(run, groups, f"eval/{decoding}")
         run.metrics.log(run.step, {f"eval/{decoding}/{name}": value for name, value in metrics.items()})
         run.progress.evaluation_done(run.step, decoding, metrics)
