@@ -13,9 +13,9 @@ from astune.algorithm import ADVANTAGES
 from astune.backbone.local.learner import LocalLearner
 from astune.backbone.local.loop import Run, save, train
 from astune.backbone.local.loss import LOSSES
-from astune.backbone.schedule import TaskSchedule
 from astune.backbone.local.setup import load_policy
 from astune.backbone.parts import read_tasks, rollout_setup
+from astune.backbone.schedule import TaskSchedule
 from astune.config.load import LoadedConfig
 from astune.errors import ConfigError, TrainingError, nearest
 from astune.monitor.episodes import EpisodeLog

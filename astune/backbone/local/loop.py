@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from astune.algorithm import AdvantageFunction, check_episode, check_step, split_samples, to_samples
 from astune.backbone.local.learner import LocalLearner
 from astune.backbone.local.sampler import Sampler
-from astune.backbone.schedule import TaskSchedule
 from astune.backbone.parts import sampling_for, weighting_for
+from astune.backbone.schedule import TaskSchedule
 from astune.config.schema import AstuneConfig
 from astune.monitor.episodes import EpisodeLog
 from astune.monitor.metrics import MetricsLog
