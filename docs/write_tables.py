@@ -18,10 +18,11 @@ BEGIN, END = "<!-- tables -->\n", "<!-- end -->\n"
 
 
 def tables() -> str:
-    """One table for each section that holds values, in the order of the schema."""
+    """One table for each section that holds values, in the order of the schema. What stands at the top beside
+    `astune`, another program's keys, has none."""
     lines = default_yaml().splitlines()[1:]
     defaults = {key: line.split("  # ")[0].partition(":")[2].strip() for key, line in zip(FIELDS, lines, strict=True)}
-    sections = dict.fromkeys(key.rpartition(".")[0] for key in LEAVES)
+    sections = dict.fromkeys(key.rpartition(".")[0] for key in LEAVES if "." in key)
     return "".join(_table(section, defaults) for section in sections)
 
 

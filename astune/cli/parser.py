@@ -164,7 +164,7 @@ def _add_run_and_config(commands: argparse._SubParsersAction[_Parser]) -> None:
         _add_debug_options(command)
         command.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
     for command in (run, demo, show):
-        command.add_argument("--backbone", help="'debug', 'local' or a plug-in; sets astune.backbone")
+        command.add_argument("--backbone", help="'debug', 'local', 'trinity' or a plug-in; sets astune.backbone")
         command.add_argument(
             "overrides", nargs="*", metavar="key=value", help="replaces a value, as astune.trainer.total_steps=10"
         )

@@ -17,6 +17,7 @@ from astune.types import RunReport
 BACKBONES = {
     "debug": "astune.backbone.debug:DebugBackbone",
     "local": "astune.backbone.local:LocalBackbone",
+    "trinity": "astune.backbone.trinity.backbone:TrinityBackbone",
 }
 EXIT_CODES = {"completed": 0, "failed": 1, "interrupted": 130}
 

@@ -32,6 +32,10 @@ LEAVES: tuple[str, ...] = tuple(key for key, field in FIELDS.items() if section_
 """The keys that hold a value."""
 
 
+FREE_FORM: frozenset[str] = frozenset({"trinity"})
+"""Values that are trees of keys of another program's: each of their keys has a place of its own."""
+
+
 def value_at(config: Config, key: str) -> Any:
     """The value of a dotted key, such as `astune.trainer.total_steps`."""
     value: Any = config

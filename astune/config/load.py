@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from astune.config.keys import FIELDS, LEAVES, children, unknown_key, value_at
+from astune.config.keys import FIELDS, FREE_FORM, LEAVES, children, unknown_key, value_at
 from astune.config.rules import contradictions
 from astune.config.schema import Config, Located
 from astune.config.source import Layer, Origin, Place, read_overrides, read_yaml
@@ -47,7 +47,8 @@ EXPECTED = {
 
 @dataclass(frozen=True)
 class LoadedConfig:
-    """A checked configuration and where each value came from. `origins` has every key of `LEAVES`."""
+    """A checked configuration and where each value came from. `origins` has every key of `LEAVES`, and of those in
+    `FREE_FORM` each key inside."""
 
     config: Config
     origins: Mapping[str, Place]
@@ -56,7 +57,7 @@ class LoadedConfig:
     def set_by_user(self) -> list[str]:
         """The keys that the user's file or the command line sets."""
         users = ("command line", self.source)
-        return [key for key, place in self.origins.items() if (_file(place) or place) in users]
+        return [key for key in LEAVES if (_file(self.origins[key]) or self.origins[key]) in users]
 
     def differs_from_default(self, key: str) -> bool:
         return bool(value_at(self.config, key) != value_at(Config(), key))
@@ -96,7 +97,7 @@ def load_config(
         stack.set("astune.experiment_name", conf.stem)
     stack.locate_files()
     config = stack.check()
-    loaded = LoadedConfig(config, {key: stack.place(key) or "default" for key in LEAVES}, conf)
+    loaded = LoadedConfig(config, stack.origins(), conf)
     for key, what in contradictions(config):
         stack.problem(key, what)
     if stack.problems:
@@ -130,6 +131,13 @@ class _Stack:
     def place(self, key: str) -> Place | None:
         """Where the topmost layer that has `key` writes it."""
         return next((layer.places[key] for layer in reversed(self.layers) if key in layer.places), None)
+
+    def origins(self) -> dict[str, Place]:
+        """The places of all values, lowest layer first, so that the topmost that has a key counts."""
+        found: dict[str, Place] = {key: self.place(key) or "default" for key in LEAVES}
+        for layer in self.layers:
+            found |= {key: place for key, place in layer.places.items() if key.partition(".")[0] in FREE_FORM}
+        return found
 
     def problem(self, key: str, what: str) -> None:
         place = self.place(key) or self.place(key.rpartition(".")[0]) or self.source

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from astune.config.keys import FIELDS, section_of
+from astune.config.keys import FIELDS, FREE_FORM, section_of
 from astune.config.schema import Config
 from astune.config.yaml12 import Dumper
 
@@ -35,10 +35,11 @@ def _rows(tree: Mapping[str, Any], prefix: str, note: Callable[[str], str]) -> l
     for name, value in tree.items():
         key = f"{prefix}{name}"
         indent = "  " * key.count(".")
-        if section_of(FIELDS[key]):
-            rows += [(f"{indent}{name}:", note(key)), *_rows(value, f"{key}.", note)]
+        free_form = key.partition(".")[0] in FREE_FORM and isinstance(value, dict) and value
+        if free_form or (key in FIELDS and section_of(FIELDS[key])):
+            rows += [(f"{indent}{_inline(name)}:", note(key)), *_rows(value, f"{key}.", note)]
         else:
-            rows.append((f"{indent}{name}: {_inline(value)}", note(key)))
+            rows.append((f"{indent}{_inline(name)}: {_inline(value)}", note(key)))
     return rows
 
 

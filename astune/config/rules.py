@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from astune.config.schema import AstuneConfig, Config
+from astune.config.schema import AstuneConfig, Config, SynchronizerConfig
 
 GROUP_ADVANTAGES = ("grpo", "dr_grpo")
 
@@ -14,6 +14,8 @@ def contradictions(config: Config) -> Iterator[tuple[str, str]]:
     astune = config.astune
     yield from _workflow(astune)
     yield from _tasks(astune)
+    if astune.backbone == "local":
+        yield from _synchronizer(astune)
     if astune.backbone != "debug":
         yield from _sampling(astune)
         yield from _training(astune)
@@ -72,6 +74,16 @@ def _sampling(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
             f"1 attempt at each task has nothing to be compared with: every advantage of "
             f"{astune.algorithm.advantage!r} would be 0; expected 2 or more",
         )
+
+
+def _synchronizer(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+    for (name, value), (_, default) in zip(astune.synchronizer, SynchronizerConfig(), strict=True):
+        if value != default:
+            yield (
+                f"astune.synchronizer.{name}",
+                f"got {value!r}, but the backbone 'local' always synchronises after each step; expected "
+                f"{'null' if default is None else default} (or --backbone=trinity)",
+            )
 
 
 def _training(astune: AstuneConfig) -> Iterator[tuple[str, str]]:

@@ -243,6 +243,21 @@ class TrainerConfig(Section):
     keep_checkpoints: PositiveInt = Field(2, description="older checkpoints are deleted")
 
 
+class SynchronizerConfig(Section):
+    style: Literal["fixed", "dynamic_by_explorer", "dynamic_by_trainer", "fully_async"] = Field(
+        "fixed",
+        description="when the sampler gets new weights: fixed: after each interval; dynamic_by_explorer or "
+        "dynamic_by_trainer: when that side asks for it; fully_async: neither waits for the other",
+    )
+    interval: PositiveInt = Field(1, description="steps from one hand-over of weights to the next")
+    offset: NonNegativeInt = Field(
+        0, description="steps that rollouts may be ahead of training; 0: none, 1: one step off-policy"
+    )
+    max_staleness: NonNegativeInt | None = Field(
+        None, description="episodes of older weights than this many steps are not trained; null: all are"
+    )
+
+
 class EvaluationConfig(Section):
     before: bool = Field(True, description="evaluate on the validation tasks before the first step")
     after: bool = Field(True, description="evaluate after the last step")
@@ -296,7 +311,7 @@ class AstuneConfig(Section):
     project_name: str = Field("astune", description="first folder under runs_dir")
     experiment_name: str | None = Field(None, description="second folder under runs_dir; null: name of the config file")
     runs_dir: str = Field("runs", description="where runs are kept; relative to the working directory")
-    backbone: Plugin = Field("local", description="'debug', 'local' or a plug-in; --backbone sets it")
+    backbone: Plugin = Field("local", description="'debug', 'local', 'trinity' or a plug-in; --backbone sets it")
     resume: bool = Field(False, description="go on from the newest checkpoint of the same run; --resume sets it")
     seed: NonNegativeInt = Field(42, description="one seed for task order, sampling and everything else")
     model: ModelConfig = Field(default_factory=ModelConfig, description="the model that is trained")
@@ -305,6 +320,9 @@ class AstuneConfig(Section):
     task_judge: TaskJudgeConfig = Field(default_factory=TaskJudgeConfig, description="how episodes are judged")
     algorithm: AlgorithmConfig = Field(default_factory=AlgorithmConfig, description="from rewards to the loss")
     trainer: TrainerConfig = Field(default_factory=TrainerConfig, description="the optimizer and the length of the run")
+    synchronizer: SynchronizerConfig = Field(
+        default_factory=SynchronizerConfig, description="how far rollouts and training may be apart, on a cluster"
+    )
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig, description="when held-out tasks are run")
     debug: DebugConfig = Field(default_factory=DebugConfig, description="used by --backbone=debug only")
     monitor: MonitorConfig = Field(default_factory=MonitorConfig, description="what a run shows and keeps")
@@ -312,3 +330,7 @@ class AstuneConfig(Section):
 
 class Config(Section):
     astune: AstuneConfig = Field(default_factory=AstuneConfig, description="everything ASTune reads")
+    trinity: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Trinity's own keys, on top of what is converted from astune; used by --backbone=trinity only",
+    )

@@ -55,7 +55,14 @@ def test_a_missing_file_names_the_nearest_one(tmp_path: Path) -> None:
             GOOD + "  debug:\n    xyz: 1\n",
             "F:5: astune.debug.xyz: unknown key. astune.debug has: model, endpoints, split, tasks, index",
         ),
-        (GOOD + "trinity:\n  x: 1\n", "F:4: trinity: unknown key. The top level has: astune"),
+        (GOOD + "xyz:\n  x: 1\n", "F:4: xyz: unknown key. The top level has: astune, trinity"),
+        (GOOD + "trinity: 1\n", "F:4: trinity: expected a section of keys and values, got 1"),
+        (GOOD + "trinity:\n  a: ${astune.sed}\n", "F:5: trinity.a: in ${...}: Interpolation key 'astune.sed'"),
+        (
+            GOOD + "  synchronizer: {style: fixd}\n",
+            "F:4: astune.synchronizer.style: expected 'fixed', 'dynamic_by_explorer', 'dynamic_by_trainer' or "
+            "'fully_async', got 'fixd'. Did you mean 'fixed'?",
+        ),
         (GOOD + "trainer:\n  total_steps: 1\n", "F:4: trainer: unknown key. Did you mean 'astune.trainer'?"),
         (
             GOOD + "astune.seed: 1\n",
@@ -134,6 +141,10 @@ def test_a_mistake_on_the_command_line_is_explained(tmp_path: Path, override: st
         (
             GOOD + "  trainer:\n    total_steps: null\n",
             "F:5: astune.trainer.total_steps: neither total_steps nor total_epochs",
+        ),
+        (
+            GOOD + "  synchronizer: {interval: 2}\n",
+            "F:4: astune.synchronizer.interval: got 2, but the backbone 'local' always synchronises after each step; expected 1",
         ),
         (GOOD + "  trainer: {updates_per_step: 65}\n", "F:4: astune.trainer.updates_per_step: 65 updates"),
         (GOOD + "  trainer: {betas: [0.9, 1.0]}\n", "F:4: astune.trainer.betas: expected two numbers"),

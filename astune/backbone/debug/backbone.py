@@ -56,7 +56,9 @@ class DebugBackbone:
         "astune.rollout.episode_timeout",
         "astune.rollout.max_concurrent",
         "astune.rollout.num_repeat",
+        "astune.synchronizer",
         "astune.task_judge.timeout",
+        "trinity",
     }
 
     def __init__(

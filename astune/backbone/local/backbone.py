@@ -34,7 +34,7 @@ class LocalBackbone:
 
     name: ClassVar[str] = "local"
     honours: ClassVar[frozenset[str]] = frozenset({"astune"})
-    ignored_sections: ClassVar[frozenset[str]] = frozenset({"astune.debug"})
+    ignored_sections: ClassVar[frozenset[str]] = frozenset({"astune.debug", "trinity"})
 
     def run(self, loaded: LoadedConfig) -> RunReport:
         with ExitStack() as stack:
