@@ -1,0 +1,117 @@
+"""`--backbone=trinity`: the same configuration on Trinity-RFT and Ray.
+
+The driver converts the configuration, checks what can be checked before the first rollout, joins or starts Ray, and
+runs Trinity's launcher in a thread of its own, while it takes events from the mailbox and writes the run folder. How
+far the run came is read from what Trinity did, never from its exit: it reports success after its trainer died.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from astune.algorithm import ADVANTAGES
+from astune.backbone.parts import read_tasks
+from astune.backbone.schedule import TaskSchedule
+from astune.backbone.trinity.convert import Converted, convert
+from astune.backbone.trinity.driver import CHECKPOINT_FILE, Recorder
+from astune.backbone.trinity.versions import require_trinity
+from astune.config.load import LoadedConfig
+from astune.errors import ConfigError
+from astune.monitor.episodes import EpisodeLog
+from astune.monitor.metrics import MetricsLog, read_metrics
+from astune.monitor.progress import Progress
+from astune.monitor.run_dir import RunDir
+from astune.monitor.summary import summarize
+from astune.plugins import load_plugin
+from astune.types import RunReport
+
+
+class TrinityBackbone:
+    """Explorer, trainer and weight synchronisation are Trinity's; rollouts, rewards and samples are ours."""
+
+    name: ClassVar[str] = "trinity"
+    honours: ClassVar[frozenset[str]] = frozenset({"astune", "trinity"})
+    ignored_sections: ClassVar[frozenset[str]] = frozenset({"astune.debug"})
+
+    def run(self, loaded: LoadedConfig) -> RunReport:
+        prepared = prepare(loaded)
+        from astune.backbone.trinity.session import run_trinity
+
+        with ExitStack() as stack:
+            run_dir = RunDir.open(loaded.config, resume=loaded.config.astune.resume)
+            progress = stack.enter_context(Progress(loaded.config.astune.monitor.progress))
+            progress.run_started(loaded.config, run_dir, prepared.steps)
+            if not prepared.evaluates:
+                progress.note("no validation tasks are configured, so nothing is evaluated")
+            converted = convert(loaded, run_dir.path, num_tasks=prepared.tasks)
+            recorder = open_recorder(loaded, run_dir, converted, progress, stack)
+            status = run_trinity(loaded, converted, recorder, prepared.steps, stack)
+            report = RunReport(run_dir.path, recorder.step, status, summarize(read_metrics(run_dir.metrics_path)))
+            progress.run_finished(report)
+            return report
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What is known before the run folder is made."""
+
+    steps: int
+    tasks: int
+    evaluates: bool
+
+
+def prepare(loaded: LoadedConfig) -> Prepared:
+    """Everything that can be wrong in the input and needs neither Ray nor a folder."""
+    config = loaded.config.astune
+    load_plugin(config.algorithm.advantage, kind="advantage", builtin=ADVANTAGES)
+    tasks = read_tasks(config, "training")
+    schedule = TaskSchedule(tasks, config.trainer, config.seed)
+    tree = convert(loaded, Path(config.runs_dir), num_tasks=len(tasks)).tree
+    require_trinity(tinker=uses_tinker(tree), verl=not uses_tinker(tree))
+    return Prepared(schedule.total_steps, len(tasks), bool(read_tasks(config, "validation")))
+
+
+def uses_tinker(tree: dict[str, Any]) -> bool:
+    return bool(tree["model"].get("tinker", {}).get("enable"))
+
+
+def open_recorder(
+    loaded: LoadedConfig, run_dir: RunDir, converted: Converted, progress: Progress, stack: ExitStack
+) -> Recorder:
+    """What writes the run folder; a resumed run goes back to its newest checkpoint first."""
+    tree, config = converted.tree, loaded.config.astune
+    job_dir = Path(tree["checkpoint_root_dir"]) / tree["project"] / tree["name"]
+    metrics = MetricsLog(run_dir, config.monitor.tensorboard)
+    stack.callback(metrics.close)
+    episodes = stack.enter_context(EpisodeLog(run_dir))
+    recorder = Recorder(
+        run_dir, metrics, episodes, progress, trainer="trainer", keep_checkpoints=config.trainer.keep_checkpoints,
+        job_dir=job_dir,
+    )
+    if config.resume:
+        go_back(recorder, config.trainer.tasks_per_step)
+    return recorder
+
+
+def go_back(recorder: Recorder, tasks_per_step: int) -> None:
+    """Sets explorer, metrics and episodes back to the newest checkpoint: Trinity's explorer saves its place at every
+    synchronisation, its trainer only at a checkpoint, so after a crash the explorer would leave out what is between."""
+    checkpoint = recorder.run_dir.latest_checkpoint()
+    assert checkpoint is not None, "RunDir.open(resume=True) makes sure there is one"
+    place = json.loads((checkpoint / CHECKPOINT_FILE).read_text())
+    recorder.step, recorder.batch = place["step"], place["batch"]
+    latest = recorder.job_dir / "latest_checkpointed_iteration.txt"
+    if not latest.is_file() or int(latest.read_text()) != recorder.step:
+        raise ConfigError(
+            f"astune.resume: {checkpoint} stands for step {recorder.step}, but {latest} says otherwise; start again "
+            "without --resume"
+        )
+    state = {"latest_iteration": recorder.batch, "taskset_states": [{"current_index": recorder.batch * tasks_per_step}]}
+    (recorder.job_dir / "explorer_meta.json").write_text(json.dumps(state, indent=2))
+    recorder.metrics.truncate_after(recorder.step)
+    recorder.episodes.truncate_after(recorder.batch)
+    recorder.progress.note(f"going on from step {recorder.step} ({checkpoint})")

@@ -1,0 +1,121 @@
+"""The side of a Trinity run that the user sees: events become the run folder and the progress display, as on `local`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from astune.backbone.trinity.mailbox import (
+    EpisodeDone,
+    EvaluationDone,
+    EvaluationStarted,
+    Event,
+    Explored,
+    ExploreStarted,
+    Logged,
+)
+from astune.monitor.episodes import EpisodeLog
+from astune.monitor.metrics import MetricsLog
+from astune.monitor.progress import Progress
+from astune.monitor.run_dir import RunDir
+
+CHECKPOINT_FILE = "trinity.json"
+"""In a checkpoint of the run folder: where Trinity keeps the weights and how far exploring was."""
+
+NAMES = {
+    "actor/pg_loss": "loss",
+    "actor/final_loss": "loss",
+    "actor/grad_norm": "grad_norm",
+    "grad_norm:mean": "grad_norm",
+    "actor/pg_clipfrac": "clip_fraction",
+    "actor/ppo_kl": "kl/sampler",
+    "actor/lr": "learning_rate",
+    "time/train_step": "time/train",
+    "time/sync_weight": "time/sync",
+}
+"""Figures of Trinity's trainer that have a name of ours; all others are logged under `trinity/`."""
+
+
+@dataclass
+class Recorder:
+    """Writes what happens. `step` counts the train steps done, `batch` is the explored batch that was trained last."""
+
+    run_dir: RunDir
+    metrics: MetricsLog
+    episodes: EpisodeLog
+    progress: Progress
+    trainer: str
+    keep_checkpoints: int
+    job_dir: Path
+    step: int = 0
+    batch: int = 0
+    _began: dict[int, float] = field(default_factory=dict)
+    _explored: dict[int, tuple[Explored, float]] = field(default_factory=dict)
+    _last_trained: float = field(default_factory=time.monotonic)
+
+    def handle(self, event: Event) -> None:
+        if isinstance(event, EpisodeDone):
+            self.episodes.write(event.episode, step=event.step, phase=event.phase)
+            self.progress.episode_done(event.episode)
+        elif isinstance(event, ExploreStarted):
+            self._began[event.step] = time.monotonic()
+            self.progress.phase_started("rollout", event.episodes)
+        elif isinstance(event, Explored):
+            self._explored[event.step] = (event, time.monotonic() - self._began.pop(event.step, time.monotonic()))
+            self.progress.phase_started("train", 0)
+        elif isinstance(event, EvaluationStarted):
+            self.progress.phase_started(f"evaluation, {event.decoding}", event.episodes)
+        elif isinstance(event, EvaluationDone):
+            named = {f"eval/{event.decoding}/{name}": value for name, value in event.metrics.items()}
+            self.metrics.log(event.step, named)
+            self.progress.evaluation_done(event.step, event.decoding, event.metrics)
+        else:
+            self._logged(event)
+
+    def _logged(self, event: Logged) -> None:
+        if event.role == self.trainer and "astune/batch" in event.metrics:
+            self._trained(event)
+        else:
+            self.metrics.log(event.step, {f"trinity/{name}": value for name, value in event.metrics.items()})
+
+    def _trained(self, event: Logged) -> None:
+        """A train step: its figures beside those of the batch it trained, in one line, as `local` logs them."""
+        self.step, self.batch = event.step, int(event.metrics["astune/batch"])
+        now = time.monotonic()
+        explored, rollout_seconds = self._explored.pop(self.batch, (None, 0.0))
+        metrics: dict[str, float] = {}
+        if explored is not None:
+            metrics |= explored.metrics | explored.receipt.metrics(event.step - 1)
+            metrics["time/rollout"] = rollout_seconds
+            metrics["throughput/tokens_per_second"] = metrics["tokens/sampled"] / max(rollout_seconds, 1e-9)
+            metrics["trinity/rows"] = float(explored.rows)
+        metrics |= renamed(event.metrics)
+        metrics["policy_version"] = float(event.step)
+        metrics["time/step"] = now - self._last_trained
+        self._last_trained = now
+        self.metrics.log(event.step, metrics)
+        self.progress.step_done(event.step, metrics)
+        if "time/save_checkpoint" in event.metrics:
+            self.checkpoint(event.step, self.batch)
+
+    def checkpoint(self, step: int, batch: int) -> None:
+        """Note in the run folder that Trinity has saved `step`, whose last explored batch was `batch`."""
+        if self.run_dir.checkpoint_path(step) in self.run_dir.checkpoints():
+            return
+        with self.run_dir.save_checkpoint(step) as folder:
+            place = {"trinity": str(self.job_dir / f"global_step_{step}"), "step": step, "batch": batch}
+            (folder / CHECKPOINT_FILE).write_text(json.dumps(place, indent=2) + "\n")
+        self.run_dir.prune_checkpoints(self.keep_checkpoints)
+
+
+def renamed(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Trinity's figures under our names where they have one.
+
+    >>> renamed({"actor/pg_loss": 0.5, "sample/task_count": 4.0, "astune/batch": 1.0})
+    {'loss': 0.5, 'trinity/sample/task_count': 4.0}
+    """
+    ours = {name: value for name, value in metrics.items() if not name.startswith("astune/")}
+    return {NAMES.get(name, f"trinity/{name}"): value for name, value in ours.items()}

@@ -1,0 +1,82 @@
+"""Held-out tasks on the engines of a Trinity run, between two batches of exploration.
+
+Trinity evaluates a step with the weights before that step's update, and the last weights not at all. So evaluations are
+played here, by the task reader, which Trinity asks for the next tasks right after it has synchronised the weights.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trinity.common.models.allocator import Allocator
+from trinity.common.models.model import ModelWrapper
+
+from astune.backbone.parts import sampling_for
+from astune.backbone.trinity.job import Job
+from astune.backbone.trinity.mailbox import EpisodeDone, EvaluationDone, EvaluationStarted, find_mailbox, post
+from astune.backbone.trinity.workflow import setup_for
+from astune.rollout.engine import run_groups
+from astune.rollout.group import all_or_none
+from astune.rollout.metrics import evaluation_metrics
+from astune.types import Episode, Group, Task
+
+
+@dataclass
+class Evaluation:
+    """Evaluates `held_out` when it is due, in the process that reads the tasks."""
+
+    job: Job
+    held_out: Sequence[Task]
+    _engines: tuple[ModelWrapper, ...] = ()
+
+    async def run(self, step: int) -> None:
+        """Every held-out task once for each way of decoding; `step` counts the steps done."""
+        if not self._engines:
+            self._engines = await find_engines()
+        for decoding in self.job.config.evaluation.decoding:
+            started = time.perf_counter()
+            post(EvaluationStarted(step, decoding, len(self.held_out)))
+            groups = await self._play(step, decoding)
+            episodes = [episode for group in groups for episode in group.episodes]
+            post(EvaluationDone(step, decoding, evaluation_metrics(episodes, time.perf_counter() - started)))
+
+    async def _play(self, step: int, decoding: Literal["sampled", "greedy"]) -> list[Group]:
+        """The tasks dealt out to the engines, each with its share of the episodes under way."""
+        config, count = self.job.config, len(self._engines)
+
+        def tell(episode: Episode) -> None:
+            post(EpisodeDone(episode, step, f"eval/{decoding}"))
+
+        work = [
+            run_groups(
+                self.held_out[number::count],
+                1,
+                setup_for(self.job, engine),
+                seed=config.seed,
+                sampling=sampling_for(config, decoding),
+                max_concurrent=max(1, config.rollout.max_concurrent // count),
+                label=f"eval/{decoding}/{step}",
+                on_episode=tell,
+            )
+            for number, engine in enumerate(self._engines)
+        ]
+        return [group for groups in await all_or_none(work) for group in groups]
+
+
+async def find_engines() -> tuple[ModelWrapper, ...]:
+    """All rollout engines of the run."""
+    config, explorer = await find_mailbox().engine.remote()
+    allocator = Allocator(_Names(explorer))
+    engines = tuple(allocator.get_model(config, "rollout", number) for number in range(config.engine_num))
+    await all_or_none([engine.prepare() for engine in engines])
+    return engines
+
+
+@dataclass(frozen=True)
+class _Names:
+    """What `Allocator.get_model` takes from the explorer's configuration."""
+
+    name: Any

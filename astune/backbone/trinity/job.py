@@ -1,0 +1,54 @@
+"""What a process of a Trinity run needs to know of the job: the configuration, sent along as plain data, and the parts
+made from it once per process.
+
+Trinity starts a process per workflow runner on any machine of the cluster; nothing is shared but what stands in
+Trinity's own configuration, so ours travels inside it (`workflow_args` and the operator's arguments).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from astune.backbone.model_dir import resolve_model_dir
+from astune.backbone.parts import load_chat_format, rollout_setup
+from astune.config.schema import AstuneConfig, Config
+from astune.context_tracker.chat_format import ChatFormat
+from astune.rollout.setup import RolloutSetup
+from astune.types import Policy
+
+
+class Job:
+    """`config` is the configuration of the run; tokenizer and template are loaded when they are first asked for."""
+
+    def __init__(self, config: AstuneConfig) -> None:
+        self.config = config
+        self._chat_format: ChatFormat | None = None
+
+    @property
+    def chat_format(self) -> ChatFormat:
+        if self._chat_format is None:
+            self._chat_format = load_chat_format(self.config.model, model_files(self.config))
+        return self._chat_format
+
+    def setup(self, policy: Policy) -> RolloutSetup:
+        """The user's workflow and judge around `policy`."""
+        return rollout_setup(self.config, policy, self.chat_format)
+
+
+def model_files(config: AstuneConfig) -> Path:
+    """The folder with tokenizer and template; the weights are the engine's."""
+    return resolve_model_dir(config.model.path, weights=False)
+
+
+def load_job(arguments: Mapping[str, Any]) -> Job:
+    """The job that Trinity's configuration carries; the same object for the same configuration."""
+    return _load(json.dumps(arguments["config"], sort_keys=True))
+
+
+@lru_cache(maxsize=2)
+def _load(config: str) -> Job:
+    return Job(Config.model_validate_json(config).astune)

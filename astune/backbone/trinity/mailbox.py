@@ -1,0 +1,113 @@
+"""The way from the processes of a Trinity run back to the one that the user looks at.
+
+One Ray actor holds what happened until the driver takes it, which alone writes the run folder and the progress
+display. It also carries the driver's wish to stop the other way.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from astune.algorithm.receipt import Receipt
+from astune.types import Episode
+
+NAME = "astune_mailbox"
+
+
+@dataclass(frozen=True)
+class EpisodeDone:
+    """An episode ended. `step` is the explored batch it belongs to, for an evaluation the steps done before it."""
+
+    episode: Episode
+    step: int
+    phase: str
+
+
+@dataclass(frozen=True)
+class EvaluationStarted:
+    step: int
+    decoding: str
+    episodes: int
+
+
+@dataclass(frozen=True)
+class EvaluationDone:
+    step: int
+    decoding: str
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class ExploreStarted:
+    """Tasks of batch `step` were handed to the runners."""
+
+    step: int
+    episodes: int
+
+
+@dataclass(frozen=True)
+class Explored:
+    """Batch `step` is played and in the trainer's buffer, as `rows` experiences."""
+
+    step: int
+    metrics: Mapping[str, float]
+    receipt: Receipt
+    rows: int
+
+
+@dataclass(frozen=True)
+class Logged:
+    """What Trinity's explorer or trainer logged at a step of its own."""
+
+    role: str
+    step: int
+    metrics: Mapping[str, float]
+
+
+Event = EpisodeDone | EvaluationStarted | EvaluationDone | ExploreStarted | Explored | Logged
+
+
+class Mailbox:
+    """The actor. `engine` is Trinity's configuration of the rollout model, for those who have no other access to it."""
+
+    def __init__(self, engine: Any, explorer: str) -> None:
+        self._engine, self._explorer = engine, explorer
+        self._events: deque[Event] = deque()
+        self._stopping = False
+
+    def put(self, event: Event) -> None:
+        self._events.append(event)
+
+    def take(self, most: int) -> list[Event]:
+        """The oldest events, which are then gone."""
+        return [self._events.popleft() for _ in range(min(most, len(self._events)))]
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    def stopping(self) -> bool:
+        return self._stopping
+
+    def engine(self) -> tuple[Any, str]:
+        """The configuration of the rollout model, and the name of the explorer's actor."""
+        return self._engine, self._explorer
+
+
+def open_mailbox(engine: Any, explorer: str) -> Any:
+    """Made by the driver, which must keep the handle: the actor lives as long as it does."""
+    return ray.remote(Mailbox).options(name=NAME, num_cpus=0).remote(engine, explorer)
+
+
+def find_mailbox() -> Any:
+    """For the other processes of the run: they share its Ray namespace."""
+    return ray.get_actor(NAME)
+
+
+def post(event: Event) -> None:
+    """Hand an event over without waiting."""
+    find_mailbox().put.remote(event)

@@ -1,0 +1,87 @@
+"""Trinity's task reader: the tasks of each step in the order that every backbone gives them, and evaluations between
+the steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+from trinity.buffer.buffer_reader import BufferReader
+from trinity.common.config import StorageConfig
+from trinity.common.workflows.workflow import Task as TrinityTask
+
+from astune.backbone.parts import read_tasks
+from astune.backbone.schedule import TaskSchedule
+from astune.backbone.trinity.evaluation import Evaluation
+from astune.backbone.trinity.job import load_job
+from astune.backbone.trinity.mailbox import ExploreStarted, find_mailbox, post
+from astune.backbone.trinity.workflow import AstuneWorkflow
+from astune.types import Task
+
+
+class AstuneTaskReader(BufferReader):  # type: ignore[misc]
+    """One batch for each step of `astune.trainer`; a resumed run goes on with the batch after `config.index`."""
+
+    def __init__(self, config: StorageConfig) -> None:
+        self._arguments = config.workflow_args
+        self._repeat = config.repeat_times
+        self._rollout = config.rollout_args
+        self._job = load_job(self._arguments)
+        settings = self._job.config
+        self._schedule = TaskSchedule(read_tasks(settings, "training"), settings.trainer, settings.seed)
+        self._evaluation = Evaluation(self._job, read_tasks(settings, "validation"))
+        self._per_step = settings.trainer.tasks_per_step
+        self._step = config.index // self._per_step
+        self._resumed = self._step > 0
+        self._read_any = False
+
+    def __len__(self) -> int:
+        return self._schedule.total_steps * self._per_step
+
+    async def read(self, batch_size: int | None = None, **kwargs: Any) -> list[TrinityTask]:
+        """The next batch, after the evaluation that is due before it. Raises StopAsyncIteration after the last."""
+        if self._resumed and not self._read_any:
+            await fetch_weights()
+        if self._evaluation.held_out and self._evaluation_is_due():
+            await self._evaluation.run(self._step)
+        if self._step == self._schedule.total_steps or await find_mailbox().stopping.remote():
+            raise StopAsyncIteration
+        tasks = self._schedule.tasks(self._step)
+        self._step += 1
+        self._read_any = True
+        post(ExploreStarted(self._step, len(tasks) * (self._repeat or 1)))
+        return [self._for_trinity(task, number) for number, task in enumerate(tasks)]
+
+    def _evaluation_is_due(self) -> bool:
+        settings = self._job.config.evaluation
+        if self._step == 0:
+            return settings.before
+        if self._step == self._schedule.total_steps:
+            return settings.after
+        return self._read_any and settings.every > 0 and self._step % settings.every == 0
+
+    def _for_trinity(self, task: Task, number: int) -> TrinityTask:
+        return TrinityTask(
+            workflow=AstuneWorkflow,
+            repeat_times=self._repeat,
+            rollout_args=self._rollout,
+            workflow_args=self._arguments,
+            raw_task=dict(vars(task)),
+            index={"step": self._step, "number": number},
+        )
+
+    def state_dict(self) -> dict[str, int]:
+        return {"current_index": self._step * self._per_step}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        self._step = state_dict["current_index"] // self._per_step
+
+
+async def fetch_weights() -> None:
+    """Trinity 0.6.0 starts explorer and trainer of a resumed run at once, and an explorer that asks for weights before
+    the trainer has handed out the saved ones goes on with the untrained model. So ask again; where the weights came
+    over NCCL both sides have already met."""
+    engine, explorer = await find_mailbox().engine.remote()
+    actor = ray.get_actor(f"{explorer}_rollout_model_0_0")
+    if await actor.get_model_version.remote() <= 0:
+        await ray.get_actor(explorer).sync_weight.remote()

@@ -1,0 +1,66 @@
+"""Where a batch of episodes becomes training data: an operator in Trinity's experience pipeline.
+
+Advantages need all attempts at a task, and weights all episodes of a step, so both are computed here, where Trinity has
+the whole explored batch together, with the same `to_samples` as on every other backbone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trinity.buffer.operators.experience_operator import ExperienceOperatorV1
+from trinity.common.experience import EID, Experience
+
+from astune.algorithm import ADVANTAGES, check_step, to_samples
+from astune.backbone.parts import weighting_for
+from astune.backbone.trinity.experience import experiences_of, unpack_episode
+from astune.backbone.trinity.job import load_job
+from astune.backbone.trinity.mailbox import Explored, post
+from astune.plugins import load_plugin
+from astune.rollout.metrics import rollout_metrics
+from astune.types import Group
+
+ROWS = "astune_rows"
+"""In `Experience.info` of every row: how many rows its batch has."""
+BATCH = "astune_batch"
+"""In `Experience.info` of every row: the number of the explored batch."""
+
+
+class SamplesOperator(ExperienceOperatorV1):  # type: ignore[misc]
+    """Takes the envelopes of one explored batch and gives its rows. `rows_multiple` is what the number of rows must be
+    a multiple of: 1 where the trainer takes any batch, the trainer's batch size where that is fixed."""
+
+    def __init__(self, config: dict[str, Any], rows_multiple: int) -> None:
+        self._config = load_job({"config": config}).config
+        self._advantage = load_plugin(self._config.algorithm.advantage, kind="advantage", builtin=ADVANTAGES)
+        self._rows_multiple = rows_multiple
+
+    async def process(self, exps: list[Experience]) -> tuple[list[Experience], dict[str, float]]:
+        if not exps:
+            return [], {}
+        groups, runs = unpack_groups(exps)
+        samples, receipt = to_samples(groups, self._advantage, weighting_for(self._config))
+        if self._config.monitor.check_invariants:
+            check_step(groups, samples, receipt)
+        rows = experiences_of(
+            samples, runs, multiple=self._rows_multiple, temperature=self._config.rollout.temperature
+        )
+        batch = int(exps[0].eid.batch)
+        for row in rows:
+            row.info |= {ROWS: len(rows), BATCH: batch, "model_version_drift": 0, "use_count": 0}
+        post(Explored(batch, rollout_metrics(groups), receipt, len(rows)))
+        return rows, {"samples": float(len(samples))}
+
+
+def unpack_groups(exps: Sequence[Experience]) -> tuple[list[Group], dict[str, tuple[EID, float | None]]]:
+    """The groups in the order of the batch's tasks, whatever order they were finished in, and for each episode the id
+    of its envelope and its reward."""
+    ordered = sorted(exps, key=lambda exp: (int(exp.eid.task), int(exp.eid.run)))
+    groups: dict[int, list[Any]] = {}
+    runs: dict[str, tuple[EID, float | None]] = {}
+    for exp in ordered:
+        episode = unpack_episode(exp)
+        groups.setdefault(int(exp.eid.task), []).append(episode)
+        runs[episode.episode_id] = (exp.eid, episode.reward)
+    return [Group(episodes[0].task, tuple(episodes)) for episodes in groups.values()], runs

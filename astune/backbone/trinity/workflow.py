@@ -1,0 +1,63 @@
+"""Trinity's workflow: plays all attempts at one task with `run_group`, as every backbone does."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from trinity.common.experience import Experience
+from trinity.common.workflows.workflow import Task as TrinityTask
+from trinity.common.workflows.workflow import Workflow
+
+from astune.backbone.parts import sampling_for
+from astune.backbone.trinity.experience import pack_episode
+from astune.backbone.trinity.job import Job, load_job
+from astune.backbone.trinity.mailbox import EpisodeDone, post
+from astune.backbone.trinity.policy import policy_for
+from astune.rollout.group import run_group
+from astune.rollout.setup import RolloutSetup
+from astune.types import Episode, Task
+
+if TYPE_CHECKING:
+    from trinity.common.models.model import ModelWrapper
+
+
+class AstuneWorkflow(Workflow):  # type: ignore[misc]
+    """Gives one experience per episode, which only carries the episode: what is trained is decided where all groups of
+    the step are together (`samples.py`). Nothing an episode does makes this raise, so Trinity retries nothing."""
+
+    is_async = True
+    can_repeat = True
+
+    def __init__(self, *, task: TrinityTask, model: ModelWrapper, auxiliary_models: Any = None) -> None:
+        super().__init__(task=task, model=model, auxiliary_models=auxiliary_models)
+        self._repeat = 1
+
+    def set_repeat_times(self, repeat_times: int, run_id_base: int) -> None:
+        if run_id_base:
+            raise ValueError("a group is played in one place: leave explorer.max_repeat_times_per_runner unset")
+        self._repeat = repeat_times
+
+    async def run_async(self) -> list[Experience]:
+        job = load_job(self.task.workflow_args)
+        step = int(self.task.batch_id)
+        group = await run_group(
+            Task(**self.task.raw_task),
+            self._repeat,
+            setup_for(job, self.model),
+            seed=job.config.seed,
+            sampling=sampling_for(job.config, "sampled"),
+            label=f"train/{step}",
+            on_episode=lambda episode: _tell(episode, step),
+        )
+        return [pack_episode(episode, run) for run, episode in enumerate(group.episodes)]
+
+
+def _tell(episode: Episode, step: int) -> None:
+    post(EpisodeDone(episode, step, "train"))
+
+
+@lru_cache(maxsize=4)
+def setup_for(job: Job, model: ModelWrapper) -> RolloutSetup:
+    """The rollout's parts over one engine: a runner plays many tasks on the same one."""
+    return job.setup(policy_for(model))
