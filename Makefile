@@ -14,12 +14,13 @@ VENV1 := .venv-as1
 VENVB := .venv-bench
 VENVC := .venv-clients
 VENVO := .venv-openai-oldest
+VENVT := .venv-trinity
 OLDEST_OPENAI := 2.0.0
 BIN := $(VENV)/bin
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-agentscope1 test-clients check format docs bench lock clean test-histories
+.PHONY: demo test test-agentscope1 test-clients test-trinity check format docs bench lock clean test-histories
 
 demo: $(VENV)/.done
 	$(BIN)/astune demo
@@ -36,6 +37,10 @@ test-agentscope1: $(VENV1)/.done
 test-clients: $(VENVC)/.done $(VENVO)/.done
 	$(VENVC)/bin/python -m pytest tests/clients $(PYTEST_ARGS)
 	$(VENVO)/bin/python -m pytest tests/clients/test_openai.py tests/gateway $(PYTEST_ARGS)
+
+# The trinity backbone, on a machine without GPUs: tests/trinity/stubs stands in for vLLM. Python 3.11 or 3.12.
+test-trinity: $(VENVT)/.done
+	PYTHONPATH=$(CURDIR)/tests/trinity/stubs $(VENVT)/bin/python -m pytest $(wildcard tests/trinity tests/tinker) $(PYTEST_ARGS)
 
 # The histories of the context tracker against the definitions, twenty times as many as `make test` tries.
 test-histories: $(VENV)/.done
@@ -80,6 +85,16 @@ $(VENVO)/.done: pyproject.toml constraints/clients.txt
 	@grep -v "^openai" constraints/clients.txt > $(VENVO)/constraints.txt
 	$(call build,$(VENVO),$(VENVO)/constraints.txt,dev,"openai==$(OLDEST_OPENAI)")
 
+# Trinity's own list asks for verl and through it for CUDA builds, so it comes without it: see external/trinity.
+$(VENVT)/.done: pyproject.toml constraints/trinity.txt external/trinity/requirements-cpu.txt \
+		external/trinity/requirements-no-deps.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info >= (3, 13))' \
+		|| { echo "Trinity-RFT needs Python 3.11 or 3.12; name one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	$(call build,$(VENVT),constraints/trinity.txt,agentscope2$(comma)local$(comma)dev,\
+		--requirement external/trinity/requirements-cpu.txt)
+	$(VENVT)/bin/pip install --quiet $(PIP_ARGS) --no-deps --requirement external/trinity/requirements-no-deps.txt
+	@touch $@
+
 comma := ,
 
 # $(call build,folder,constraints,extras,more to install)
@@ -96,6 +111,8 @@ lock:
 	$(call freeze,agentscope2,agentscope2$(comma)local$(comma)huggingface$(comma)dev,"torch==2.13.0")
 	$(call freeze,agentscope1,agentscope1$(comma)local$(comma)dev,"torch==2.13.0")
 	$(call freeze,clients,dev,--requirement tests/clients/requirements.txt)
+	$(call freeze,trinity,agentscope2$(comma)local$(comma)dev,\
+		--requirement external/trinity/requirements-cpu.txt "torch==2.13.0")
 
 # $(call freeze,name,extras,more to install): the local part of a version (torch's +cpu) is no part of a pin.
 define freeze
@@ -109,4 +126,4 @@ define freeze
 endef
 
 clean:
-	rm -rf $(VENV) $(VENV1) $(VENVB) $(VENVC) $(VENVO) .venv-lock dist build
+	rm -rf $(VENV) $(VENV1) $(VENVB) $(VENVC) $(VENVO) $(VENVT) .venv-lock dist build

@@ -1,0 +1,2 @@
+class ModelConfig:
+    """A type in annotations only."""

@@ -1,0 +1,3 @@
+from typing import Any
+
+MultiModalDataDict = dict[str, Any]
