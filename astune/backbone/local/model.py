@@ -62,24 +62,19 @@ class LoadedModel:
 
     def load_weights(self, directory: Path) -> None:
         """Take over the weights of a checkpoint of the same model."""
-        self.model.load_state_dict(_from_pretrained(directory).state_dict())
+        self.model.load_state_dict(read_weights(directory).state_dict())
 
 
 def load_model(config: ModelConfig) -> LoadedModel:
     """Load weights onto the device, ready for training and sampling."""
     directory = resolve_model_dir(config.path)
-    name = config.device if config.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ModelError(f"astune.model.device is {name!r}, but torch sees no CUDA device; use 'auto' or 'cpu'")
-    device = torch.device(name)
-    auto = "bfloat16" if device.type == "cuda" else "float32"
-    dtype = DTYPES[auto if config.dtype == "auto" else config.dtype]
-    model = _from_pretrained(directory).to(device)
+    device, dtype = placement(config)
+    model = read_weights(directory).to(device)
     model.eval()
     if config.gradient_checkpointing:
         model.activation_checkpointing_enable()
     sampling_model = model if dtype == torch.float32 else copy.deepcopy(model).to(dtype).requires_grad_(False)
-    made_for = int(model.config.get_text_config().max_position_embeddings)
+    made_for = longest_context(model)
     if config.max_model_len is not None and config.max_model_len > made_for:
         raise ModelError(
             f"astune.model.max_model_len is {config.max_model_len}, but the model in {directory} was made for "
@@ -89,7 +84,23 @@ def load_model(config: ModelConfig) -> LoadedModel:
     return LoadedModel(model, sampling_model, directory, device, dtype, context_length, config.gradient_checkpointing)
 
 
-def _from_pretrained(directory: Path) -> Any:
+def placement(config: ModelConfig) -> tuple[torch.device, torch.dtype]:
+    """Where the model computes, and in which precision."""
+    name = config.device if config.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ModelError(f"astune.model.device is {name!r}, but torch sees no CUDA device; use 'auto' or 'cpu'")
+    device = torch.device(name)
+    auto = "bfloat16" if device.type == "cuda" else "float32"
+    return device, DTYPES[auto if config.dtype == "auto" else config.dtype]
+
+
+def longest_context(model: Any) -> int:
+    """Most tokens that the model was made for."""
+    return int(model.config.get_text_config().max_position_embeddings)
+
+
+def read_weights(directory: Path) -> Any:
+    """The model in `directory`, in float32, with the attention that takes a `Layout`."""
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     if not (directory / "config.json").is_file():
