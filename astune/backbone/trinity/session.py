@@ -1,0 +1,232 @@
+"""One run of Trinity: from its configuration to the last event, with Ray's life around it.
+
+Ray is ours only while the run lasts: a local cluster is started and ended with it, an existing one is joined and left.
+On Ctrl-C the run ends at the next step's boundary, where Trinity saves; a second one ends the run's actors at once, and
+nothing else on the cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import ray
+from trinity.common.config import Config as TrinityConfig
+from trinity.common.config import load_config
+
+from astune.backbone.trinity.convert import Converted, check_trinity_keys
+from astune.backbone.trinity.driver import Recorder
+from astune.backbone.trinity.mailbox import open_mailbox
+from astune.backbone.trinity.outcome import LoggedError, LogWatch, how_far, last_error
+from astune.backbone.trinity.preflight import check_before, check_cluster, connect
+from astune.backbone.tinker.process import start_server
+from astune.config.load import LoadedConfig
+from astune.errors import ConfigError
+
+Status = Literal["completed", "interrupted", "failed"]
+
+POLL = 0.2
+"""Seconds between two looks into the mailbox."""
+GRACE = 30.0
+"""Seconds that a run whose explorer or trainer has failed gets to end by itself."""
+SETTLE = 5.0
+"""Seconds to wait for the last events after Trinity's launcher has returned."""
+AT_ONCE = 1000
+
+
+def run_trinity(
+    loaded: LoadedConfig, converted: Converted, recorder: Recorder, steps: int, stack: ExitStack
+) -> Status:
+    """Runs the job to its end; `steps` is the number of train steps it must have made by then."""
+    check_trinity_keys(loaded, TrinityConfig)
+    environment = start_tinker(loaded, converted, recorder, stack)
+    with set_environment(environment):
+        config = trinity_config(converted, recorder.run_dir.path)
+        check_before(loaded.config.astune, config)
+        stack.enter_context(ray_session(config, environment))
+        check_cluster(loaded.config.astune, config)
+        run = Run(config, recorder, steps)
+        return run.until_done()
+
+
+def start_tinker(
+    loaded: LoadedConfig, converted: Converted, recorder: Recorder, stack: ExitStack
+) -> dict[str, str]:
+    """Starts our tinker-compatible server if the tinker engine is to be used and no address is given; the environment
+    that Trinity's processes need beyond what Trinity gives them itself."""
+    tinker = converted.tree["model"].get("tinker", {})
+    if not tinker.get("enable"):
+        return {}
+    if tinker.get("base_url"):
+        if "TINKER_API_KEY" not in os.environ:
+            raise ConfigError(
+                "trinity.model.tinker.base_url: the environment variable TINKER_API_KEY is not set; expected the key "
+                "that the server at this address printed"
+            )
+        return {"TINKER_API_KEY": os.environ["TINKER_API_KEY"]}
+    folder = recorder.run_dir.path / "trinity" / "tinker"
+    server = start_server(
+        Path(converted.tree["model"]["model_path"]), folder, log=recorder.run_dir.path / "trinity" / "tinker.log"
+    )
+    stack.callback(server.stop)
+    tinker["base_url"] = server.base_url
+    return {"TINKER_API_KEY": server.api_key}
+
+
+def trinity_config(converted: Converted, run_path: Path) -> TrinityConfig:
+    """The configuration as Trinity reads it back from the file that is kept in the run folder."""
+    path = run_path / "trinity" / "config.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(converted.yaml())
+    try:
+        return load_config(str(path)).check_and_update()
+    except (ValueError, AssertionError, RuntimeError, ImportError) as error:
+        raise ConfigError(f"Trinity does not accept the configuration ({path}): {error}") from error
+
+
+@contextmanager
+def set_environment(values: dict[str, str]) -> Iterator[None]:
+    """Environment variables for the time of the run: Trinity's validator, in this process, asks the tinker server."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def ray_session(config: TrinityConfig, environment: dict[str, str]) -> Iterator[None]:
+    """Joined to the cluster of `cluster.ray_address`; "local" is one of our own, which ends with the run."""
+    search = os.pathsep.join(path for path in (os.getcwd(), os.environ.get("PYTHONPATH", "")) if path)
+    variables = config.get_envs() | environment | {"PYTHONPATH": search}
+    connect(config.cluster.ray_address, config.ray_namespace, variables)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@dataclass
+class Run:
+    """Trinity's launcher in a thread, and the loop beside it that the user sees."""
+
+    config: TrinityConfig
+    recorder: Recorder
+    steps: int
+    _outcome: list[Any] = field(default_factory=list)
+    _interrupts: int = 0
+
+    def until_done(self) -> Status:
+        engine = self.config.explorer.rollout_model
+        self._mailbox = open_mailbox(engine, self.config.explorer.name)
+        watch = LogWatch(Path(self.config.log.save_dir))
+        thread = threading.Thread(target=self._launch, name="trinity", daemon=True)
+        with on_interrupt(self._interrupted):
+            thread.start()
+            failed = self._supervise(thread, watch)
+        self._settle()
+        return self._status(failed)
+
+    def _launch(self) -> None:
+        from trinity.buffer.pipelines.task_pipeline import check_and_run_task_pipeline
+        from trinity.cli.launcher import MODE_MAP
+
+        try:
+            check_and_run_task_pipeline(self.config)
+            self._outcome.append(MODE_MAP[self.config.mode](self.config))
+        except Exception as error:
+            self._outcome.append(error)
+
+    def _interrupted(self) -> None:
+        self._interrupts += 1
+        if self._interrupts == 1:
+            self._mailbox.stop.remote()
+            self.recorder.progress.note("stopping at the end of the step; Ctrl-C again ends the run at once")
+        else:
+            self._end_actors()
+
+    def _supervise(self, thread: threading.Thread, watch: LogWatch) -> LoggedError | None:
+        """Hands events on until the launcher returns. An error that Trinity only logs ends the run after a while."""
+        failed: LoggedError | None = None
+        deadline = float("inf")
+        while thread.is_alive():
+            self._take()
+            found = watch.poll()
+            if found and failed is None:
+                failed, deadline = found[0], time.monotonic() + GRACE
+                self.recorder.progress.note(f"{failed.actor} failed; ending the run")
+            if time.monotonic() > deadline:
+                self._end_actors()
+                deadline = float("inf")
+            thread.join(POLL)
+        return failed
+
+    def _take(self) -> int:
+        events = ray.get(self._mailbox.take.remote(AT_ONCE))
+        for event in events:
+            self.recorder.handle(event)
+        return len(events)
+
+    def _settle(self) -> None:
+        """The last events may still be on their way."""
+        until = time.monotonic() + SETTLE
+        while time.monotonic() < until:
+            if not self._take() and self.recorder.step >= self._trained():
+                return
+            time.sleep(POLL)
+
+    def _trained(self) -> int:
+        return how_far(Path(self.config.checkpoint_job_dir)).train_steps
+
+    def _end_actors(self) -> None:
+        """Ends explorer and trainer; what they started ends with them. Nothing else on the cluster is touched."""
+        for name in (self.config.explorer.name, self.config.trainer.name):
+            try:
+                ray.kill(ray.get_actor(name, namespace=self.config.ray_namespace))
+            except ValueError:
+                continue  # it has ended already
+
+    def _status(self, failed: LoggedError | None) -> Status:
+        """What the run came to, from the steps it made and what was saved."""
+        reached = how_far(Path(self.config.checkpoint_job_dir))
+        if reached.checkpoint_step and reached.checkpoint_step == self.recorder.step:
+            self.recorder.checkpoint(self.recorder.step, self.recorder.batch)
+        if self.recorder.step >= self.steps and failed is None:
+            return "completed"
+        if self._interrupts and failed is None:
+            return "interrupted"
+        self.recorder.progress.note(self._reason(failed))
+        return "failed"
+
+    def _reason(self, failed: LoggedError | None) -> str:
+        """Why the run is short of its steps: the first error that was logged, else what the launcher says."""
+        head = f"the run ended after {self.recorder.step} of {self.steps} steps"
+        logged = failed or last_error(Path(self.config.log.save_dir))
+        if logged is not None:
+            return f"{head}: {logged.actor} failed ({logged.file})\n{logged.traceback}"
+        (outcome,) = self._outcome or [None]
+        error = getattr(outcome, "error", None)
+        text = error.traceback_text if error is not None else str(outcome)
+        return f"{head}; Trinity's launcher says:\n{text}"
+
+
+@contextmanager
+def on_interrupt(handle: Any) -> Iterator[None]:
+    """Calls `handle` on Ctrl-C instead of raising KeyboardInterrupt."""
+    before = signal.signal(signal.SIGINT, lambda *_: handle())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

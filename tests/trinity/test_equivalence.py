@@ -1,0 +1,212 @@
+"""From the same recorded turns, Trinity trains the same tokens with the same advantages and weights as `local`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("trinity")
+
+import torch
+from trinity.algorithm.policy_loss_fn.ppo_policy_loss import PPOPolicyLossFn
+from trinity.common.experience import EID, Experience
+
+from astune.algorithm import Weighting, to_samples
+from astune.algorithm.advantage import grpo
+from astune.algorithm.aggregation import LossAggregation
+from astune.algorithm.credit import Credit
+from astune.backbone.local.loss import LOSSES
+from astune.backbone.trinity.experience import experiences_of, pack_episode
+from astune.backbone.trinity.samples import unpack_groups
+from astune.config.schema import AlgorithmConfig
+from astune.context_tracker.timeline import merge_turns
+from astune.errors import TrainingError
+from astune.types import Episode, Group, Sample, StopReason, Task, Turn, Verdict
+
+VOCABULARY = 5
+REWARDS = st.sampled_from([0.0, 0.5, 1.0])
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Turn]:
+    """Turns of two agents, each of which goes on from an earlier one, from a part of it, or begins anew."""
+    turns: list[Turn] = []
+    token, logprob = st.integers(0, VOCABULARY - 1), st.floats(-3.0, -0.1)
+    for _ in range(draw(st.integers(1, 5))):
+        agent = draw(st.sampled_from("ab"))
+        mine = [(*turn.prompt_ids, *turn.output_ids) for turn in turns if turn.agent == agent]
+        kept = draw(st.sampled_from([(), *mine]))
+        prompt = (*kept, *draw(st.lists(token, min_size=1, max_size=3)))
+        output = draw(st.lists(token, min_size=1, max_size=4))
+        logprobs = draw(st.lists(logprob, min_size=len(output), max_size=len(output)))
+        excluded = draw(st.sampled_from([None, None, None, "frozen"]))
+        turns.append(Turn(agent, prompt, output, logprobs, 3, "stop", excluded=excluded))
+    return turns
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> list[Group]:
+    groups = []
+    for number in range(draw(st.integers(1, 3))):
+        task = Task(f"t{number}", "q")
+        episodes = []
+        for run in range(draw(st.integers(2, 3))):
+            turns = draw(histories())
+            verdict = draw(st.none() | st.builds(Verdict, REWARDS))
+            rewards = draw(st.dictionaries(st.integers(0, len(turns) - 1), REWARDS, max_size=2))
+            episodes.append(
+                Episode(
+                    f"{task.task_id}/{run}",
+                    task,
+                    tuple(turns),
+                    merge_turns(turns),
+                    StopReason.COMPLETED,
+                    verdict=verdict,
+                    turn_rewards=rewards,
+                )
+            )
+        groups.append(Group(task, tuple(episodes)))
+    return groups
+
+
+def through_trinity(groups: Sequence[Group], shuffle: random.Random) -> list[Experience]:
+    """The envelopes of a batch as they reach the operator: serialised, in the order in which groups were finished."""
+    payloads = []
+    for number, group in enumerate(groups):
+        envelopes = [pack_episode(episode, run) for run, episode in enumerate(group.episodes)]
+        for envelope in envelopes:
+            envelope.eid.batch, envelope.eid.task = 7, number
+        payloads.append(Experience.serialize_many(envelopes))
+    shuffle.shuffle(payloads)
+    return [envelope for payload in payloads for envelope in Experience.deserialize_many(payload)]
+
+
+def rows_of(groups: Sequence[Group], weighting: Weighting, multiple: int = 1) -> list[Experience]:
+    found, runs = unpack_groups(through_trinity(groups, random.Random(0)))
+    samples, _ = to_samples(found, grpo, weighting)
+    rows = experiences_of(samples, runs, multiple=multiple, temperature=1.0)
+    return Experience.deserialize_many(Experience.serialize_many(rows))
+
+
+def local_terms(samples: Sequence[Sample]) -> list[tuple[tuple[int, ...], int, float, float]]:
+    """Context, token, recorded log-probability, and weight times advantage of every token with loss."""
+    terms = []
+    for sample in samples:
+        ids = tuple(sample.timeline.token_ids)
+        for span, advantage, weight in zip(sample.timeline.spans, sample.advantages, sample.weights, strict=True):
+            for place in range(span.start, span.stop if weight else span.start):
+                terms.append((ids[:place], ids[place], span.logprobs[place - span.start], weight * advantage))
+    return terms
+
+
+def trinity_terms(rows: Sequence[Experience]) -> list[tuple[tuple[int, ...], int, float, float]]:
+    terms = []
+    for row in rows:
+        ids = tuple(row.tokens.tolist())
+        for place in range(len(ids) - row.prompt_length):
+            if row.action_mask[place] and row.info["episode_id"]:
+                at = row.prompt_length + place
+                terms.append((ids[:at], ids[at], float(row.logprobs[place]), float(row.advantages[place]) / len(rows)))
+    return terms
+
+
+def weightings() -> st.SearchStrategy[Weighting]:
+    aggregation: st.SearchStrategy[LossAggregation] = st.sampled_from(
+        ["episode_mean", "token_mean", "turn_mean", "task_mean", "constant"]
+    )
+    credit: st.SearchStrategy[Credit] = st.sampled_from(["once", "per_branch", "mean_branch"])
+    return st.builds(Weighting, aggregation, credit, st.just(16))
+
+
+@given(steps(), weightings(), st.sampled_from([1, 4]))
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_the_same_tokens_get_the_same_advantages_and_weights(
+    groups: list[Group], weighting: Weighting, multiple: int
+) -> None:
+    expected = local_terms(to_samples(groups, grpo, weighting)[0])
+    rows = rows_of(groups, weighting, multiple)
+    found = trinity_terms(rows)
+    assert [(context, token) for context, token, *_ in found] == [(context, token) for context, token, *_ in expected]
+    assert [term[2:] for term in found] == [pytest.approx(term[2:], rel=1e-5, abs=1e-7) for term in expected]
+    assert rows and len(rows) % multiple == 0
+
+
+@given(steps(), weightings(), st.sampled_from(["ppo_clip", "reinforce"]), st.integers(0, 2**31))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_trinitys_loss_over_the_rows_has_the_gradient_of_the_local_loss(
+    groups: list[Group], weighting: Weighting, loss: str, seed: int
+) -> None:
+    """A table of logits by the last token stands in for the model."""
+    config = AlgorithmConfig(loss=loss)
+    table = torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    ours, theirs = table.clone().requires_grad_(), table.clone().requires_grad_()
+
+    total = ours.sum() * 0.0
+    for context, token, sampled, weighted in local_terms(to_samples(groups, grpo, weighting)[0]):
+        logprob = torch.log_softmax(ours[context[-1]], -1)[token]
+        advantage = torch.tensor(weighted, dtype=torch.float64)
+        total = total + LOSSES[loss](logprob, torch.tensor(sampled, dtype=torch.float64), advantage, config)
+    total.backward()
+
+    rows = rows_of(groups, weighting)
+    losses = [trinity_loss(row, theirs, config) for row in rows]
+    (sum(losses) / len(losses)).backward()
+    assert torch.allclose(ours.grad, theirs.grad, atol=1e-6)
+
+
+def trinity_loss(row: Experience, table: torch.Tensor, config: AlgorithmConfig) -> torch.Tensor:
+    """What Trinity's tinker trainer computes for one row, with the arguments that `convert` gives it."""
+    function = PPOPolicyLossFn(
+        backend="tinker",
+        clip_range_low=config.clip_low,
+        clip_range_high=config.clip_high,
+        clip_ratio_c=1.0e9,
+        loss_agg_mode="seq-mean-token-sum",
+        fallback_to_policy_gradient=config.loss == "reinforce",
+    )
+    ids = row.tokens.long()
+    logprob = torch.log_softmax(table, -1)[ids[row.prompt_length - 1 : -1], ids[row.prompt_length :]]
+    mask = row.action_mask
+    loss, _ = function(logprob=logprob, old_logprob=row.logprobs, action_mask=mask, advantages=row.advantages)
+    assert isinstance(loss, torch.Tensor)
+    return loss
+
+
+def one_group(temperature: float = 1.0, rewards: Sequence[float] = (1.0, 0.0)) -> list[Group]:
+    task = Task("t", "q")
+    turn = Turn("a", (1, 2), (3, 4), (-1.0, -1.0), 0, "stop", temperature=temperature)
+    episodes = [
+        Episode(f"t/{run}", task, (turn,), merge_turns([turn]), StopReason.COMPLETED, verdict=Verdict(reward))
+        for run, reward in enumerate(rewards)
+    ]
+    return [Group(task, tuple(episodes))]
+
+
+def test_a_step_without_signal_still_gives_the_trainer_a_row_that_changes_nothing() -> None:
+    (row,) = rows_of(one_group(rewards=(1.0, 1.0)), Weighting("episode_mean", "once", 16))
+    assert row.advantages.tolist() == [0.0] and row.action_mask.tolist() == [True]
+
+
+def test_rows_know_the_run_the_step_and_the_reward_of_their_episode() -> None:
+    rows = rows_of(one_group(), Weighting("episode_mean", "once", 16))
+    assert [(row.eid.batch, row.eid.task, row.eid.run, row.eid.step, row.reward) for row in rows] == [
+        (7, 0, 0, 0, 1.0),
+        (7, 0, 1, 0, 0.0),
+    ]
+
+
+def test_tokens_sampled_at_another_temperature_are_refused_and_not_trained_wrongly() -> None:
+    with pytest.raises(TrainingError, match=r"agent 'a' sampled at temperature 0\.7"):
+        rows_of(one_group(temperature=0.7), Weighting("episode_mean", "once", 16))
+
+
+def test_an_envelope_carries_its_episode_whole() -> None:
+    (group,) = one_group()
+    envelope = pack_episode(group.episodes[0], 0)
+    envelope.eid = EID(batch="7", task="0", run=0)
+    (found,), _ = unpack_groups([Experience.deserialize(envelope.serialize())])
+    assert found.episodes == (group.episodes[0],)
