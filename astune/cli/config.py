@@ -1,32 +1,63 @@
-"""`astune config show` and `astune config defaults`."""
+"""`astune config show`, `astune config defaults` and `astune config convert`."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from astune.config.load import load_config
+from astune.config.load import LoadedConfig, load_config
 from astune.config.render import annotated, default_yaml
+from astune.errors import ConfigError
 
 
 def show(conf: Path, overrides: Sequence[str], backbone: str | None) -> int:
     """Prints the resolved YAML, each value with its origin; on a terminal, what is not a default stands out."""
     loaded = load_config(conf, overrides, backbone=backbone)
-    text = annotated(loaded.config, lambda key: str(loaded.origins.get(key, "")))
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.text import Text
-
-        shown = Text(text.rstrip("\n"))
-        shown.highlight_regex(r"(?m)  # default$", "dim")
-        shown.highlight_regex(r"(?m)  # (?!default$).*$", "cyan")
-        Console().print(shown, soft_wrap=True)
-    else:
-        print(text, end="")
+    _print(annotated(loaded.config, lambda key: str(loaded.origins.get(key, ""))), dim="default")
     return 0
 
 
 def defaults() -> int:
     print(default_yaml(), end="")
     return 0
+
+
+def convert(conf: Path, overrides: Sequence[str], backbone: str | None) -> int:
+    """Prints the configuration that the backbone's own program gets, each value with its origin."""
+    from astune.backbone.trinity.convert import DEFAULTS
+    from astune.backbone.trinity.convert import convert as convert_to_trinity
+
+    loaded = load_config(conf, overrides, backbone=backbone)
+    config = loaded.config.astune
+    if config.backbone != "trinity":
+        raise ConfigError(
+            f"{loaded.where('astune.backbone')}: {config.backbone!r} is not configured by another program's file; "
+            "expected --backbone=trinity"
+        )
+    run_path = Path(config.runs_dir) / config.project_name / (config.experiment_name or "run")
+    _print(convert_to_trinity(loaded, run_path, _num_tasks(loaded)).yaml(), dim=DEFAULTS)
+    return 0
+
+
+def _num_tasks(loaded: LoadedConfig) -> int | None:
+    """The number of training tasks, where the length of the run depends on it."""
+    from astune.backbone.parts import read_tasks
+
+    config = loaded.config.astune
+    return None if config.trainer.total_epochs is None else len(read_tasks(config, "training"))
+
+
+def _print(text: str, dim: str) -> None:
+    """Annotated YAML; on a terminal the comments stand out, but for those that are `dim`."""
+    if not sys.stdout.isatty():
+        print(text, end="")
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    shown = Text(text.rstrip("\n"))
+    shown.highlight_regex(rf"(?m)  # {re.escape(dim)}$", "dim")
+    shown.highlight_regex(rf"(?m)  # (?!{re.escape(dim)}$).*$", "cyan")
+    Console().print(shown, soft_wrap=True)

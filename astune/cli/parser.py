@@ -21,6 +21,7 @@ examples:
   {program} demo                                      watch a small agent learn, on this machine, in minutes
   {program} view runs/my_project/my_agent             look at the episodes of a run in the browser
   {program} config show --conf my_agent.yaml          every value and where it comes from
+  {program} config convert --conf my_agent.yaml --backbone=trinity         the same for Trinity's own configuration
 
 exit codes:
   0    done
@@ -93,8 +94,9 @@ def _command(known: argparse.Namespace, command_line: str) -> Callable[[], int]:
         return partial(run.run, conf, known.overrides, known.backbone, known.resume, options, command_line)
     if known.command == "report":
         return partial(run.report, known.run_dir)
-    if known.action == "show":
-        return partial(config.show, known.conf, known.overrides, known.backbone)
+    if known.action in ("show", "convert"):
+        action = config.show if known.action == "show" else config.convert
+        return partial(action, known.conf, known.overrides, known.backbone)
     return config.defaults
 
 
@@ -159,11 +161,13 @@ def _add_run_and_config(commands: argparse._SubParsersAction[_Parser]) -> None:
     actions = config.add_subparsers(dest="action", required=True, metavar="ACTION")
     show = actions.add_parser("show", help="every value and where it comes from")
     show.add_argument("--conf", type=Path, required=True, metavar="X.yaml", help="the configuration")
+    convert = actions.add_parser("convert", help="what another program gets, as --backbone=trinity runs one")
+    convert.add_argument("--conf", type=Path, required=True, metavar="X.yaml", help="the configuration")
     actions.add_parser("defaults", help="every key, its default and its meaning")
     for command in (run, demo):
         _add_debug_options(command)
         command.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
-    for command in (run, demo, show):
+    for command in (run, demo, show, convert):
         command.add_argument("--backbone", help="'debug', 'local', 'trinity' or a plug-in; sets astune.backbone")
         command.add_argument(
             "overrides", nargs="*", metavar="key=value", help="replaces a value, as astune.trainer.total_steps=10"

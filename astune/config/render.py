@@ -37,13 +37,13 @@ def _rows(tree: Mapping[str, Any], prefix: str, note: Callable[[str], str]) -> l
         indent = "  " * key.count(".")
         free_form = key.partition(".")[0] in FREE_FORM and isinstance(value, dict) and value
         if free_form or (key in FIELDS and section_of(FIELDS[key])):
-            rows += [(f"{indent}{_inline(name)}:", note(key)), *_rows(value, f"{key}.", note)]
+            rows += [(f"{indent}{inline(name)}:", note(key)), *_rows(value, f"{key}.", note)]
         else:
-            rows.append((f"{indent}{_inline(name)}: {_inline(value)}", note(key)))
+            rows.append((f"{indent}{inline(name)}: {inline(value)}", note(key)))
     return rows
 
 
-def _inline(value: Any) -> str:
+def inline(value: Any) -> str:
     """One value on one line."""
     text: str = yaml.dump(_escaped(value), Dumper=Dumper, default_flow_style=True, width=10**9, sort_keys=False)
     return text.removesuffix("\n").removesuffix("\n...")

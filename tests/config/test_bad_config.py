@@ -144,7 +144,8 @@ def test_a_mistake_on_the_command_line_is_explained(tmp_path: Path, override: st
         ),
         (
             GOOD + "  synchronizer: {interval: 2}\n",
-            "F:4: astune.synchronizer.interval: got 2, but the backbone 'local' always synchronises after each step; expected 1",
+            "F:4: astune.synchronizer.interval: got 2, but the backbone 'local' always synchronises after each step; "
+            "expected 1 (or --backbone=trinity)",
         ),
         (GOOD + "  trainer: {updates_per_step: 65}\n", "F:4: astune.trainer.updates_per_step: 65 updates"),
         (GOOD + "  trainer: {betas: [0.9, 1.0]}\n", "F:4: astune.trainer.betas: expected two numbers"),

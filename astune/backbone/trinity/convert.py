@@ -1,0 +1,226 @@
+"""From a configuration of ASTune to one of Trinity, with the origin of every value.
+
+    converted = convert(load_config(Path("demo.yaml"), backbone="trinity"), Path("runs/math_agent/demo"))
+    converted.tree["buffer"]["batch_size"]       # 16
+    converted.origins["buffer.batch_size"]       # "astune.trainer.tasks_per_step (demo.yaml:28)"
+    converted.yaml()                             # what Trinity's load_config reads
+
+Later ones win: `default_config/trinity_default.yaml`, what is converted from `astune.*` as
+`default_config/config_auto_convertion_trinity.json` says, what belongs to this run alone, the user's section `trinity:`.
+Imports neither Trinity nor Ray.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from astune.backbone.trinity.convert_values import CONVERSIONS, Job
+from astune.config.keys import value_at
+from astune.config.load import LoadedConfig
+from astune.config.render import inline
+from astune.config.yaml12 import Loader
+from astune.errors import ConfigError
+from astune.resources import default_config_dir
+
+DEFAULTS = "trinity_default.yaml"
+TABLE = "config_auto_convertion_trinity.json"
+MADE = "made by ASTune"
+WORKFLOW_ARGS = "buffer.explorer_input.taskset.workflow_args"
+OPERATORS = "data_processor.experience_pipeline.operators"
+
+OWNED = (
+    "name",
+    "checkpoint_root_dir",
+    "algorithm.algorithm_type",
+    "algorithm.advantage_fn",
+    "algorithm.sample_strategy",
+    "algorithm.loss_agg_mode",
+    "algorithm.policy_loss_fn_args.loss_agg_mode",
+    "buffer.explorer_input",
+    OPERATORS,
+    "monitor.monitor_type",
+)
+"""Where ASTune's own parts plug into Trinity. Without them it would not be ASTune that runs, so nobody sets them."""
+
+ALIAS = "configuration"
+"""Name of the YAML anchor of the embedded configuration, which stands in two places."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What becomes of one key of `astune.*`: conversions by key of Trinity, or what acts on it, or why nothing does."""
+
+    to: Mapping[str, str] = field(default_factory=dict)
+    ours: str = ""
+    ignored: str = ""
+    unsupported: str = ""
+    unless: Any = None
+    """The one value, the default, that is accepted of an unsupported key."""
+    tinker: str = ""
+    """Why the key has no effect with the tinker engine."""
+    if_set: bool = False
+    """Convert only a value that the user wrote: the default is Trinity's."""
+
+
+@dataclass(frozen=True)
+class Converted:
+    """Trinity's configuration as plain data. `origins` has the place of every value by dotted key."""
+
+    tree: dict[str, Any]
+    origins: Mapping[str, str]
+
+    def yaml(self) -> str:
+        """One value in a line, its origin behind it; the embedded configuration stands once, near the end."""
+        rows = list(_rows(self.tree, ""))
+        embedded = inline(self.tree["buffer"]["explorer_input"]["taskset"]["workflow_args"]["config"])
+        lines = []
+        for key, text in rows:
+            if key in (f"{WORKFLOW_ARGS}.config", OPERATORS):
+                anchored = f"&{ALIAS} {embedded}" if key != OPERATORS else f"*{ALIAS}"
+                text = text.replace(embedded, anchored)
+            origin = self.origins.get(key)
+            lines.append(f"{text}  # {origin}\n" if origin else f"{text}\n")
+        return "".join(lines)
+
+
+@cache
+def table() -> Mapping[str, Entry]:
+    """The entry of every key of `astune.*`."""
+    text = (default_config_dir() / TABLE).read_text(encoding="utf-8")
+    return {key: Entry(**entry) for key, entry in json.loads(text).items()}
+
+
+def convert(loaded: LoadedConfig, run_path: Path, num_tasks: int | None = None) -> Converted:
+    """`num_tasks` is the number of training tasks, which `total_epochs` needs. Raises `ConfigError` with every key of
+    the user's that would have no effect, each with its place and what to write instead."""
+    text = (default_config_dir() / DEFAULTS).read_text(encoding="utf-8")
+    found, users = dict(_leaves(yaml.load(text, Loader))), dict(_leaves(loaded.config.trinity))
+    origins = dict.fromkeys(found, DEFAULTS)
+    places = dict.fromkeys(place for entry in table().values() for place in entry.to)
+    if clashes := [*_owned(loaded, users), *_clashes(loaded, users, places | found)]:
+        raise ConfigError("\n".join(clashes))
+    users = {key: value for key, value in users.items() if value != {}}
+    job = Job(loaded, _tree(found | users), num_tasks)
+    problems: list[str] = []
+    converted: dict[str, list[str]] = {}
+    for key, entry in table().items():
+        try:
+            values = _convert_key(key, entry, job)
+        except ConfigError as error:
+            problems.append(str(error))
+            continue
+        for place, value in values.items():
+            found[place] = value
+            converted.setdefault(place, []).append(key)
+    if problems:
+        raise ConfigError("\n".join(dict.fromkeys(problems)))
+    origins |= {place: _origin(loaded, keys) for place, keys in converted.items()}
+    made = _made(loaded, run_path, job.tinker)
+    found |= made | users
+    origins |= dict.fromkeys(made, MADE) | {key: str(_place(loaded, key)) for key in users}
+    return Converted(_arranged(_tree(found)), origins)
+
+
+def _convert_key(key: str, entry: Entry, job: Job) -> dict[str, Any]:
+    """Trinity's values by key. Raises `ConfigError` for a key that the user set in vain."""
+    value, why = value_at(job.loaded.config, key), entry.unsupported
+    if job.tinker and job.loaded.differs_from_default(key):
+        why = why or entry.tinker
+    if why and job.loaded.differs_from_default(key):
+        raise job.fault(key, f"got {value!r}: {why}")
+    if entry.if_set and key not in job.loaded.set_by_user():
+        return {}
+    return {place: CONVERSIONS[name](value, job) for place, name in entry.to.items()}
+
+
+def _owned(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:
+    for key in users:
+        if any(key == owned or key.startswith(f"{owned}.") for owned in OWNED):
+            yield f"{_place(loaded, key)}: trinity.{key}: a part of ASTune stands there; take the key out"
+
+
+def _made(loaded: LoadedConfig, run_path: Path, tinker: bool) -> dict[str, Any]:
+    """What belongs to this run alone."""
+    path, config = run_path.absolute(), loaded.config.model_dump(mode="json")
+    project = loaded.config.astune.project_name
+    return {
+        "name": run_path.name,
+        "checkpoint_root_dir": str(path / "trinity"),
+        # two runs of one name on one cluster must not find each other's actors
+        "ray_namespace": f"{project}/{run_path.name}/{hashlib.sha1(str(path).encode()).hexdigest()[:8]}",
+        "synchronizer.sync_method": "memory" if tinker else "nccl",
+        f"{WORKFLOW_ARGS}.config": config,
+        OPERATORS: [{"name": "astune.backbone.trinity.samples.SamplesOperator", "args": {"config": config}}],
+    }
+
+
+def _clashes(loaded: LoadedConfig, users: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[str]:
+    """What to say of a value where Trinity's tree has a section, and the other way round."""
+    for key, value in users.items():
+        inside = dict.fromkeys(
+            other[len(key) + 1 :].partition(".")[0] for other in known if other.startswith(f"{key}.")
+        )
+        above = [other for other in known if key.startswith(f"{other}.") and not isinstance(known[other], dict)]
+        if inside and value != {}:
+            yield f"{_place(loaded, key)}: trinity.{key}: expected a section with {', '.join(inside)}, got {value!r}"
+        elif above:
+            yield f"{_place(loaded, key)}: trinity.{key}: trinity.{above[0]} is a value, not a section"
+
+
+def _origin(loaded: LoadedConfig, keys: list[str]) -> str:
+    """The keys that the user set, else all that would count."""
+    chosen = [key for key in keys if loaded.origins[key] != "default"]
+    return ", ".join(f"{key} ({loaded.origins[key]})" for key in chosen) or f"{', '.join(keys)} (default)"
+
+
+def _place(loaded: LoadedConfig, key: str) -> object:
+    """Where the user wrote a key of Trinity's; for one that came with a merged or interpolated section, that one's."""
+    dotted = f"trinity.{key}"
+    while dotted not in loaded.origins:
+        dotted = dotted.rpartition(".")[0]
+    return loaded.origins[dotted]
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Values by dotted key. An empty section and a list are values."""
+    for name, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _tree(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for key, value in leaves.items():
+        *sections, name = key.split(".")
+        inner = tree
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[name] = value
+    return tree
+
+
+def _arranged(tree: dict[str, Any]) -> dict[str, Any]:
+    """The same tree: single values, sections, the two sections that carry the embedded configuration."""
+    long = ("buffer", "data_processor")
+    order = sorted(tree, key=lambda name: (name in long and 1 + long.index(name), isinstance(tree[name], dict)))
+    return {name: tree[name] for name in order}
+
+
+def _rows(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    for name, value in tree.items():
+        key, indent = f"{prefix}{name}", "  " * prefix.count(".")
+        if isinstance(value, dict) and value and key != f"{WORKFLOW_ARGS}.config":
+            yield key, f"{indent}{inline(name)}:"
+            yield from _rows(value, f"{key}.")
+        else:
+            yield key, f"{indent}{inline(name)}: {inline(value)}"
