@@ -98,6 +98,9 @@ class CompletionsPolicy:
         self._model, self.context_length = model, context_length
         self._http = httpx.AsyncClient(timeout=None)  # the episode's own limit of time ends a call that hangs
 
+    async def close(self) -> None:
+        await self._http.aclose()
+
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         check_length(prompt_ids, sampling, self.context_length)
         version = await self._model.model_version_async
