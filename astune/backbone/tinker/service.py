@@ -1,0 +1,308 @@
+"""What the server knows: sessions, models under training, and who samples which version."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from loguru import logger
+
+from astune.backbone.local.model import LoadedModel, longest_context, placement, read_weights
+from astune.backbone.model_dir import resolve_model_dir
+from astune.backbone.parts import load_chat_format
+from astune.backbone.tinker import wire
+from astune.backbone.tinker.checkpoints import Checkpoint, CheckpointPath, CheckpointStore, Kind
+from astune.backbone.tinker.errors import RequestError, not_found
+from astune.backbone.tinker.jobs import Jobs, Reply, Turns
+from astune.backbone.tinker.training import OPTIMIZER_FILE, AdamStep, TrainedModel
+from astune.backbone.tinker.versions import Version, Versions, score_prompt
+from astune.config.schema import ModelConfig
+from astune.errors import nearest
+
+LOST_SECONDS = 600.0
+"""A session whose client has not been heard of for so long is closed; clients say something every 10 seconds."""
+SEED_STEP = 1 << 32
+"""Between the seeds of the samples of one request."""
+
+T = TypeVar("T")
+
+
+@dataclass
+class Session:
+    heard: float
+    models: dict[str, Training] = field(default_factory=dict)
+    samplers: dict[str, Sampled] = field(default_factory=dict)
+
+
+@dataclass
+class Training:
+    """A model under training and the order of its requests. `about` is what the client said when it made it."""
+
+    model: TrainedModel
+    turns: Turns
+    about: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What a sampling session samples; `path` is None for the base model."""
+
+    version: Version
+    path: CheckpointPath | None
+
+
+class Service:
+    """All state of a server. Everything but the work in its two threads runs in the event loop.
+
+    `training_temperature` divides the logits in training, so that log-probabilities agree with those of answers that
+    are sampled at this temperature.
+    """
+
+    def __init__(
+        self, model: ModelConfig, directory: Path, *, slots: int, versions: int, training_temperature: float
+    ) -> None:
+        self._folder = resolve_model_dir(model.path)
+        self.base_models = list(dict.fromkeys([model.path, str(self._folder), str(self._folder.resolve())]))
+        self._chat_format = load_chat_format(model, self._folder)
+        self._device, self._dtype = placement(model)
+        self._temperature = training_temperature
+        self._trainer = ThreadPoolExecutor(1, "train")
+        self._reader = ThreadPoolExecutor(1, "read")
+        self._versions = Versions(
+            device=self._device,
+            dtype=self._dtype,
+            slots=slots,
+            most=versions,
+            decode=self._chat_format.decode,
+            reader=self._reader,
+        )
+        self._store = CheckpointStore(directory)
+        self._sessions: dict[str, Session] = {}
+        self._jobs = Jobs()
+        self._limits = wire.Limits(vocabulary=1, context_length=1)
+
+    async def open(self) -> None:
+        """Read the base model, so that a bad one is told at once."""
+        sampler = await self._versions.sampler(self._base)
+        config = sampler.model.config.get_text_config()  # type: ignore[union-attr, operator]
+        self._limits = wire.Limits(config.vocab_size, sampler.context_length)
+        logger.info("models that clients create train all their weights, whatever LoRA rank they ask for")
+
+    def close(self) -> None:
+        self._trainer.shutdown(wait=False, cancel_futures=True)
+        self._reader.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def context_length(self) -> int:
+        return self._limits.context_length
+
+    @property
+    def tokenizer_name(self) -> str:
+        """Where the SDK finds the tokenizer. It takes two slashes for those of a hub id with a variant."""
+        name = str(self._folder.resolve())
+        return name + "/" if name.count("/") == 2 else name
+
+    @property
+    def _base(self) -> Version:
+        return Version(self._folder, "base")
+
+    async def fetch(self, request_id: str, seconds: float) -> Reply | None:
+        return await self._jobs.fetch(request_id, seconds)
+
+    def create_session(self) -> str:
+        self._close_lost_sessions()
+        session_id = uuid.uuid4().hex[:12]
+        self._sessions[session_id] = Session(time.monotonic())
+        return session_id
+
+    def heartbeat(self, session_id: str) -> None:
+        self._session(session_id).heard = time.monotonic()
+
+    def _session(self, session_id: str) -> Session:
+        if session_id not in self._sessions:
+            raise not_found(f"there is no session {session_id!r}; was the server started anew?")
+        return self._sessions[session_id]
+
+    def _close_lost_sessions(self) -> None:
+        """Gives back the memory of models whose client is gone."""
+        now = time.monotonic()
+        for session_id in [name for name, each in self._sessions.items() if now - each.heard > LOST_SECONDS]:
+            logger.info("session {} closed: its client is gone", session_id)
+            del self._sessions[session_id]
+            self._jobs.drop(f"{session_id}-")
+
+    def create_model(self, body: Mapping[str, Any]) -> str:
+        """The request id under which the model's id is fetched."""
+        session = self._session(body["session_id"])
+        self._check_base(body["base_model"])
+        model_id = f"{body['session_id']}-m{body['model_seq_id']}"
+
+        async def work() -> Reply:
+            loaded = await self._in(self._reader, self._load_for_training)
+            about = {"base_model": body["base_model"], "lora": body.get("lora_config") or {}}
+            session.models[model_id] = Training(TrainedModel(loaded, self._temperature), Turns(), about)
+            return {"model_id": model_id, "type": "create_model"}
+
+        return self._jobs.start(f"{model_id}-0", work)
+
+    def _load_for_training(self) -> LoadedModel:
+        model = read_weights(self._folder).to(self._device).eval()
+        length = longest_context(model)
+        return LoadedModel(model, model, self._folder, self._device, self._dtype, length, checkpointing=False)
+
+    def _check_base(self, name: str) -> None:
+        if name not in self.base_models:
+            raise not_found(
+                f"this server serves {' = '.join(self.base_models)}, not {name!r}.{nearest(name, self.base_models)}"
+            )
+
+    def training(self, model_id: str) -> Training:
+        session = self._sessions.get(model_id.rpartition("-")[0])
+        if session is None or model_id not in session.models:
+            raise not_found(f"there is no model {model_id!r} under training; was the server started anew?")
+        return session.models[model_id]
+
+    def unload_model(self, model_id: str) -> str:
+        self.training(model_id)
+        del self._sessions[model_id.rpartition("-")[0]].models[model_id]
+
+        async def work() -> Reply:
+            return {"model_id": model_id, "type": "unload_model"}
+
+        return self._jobs.start(f"{model_id}-unload", work)
+
+    def forward(self, body: bytes) -> str:
+        message = wire.read_forward(body)
+
+        async def work(model: TrainedModel) -> Reply:
+            rows = wire.read_rows(message, self._limits)
+            found = await self._in(self._trainer, lambda: model.forward(rows, backward=not message.forward_only))
+            return wire.forward_reply(*found)
+
+        return self._in_turn(message.model_id, message.seq_id, work)
+
+    def optim_step(self, body: Mapping[str, Any]) -> str:
+        adam = AdamStep(**body["adam_params"])
+
+        async def work(model: TrainedModel) -> Reply:
+            return {"metrics": await self._in(self._trainer, lambda: model.step(adam)), "type": "optim_step"}
+
+        return self._in_turn(body["model_id"], body["seq_id"], work)
+
+    def save(self, body: Mapping[str, Any], kind: Kind) -> str:
+        """Answers with the path, or, where the client gave no name, with a sampling session of what was saved."""
+        model_id, session_seq = body["model_id"], body.get("sampling_session_seq_id")
+        path = CheckpointPath(model_id, kind, body.get("path") or f"unnamed-{body['seq_id']}")
+        about = self.training(model_id).about
+
+        def write(model: TrainedModel) -> None:
+            with self._store.writing(path, about, overwrite=bool(body.get("overwrite"))) as folder:
+                model.save(folder, optimizer=kind == "weights")
+
+        async def work(model: TrainedModel) -> Reply:
+            await self._in(self._trainer, lambda: write(model))
+            if session_seq is None:
+                return {"path": str(path)}
+            session_id = model_id.rpartition("-")[0]
+            return {"sampling_session_id": await self._sampling_session(session_id, session_seq, path)}
+
+        return self._in_turn(model_id, body["seq_id"], work)
+
+    def load(self, body: Mapping[str, Any]) -> str:
+        if body.get("model_id") is None:
+            raise RequestError("load_weights needs a model_id: create the model first")
+
+        async def work(model: TrainedModel) -> Reply:
+            folder = self._store.find(CheckpointPath.parse(body["path"])).folder
+            optimizer = folder / OPTIMIZER_FILE if body["optimizer"] else None
+            if optimizer is not None and not optimizer.exists():
+                raise RequestError(f"{body['path']} has no optimizer state: it was saved for sampling")
+            weights = (await self._in(self._reader, lambda: read_weights(folder))).state_dict()
+            await self._in(self._trainer, lambda: model.load(weights, optimizer))
+            return {"path": body["path"], "type": "load_weights"}
+
+        return self._in_turn(body["model_id"], body["seq_id"], work)
+
+    def _in_turn(self, model_id: str, number: int, work: Callable[[TrainedModel], Awaitable[Reply]]) -> str:
+        training = self.training(model_id)
+        return self._jobs.start(
+            f"{model_id}-{number}", lambda: training.turns.run(number, lambda: work(training.model))
+        )
+
+    async def create_sampling_session(self, body: Mapping[str, Any]) -> str:
+        """Reads the weights, so that a client hears of bad ones now."""
+        path = body.get("model_path")
+        if path is None:
+            self._check_base(body["base_model"])
+        parsed = CheckpointPath.parse(path) if path is not None else None
+        return await self._sampling_session(body["session_id"], body["sampling_session_seq_id"], parsed)
+
+    async def _sampling_session(self, session_id: str, number: int, path: CheckpointPath | None) -> str:
+        session = self._session(session_id)
+        version = self._base if path is None else self._version(self._store.find(path))
+        sampler_id = f"{session_id}-s{number}"
+        session.samplers[sampler_id] = Sampled(version, path)
+        await self._versions.sampler(version)
+        return sampler_id
+
+    @staticmethod
+    def _version(checkpoint: Checkpoint) -> Version:
+        return Version(checkpoint.folder, checkpoint.version)
+
+    def sampled(self, sampler_id: str) -> Sampled:
+        session = self._sessions.get(sampler_id.rpartition("-")[0])
+        if session is None or sampler_id not in session.samplers:
+            raise not_found(f"there is no sampling session {sampler_id!r}; was the server started anew?")
+        return session.samplers[sampler_id]
+
+    def sample(self, body: Mapping[str, Any]) -> str:
+        sampler_id, number = body.get("sampling_session_id"), body.get("seq_id")
+        if sampler_id is None or number is None:
+            raise RequestError("asample needs a sampling_session_id and a seq_id")
+        sampled = self.sampled(sampler_id)
+        return self._jobs.start(f"{sampler_id}-{number}", lambda: self._sample(sampled, body))
+
+    async def _sample(self, sampled: Sampled, body: Mapping[str, Any]) -> Reply:
+        prompt = wire.read_prompt(body["prompt"], self._limits)
+        room = self._limits.context_length - len(prompt)
+        sampling = wire.read_sampling(body["sampling_params"], room, self._chat_format.stop_token_ids)
+        top = int(body.get("topk_prompt_logprobs") or 0)
+        if sampled.path is not None and not self._versions.holds(sampled.version):
+            self._check_unchanged(sampled, sampled.path)
+        sampler = await self._versions.sampler(sampled.version)
+        seeds = [
+            None if sampling.seed is None else sampling.seed + sample * SEED_STEP
+            for sample in range(body.get("num_samples", 1))
+        ]
+        answers = [sampler.generate(prompt, replace(sampling, seed=seed)) for seed in seeds]
+        generations = await asyncio.gather(*answers)
+        scores = None
+        if body.get("prompt_logprobs") or top:
+            scores = await asyncio.to_thread(score_prompt, sampler.model, prompt, sampling.temperature, top)
+        return wire.sample_reply(generations, scores)
+
+    def _check_unchanged(self, sampled: Sampled, path: CheckpointPath) -> None:
+        if self._version(self._store.find(path)) != sampled.version:
+            raise not_found(f"{path} was saved anew since this session began to sample it")
+
+    def weights_info(self, path: str) -> dict[str, Any]:
+        lora = self._store.find(CheckpointPath.parse(path)).about["lora"]
+        parts = {name: lora.get(name, True) for name in ("train_unembed", "train_mlp", "train_attn")}
+        return {"base_model": self.base_models[0], "is_lora": True, "lora_rank": lora.get("rank", 1), **parts}
+
+    def checkpoints(self, model_id: str) -> list[Checkpoint]:
+        return self._store.of_model(model_id)
+
+    def delete_checkpoint(self, model_id: str, reference: str) -> None:
+        """Versions in memory are sampled on."""
+        self._store.delete(model_id, reference)
+
+    @staticmethod
+    async def _in(thread: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(thread, work)
