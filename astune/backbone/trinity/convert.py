@@ -6,7 +6,8 @@
     converted.yaml()                             # what Trinity's load_config reads
 
 Later ones win: `default_config/trinity_default.yaml`, what is converted from `astune.*` as
-`default_config/config_auto_convertion_trinity.json` says, what belongs to this run alone, the user's section `trinity:`.
+`default_config/config_auto_convertion_trinity.json` says, what belongs to this run alone, the section `trinity:` of the
+user's file.
 Imports neither Trinity nor Ray.
 """
 
@@ -15,10 +16,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -123,10 +125,65 @@ def convert(loaded: LoadedConfig, run_path: Path, num_tasks: int | None = None) 
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
     origins |= {place: _origin(loaded, keys) for place, keys in converted.items()}
-    made = _made(loaded, run_path, job.tinker)
+    # with the tinker engine the trainer takes any number of rows, else its GPUs share batches of a fixed one
+    rows = 1 if job.tinker else int((found | users)["buffer.train_batch_size"])
+    made = _made(loaded, run_path, job.tinker, rows)
     found |= made | users
     origins |= dict.fromkeys(made, MADE) | {key: str(_place(loaded, key)) for key in users}
     return Converted(_arranged(_tree(found)), origins)
+
+
+def check_trinity_keys(loaded: LoadedConfig, schema: type) -> None:
+    """Raises `ConfigError` for every key of the user's section `trinity:` that is none of `schema`, Trinity's dataclass
+    of the whole configuration."""
+    problems = [
+        f"{_place(loaded, key)}: trinity.{key}: unknown key of Trinity's.{_meant(key, schema)}"
+        for key in _unknown(loaded.config.trinity, schema, "")
+    ]
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def _unknown(tree: Mapping[str, Any], schema: type, prefix: str) -> Iterator[str]:
+    sections = _sections(schema)
+    for name, value in tree.items():
+        section = sections.get(name)
+        if name not in sections:
+            yield f"{prefix}{name}"
+        elif section is not None:
+            for item in value if isinstance(value, list) else [value]:
+                yield from _unknown(item if isinstance(item, dict) else {}, section, f"{prefix}{name}.")
+
+
+def _sections(schema: type) -> dict[str, type | None]:
+    """The names of a dataclass's fields, with the dataclass that each holds, itself or in a list, if any."""
+    return {name: _dataclass_in(kind) for name, kind in get_type_hints(schema).items()}
+
+
+def _dataclass_in(kind: Any) -> type | None:
+    """None for a mapping: its keys are the user's."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        return kind
+    if get_origin(kind) is dict:
+        return None
+    return next((found for inner in get_args(kind) if (found := _dataclass_in(inner))), None)
+
+
+def _meant(key: str, schema: type) -> str:
+    """The key that was probably meant: a name alike beside it, or the same name in another section."""
+    known = list(_keys(schema, ""))
+    section, _, name = key.rpartition(".")
+    beside = {other.rpartition(".")[2]: other for other in known if other.rpartition(".")[0] == section}
+    meant = [beside[found] for found in get_close_matches(name, beside, n=1)]
+    meant += [other for other in known if other.rpartition(".")[2] == name]
+    return f" Did you mean 'trinity.{meant[0]}'?" if meant else f" There are: {', '.join(beside)}"
+
+
+def _keys(schema: type, prefix: str) -> Iterator[str]:
+    for name, section in _sections(schema).items():
+        yield f"{prefix}{name}"
+        if section is not None:
+            yield from _keys(section, f"{prefix}{name}.")
 
 
 def _convert_key(key: str, entry: Entry, job: Job) -> dict[str, Any]:
@@ -147,8 +204,8 @@ def _owned(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:
             yield f"{_place(loaded, key)}: trinity.{key}: a part of ASTune stands there; take the key out"
 
 
-def _made(loaded: LoadedConfig, run_path: Path, tinker: bool) -> dict[str, Any]:
-    """What belongs to this run alone."""
+def _made(loaded: LoadedConfig, run_path: Path, tinker: bool, rows: int) -> dict[str, Any]:
+    """What belongs to this run alone; `rows` is what the rows of a batch are filled up to a multiple of."""
     path, config = run_path.absolute(), loaded.config.model_dump(mode="json")
     project = loaded.config.astune.project_name
     return {
@@ -158,7 +215,12 @@ def _made(loaded: LoadedConfig, run_path: Path, tinker: bool) -> dict[str, Any]:
         "ray_namespace": f"{project}/{run_path.name}/{hashlib.sha1(str(path).encode()).hexdigest()[:8]}",
         "synchronizer.sync_method": "memory" if tinker else "nccl",
         f"{WORKFLOW_ARGS}.config": config,
-        OPERATORS: [{"name": "astune.backbone.trinity.samples.SamplesOperator", "args": {"config": config}}],
+        OPERATORS: [
+            {
+                "name": "astune.backbone.trinity.samples.SamplesOperator",
+                "args": {"rows_multiple": rows, "config": config},
+            }
+        ],
     }
 
 
