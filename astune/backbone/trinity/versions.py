@@ -1,0 +1,110 @@
+"""What has to be installed for `--backbone=trinity`, found out before anything heavy is imported.
+
+Trinity-RFT is a moving target: a version that is only a little newer fails deep inside a Ray actor. So every package is
+looked up by name and version first, and one message says what is there, what is expected and what to type.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from astune.errors import MissingDependency
+
+PYTHON = ((3, 10), (3, 13))
+"""Trinity's own bounds: from the first, below the second."""
+
+
+@dataclass(frozen=True)
+class Needed:
+    """A package by its name for pip, the module it brings, and its version: from `at_least`, below `below`."""
+
+    package: str
+    module: str
+    at_least: tuple[int, ...]
+    below: tuple[int, ...]
+    reason: str = ""
+
+    @property
+    def expected(self) -> str:
+        return f">={dotted(self.at_least)},<{dotted(self.below)}"
+
+
+TRINITY = Needed("trinity-rft", "trinity", (0, 6), (0, 7))
+RAY = Needed("ray", "ray", (2, 50), (3,))
+TINKER = Needed("tinker", "tinker", (0, 25), (0, 26), "for trinity.model.tinker")
+VERL = Needed("verl", "verl", (0, 7, 1), (0, 9), "Trinity's trainer on GPUs")
+VLLM = Needed("vllm", "vllm", (0, 22), (0, 23, 1), "Trinity's engine on GPUs")
+
+HOW = """To install:
+  pip install "astune[trinity]"                                 Trinity-RFT, Ray, verl and tinker, on Python 3.10 to 3.12
+  pip install "vllm>=0.22,<=0.23.0" "numpy>=2" "transformers>=5.23,<6"   then vLLM, in a call of its own
+Without GPUs, and why in two calls: external/trinity/README.md"""
+
+
+def require_trinity(*, tinker: bool = False, verl: bool = False) -> None:
+    """Raises `MissingDependency` that names everything that is missing or of a wrong version.
+
+    `tinker`: the run uses the tinker engine and trainer. `verl`: it trains with verl on GPUs, sampling with vLLM.
+    Without `verl` a module called `vllm` must still be there, of any version: Trinity 0.6.0 imports it always.
+    """
+    problems = list(_wrong_python())
+    for needed in (TRINITY, RAY, *([TINKER] if tinker else []), *([VERL, VLLM] if verl else [])):
+        problems += _missing(needed)
+    if not verl and importlib.util.find_spec("vllm") is None:
+        problems.append("vllm is not installed, and Trinity 0.6.0 imports it whatever the engine; expected any version")
+    if not problems:
+        problems += _broken_import()
+    if problems:
+        raise MissingDependency("--backbone=trinity cannot start:\n  - " + "\n  - ".join(problems) + f"\n{HOW}")
+
+
+def _wrong_python() -> Iterator[str]:
+    lowest, too_high = PYTHON
+    if not lowest <= sys.version_info[:2] < too_high:
+        yield (
+            f"this is Python {dotted(sys.version_info[:3])}; Trinity-RFT needs at least {dotted(lowest)} and less than "
+            f"{dotted(too_high)}"
+        )
+
+
+def _missing(needed: Needed) -> Iterator[str]:
+    why = f" ({needed.reason})" if needed.reason else ""
+    try:
+        version = importlib.metadata.version(needed.package)
+    except importlib.metadata.PackageNotFoundError:
+        yield f"{needed.package} is not installed; expected {needed.expected}{why}"
+        return
+    if not needed.at_least <= numbers(version) < needed.below:
+        yield f"{needed.package} is {version}; expected {needed.expected}{why}"
+    elif importlib.util.find_spec(needed.module) is None:
+        yield f"{needed.package} {version} is installed, but has no module {needed.module!r}; install it again"
+
+
+def _broken_import() -> Iterator[str]:
+    """Trinity asks for less than it imports, so a module of some other package may be missing."""
+    try:
+        importlib.import_module("trinity.common.config")
+    except ModuleNotFoundError as error:
+        yield f"trinity-rft is installed, but imports {error.name!r}, which is not there"
+    except ImportError as error:
+        yield f"trinity-rft is installed, but importing it fails: {error}"
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version, at most three.
+
+    >>> numbers("0.6.0"), numbers("2.13.0+cpu"), numbers("0.7.1rc2")
+    ((0, 6, 0), (2, 13, 0), (0, 7, 1))
+    """
+    found = re.match(r"\d+(\.\d+){0,2}", version)
+    return tuple(int(part) for part in found.group().split(".")) if found else ()
+
+
+def dotted(version: tuple[int, ...]) -> str:
+    return ".".join(str(part) for part in version)
