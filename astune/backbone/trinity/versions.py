@@ -41,9 +41,9 @@ TINKER = Needed("tinker", "tinker", (0, 25), (0, 26), "for trinity.model.tinker"
 VERL = Needed("verl", "verl", (0, 7, 1), (0, 9), "Trinity's trainer on GPUs")
 VLLM = Needed("vllm", "vllm", (0, 22), (0, 23, 1), "Trinity's engine on GPUs")
 
-HOW = """To install:
-  pip install "astune[trinity]"                                 Trinity-RFT, Ray, verl and tinker, on Python 3.10 to 3.12
-  pip install "vllm>=0.22,<=0.23.0" "numpy>=2" "transformers>=5.23,<6"   then vLLM, in a call of its own
+HOW = """To install, with Python 3.10 to 3.12:
+  pip install "astune[trinity]"
+  pip install "vllm>=0.22,<=0.23.0" "numpy>=2" "transformers>=5.23,<6"
 Without GPUs, and why in two calls: external/trinity/README.md"""
 
 
