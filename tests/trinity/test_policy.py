@@ -123,8 +123,8 @@ def test_an_agent_with_tools_runs_on_the_endpoint_as_on_the_local_sampler(server
 
 
 def test_what_an_agent_asks_for_reaches_the_engine() -> None:
-    body = completion_request("m", (1, 2), Sampling(8, 0.5, 0.9, 20, (7,), ("END",), seed=2**40 + 3))
-    assert body["prompt"] == [1, 2] and body["max_tokens"] == 8 and body["seed"] == 3
+    body = completion_request("m", (1, 2), Sampling(8, 0.5, 0.9, 20, (7,), ("END",), seed=2**47 + 3))
+    assert body["prompt"] == [1, 2] and body["max_tokens"] == 8 and body["seed"] == 2**47 + 3
     assert (body["temperature"], body["top_p"], body["top_k"]) == (0.5, 0.9, 20)
     assert body["stop_token_ids"] == [7] and body["stop"] == ["END"] and body["include_stop_str_in_output"]
     assert completion_request("m", (1,), Sampling(8))["top_k"] == -1

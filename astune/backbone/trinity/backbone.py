@@ -104,12 +104,11 @@ def go_back(recorder: Recorder, tasks_per_step: int) -> None:
     assert checkpoint is not None, "RunDir.open(resume=True) makes sure there is one"
     place = json.loads((checkpoint / CHECKPOINT_FILE).read_text())
     recorder.step, recorder.batch = place["step"], place["batch"]
-    latest = recorder.job_dir / "latest_checkpointed_iteration.txt"
-    if not latest.is_file() or int(latest.read_text()) != recorder.step:
-        raise ConfigError(
-            f"astune.resume: {checkpoint} stands for step {recorder.step}, but {latest} says otherwise; start again "
-            "without --resume"
-        )
+    saved = Path(place["trinity"])
+    if not saved.is_dir():
+        raise ConfigError(f"astune.resume: {checkpoint} stands for {saved}, which is gone; start without --resume")
+    # A trainer that fails within a step saves the weights of the step before under the number of this one.
+    (recorder.job_dir / "latest_checkpointed_iteration.txt").write_text(str(recorder.step))
     state = {"latest_iteration": recorder.batch, "taskset_states": [{"current_index": recorder.batch * tasks_per_step}]}
     (recorder.job_dir / "explorer_meta.json").write_text(json.dumps(state, indent=2))
     recorder.metrics.truncate_after(recorder.step)

@@ -218,7 +218,7 @@ def _made(loaded: LoadedConfig, run_path: Path, tinker: bool, rows: int) -> dict
         OPERATORS: [
             {
                 "name": "astune.backbone.trinity.samples.SamplesOperator",
-                "args": {"rows_multiple": rows, "config": config},
+                "args": {"rows_multiple": rows, "trainer": "tinker" if tinker else "verl", "config": config},
             }
         ],
     }

@@ -54,7 +54,7 @@ class Recorder:
     batch: int = 0
     _began: dict[int, float] = field(default_factory=dict)
     _explored: dict[int, tuple[Explored, float]] = field(default_factory=dict)
-    _last_trained: float = field(default_factory=time.monotonic)
+    _last_trained: float | None = None
 
     def handle(self, event: Event) -> None:
         if isinstance(event, EpisodeDone):
@@ -62,6 +62,7 @@ class Recorder:
             self.progress.episode_done(event.episode)
         elif isinstance(event, ExploreStarted):
             self._began[event.step] = time.monotonic()
+            self._last_trained = self._last_trained or time.monotonic()
             self.progress.phase_started("rollout", event.episodes)
         elif isinstance(event, Explored):
             self._explored[event.step] = (event, time.monotonic() - self._began.pop(event.step, time.monotonic()))
@@ -94,7 +95,7 @@ class Recorder:
             metrics["trinity/rows"] = float(explored.rows)
         metrics |= renamed(event.metrics)
         metrics["policy_version"] = float(event.step)
-        metrics["time/step"] = now - self._last_trained
+        metrics["time/step"] = now - (self._last_trained or now)
         self._last_trained = now
         self.metrics.log(event.step, metrics)
         self.progress.step_done(event.step, metrics)

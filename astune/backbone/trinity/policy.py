@@ -64,7 +64,7 @@ class TinkerPolicy:
                     temperature=sampling.temperature,
                     top_p=sampling.top_p,
                     top_k=sampling.top_k or -1,
-                    seed=None if sampling.seed is None else sampling.seed % 2**31,
+                    seed=sampling.seed,
                     stop=list(sampling.stop_token_ids) or list(sampling.stop) or None,
                 ),
             )
@@ -145,7 +145,7 @@ def completion_request(model: str, prompt_ids: Sequence[int], sampling: Sampling
     if sampling.stop:
         body |= {"stop": list(sampling.stop), "include_stop_str_in_output": True}
     if sampling.seed is not None:
-        body["seed"] = sampling.seed % 2**31
+        body["seed"] = sampling.seed
     return body
 
 

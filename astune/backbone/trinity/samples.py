@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from trinity.buffer.operators.experience_operator import ExperienceOperatorV1
-from trinity.common.experience import EID, Experience
+from trinity.common.experience import EID, CustomField, Experience
 
 from astune.algorithm import ADVANTAGES, check_step, to_samples
 from astune.backbone.parts import weighting_for
@@ -25,16 +26,21 @@ ROWS = "astune_rows"
 """In `Experience.info` of every row: how many rows its batch has."""
 BATCH = "astune_batch"
 """In `Experience.info` of every row: the number of the explored batch."""
+REFERENCE = "astune_reference"
 
 
 class SamplesOperator(ExperienceOperatorV1):  # type: ignore[misc]
     """Takes the envelopes of one explored batch and gives its rows. `rows_multiple` is what the number of rows must be
-    a multiple of: 1 where the trainer takes any batch, the trainer's batch size where that is fixed."""
+    a multiple of: 1 where the trainer takes any batch, the trainer's batch size where that is fixed.
 
-    def __init__(self, config: dict[str, Any], rows_multiple: int) -> None:
+    Trinity 0.6.0's `tinker` trainer wants log-probabilities of a reference model even where no loss uses them, so its
+    rows carry the sampled ones under that name.
+    """
+
+    def __init__(self, config: dict[str, Any], rows_multiple: int, trainer: str) -> None:
         self._config = load_job({"config": config}).config
         self._advantage = load_plugin(self._config.algorithm.advantage, kind="advantage", builtin=ADVANTAGES)
-        self._rows_multiple = rows_multiple
+        self._rows_multiple, self._trainer = rows_multiple, trainer
 
     async def process(self, exps: list[Experience]) -> tuple[list[Experience], dict[str, float]]:
         if not exps:
@@ -49,6 +55,9 @@ class SamplesOperator(ExperienceOperatorV1):  # type: ignore[misc]
         batch = int(exps[0].eid.batch)
         for row in rows:
             row.info |= {ROWS: len(rows), BATCH: batch, "model_version_drift": 0, "use_count": 0}
+            if self._trainer == "tinker":
+                row.info[REFERENCE] = row.logprobs.tolist()
+                row.custom_fields = [CustomField(REFERENCE, "ref_logprob", torch.float32)]
         post(Explored(batch, rollout_metrics(groups), receipt, len(rows)))
         return rows, {"samples": float(len(samples))}
 

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import ray
 from trinity.common.config import Config as TrinityConfig
 from trinity.common.config import load_config
+from trinity.common.constants import LOG_LEVEL_ENV_VAR
 
 from astune.backbone.trinity.convert import Converted, check_trinity_keys
 from astune.backbone.trinity.driver import Recorder
@@ -47,7 +48,7 @@ def run_trinity(
     """Runs the job to its end; `steps` is the number of train steps it must have made by then."""
     check_trinity_keys(loaded, TrinityConfig)
     environment = start_tinker(loaded, converted, recorder, stack)
-    with set_environment(environment):
+    with set_environment(environment | {LOG_LEVEL_ENV_VAR: "ERROR"}):  # here; the actors write logs as usual
         config = trinity_config(converted, recorder.run_dir.path)
         check_before(loaded.config.astune, config)
         stack.enter_context(ray_session(config, environment))
