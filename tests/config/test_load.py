@@ -6,9 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from astune.backbone.base import check_keys
+from astune.backbone.debug import DebugBackbone
+from astune.backbone.local import LocalBackbone
 from astune.config.keys import LEAVES, value_at
 from astune.config.load import LoadedConfig, Origin, load_config
-from astune.config.render import save_config
+from astune.config.render import annotated, save_config
 from astune.config.schema import Config
 from astune.errors import ConfigError
 
@@ -35,6 +38,48 @@ def test_values_come_from_defaults_then_file_then_command_line(tmp_path: Path) -
     assert loaded.origins["astune.seed"] == Origin(tmp_path / "job.yaml", 7)
     assert loaded.origins["astune.trainer.total_steps"] == "command line"
     assert loaded.origins["astune.trainer.tasks_per_step"] == "default"
+
+
+def test_the_keys_of_another_program_keep_their_places(tmp_path: Path) -> None:
+    text = "trinity:\n  cluster:\n    node_num: ${astune.trainer.tasks_per_step}\n    gpu_per_node: 4\n"
+    loaded = load(tmp_path, text, "trinity.cluster.gpu_per_node=8", "trinity.model.tinker.enable=true")
+    assert loaded.config.trinity == {
+        "cluster": {"node_num": 8, "gpu_per_node": 8},
+        "model": {"tinker": {"enable": True}},
+    }
+    assert loaded.origins["trinity.cluster.node_num"] == Origin(tmp_path / "job.yaml", 9)
+    assert loaded.origins["trinity.cluster.gpu_per_node"] == "command line"
+    assert loaded.origins["trinity.model.tinker.enable"] == "command line"
+    assert "trinity" in loaded.set_by_user() and "trinity" not in load(tmp_path, "").set_by_user()
+
+
+def test_the_keys_of_another_program_are_shown_one_in_a_line(tmp_path: Path) -> None:
+    loaded = load(tmp_path, "trinity: {cluster: {node_num: 2, x: [1]}, 'a b': {}}\n")
+    shown = annotated(loaded.config, lambda key: str(loaded.origins[key]) if key in loaded.origins else "")
+    lines = [line.split() for line in shown.partition("\ntrinity:")[2].splitlines()[1:]]
+    place = f"{tmp_path / 'job.yaml'}:7"
+    assert lines == [
+        ["cluster:", "#", place],
+        ["node_num:", "2", "#", place],
+        ["x:", "[1]", "#", place],
+        ["a", "b:", "{}", "#", place],
+    ]
+
+
+def test_local_and_debug_ignore_the_keys_of_another_program_and_say_so(tmp_path: Path) -> None:
+    text = "  synchronizer: {style: fully_async}\ntrinity: {cluster: {node_num: 2}}\n"
+    assert check_keys(DebugBackbone(), load(tmp_path, text, backbone="debug")) == ["astune.synchronizer", "trinity"]
+    assert check_keys(LocalBackbone(), load(tmp_path, text, "astune.synchronizer.style=fixed")) == ["trinity"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("style", "fully_async"), ("interval", "2"), ("offset", "1"), ("max_staleness", "0")]
+)
+def test_local_always_synchronises_after_each_step(tmp_path: Path, key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=rf"command line: astune\.synchronizer\.{key}: .*'local' always synchronises"):
+        load(tmp_path, "", f"astune.synchronizer.{key}={value}")
+    loaded = load(tmp_path, "", f"astune.synchronizer.{key}={value}", backbone="trinity")
+    assert loaded.differs_from_default(f"astune.synchronizer.{key}")
 
 
 def test_every_value_has_an_origin(tmp_path: Path) -> None:
@@ -150,12 +195,24 @@ interpolation_like = st.sampled_from(
     seed=st.integers(0, 2**40),
     rate=st.floats(1e-12, 1.0),
     kwargs=st.dictionaries(st.text("abc", min_size=1), text_values | interpolation_like | st.booleans(), max_size=3),
+    trinity=st.dictionaries(
+        st.sampled_from(["a", "b c", "off", "1", "#"]),
+        st.recursive(
+            text_values | interpolation_like | st.none(), lambda inner: st.dictionaries(st.text("ab: '#"), inner)
+        ),
+    ),
 )
 def test_a_saved_config_loads_back_equal(
-    tmp_path_factory: pytest.TempPathFactory, name: str, seed: int, rate: float, kwargs: dict[str, object]
+    tmp_path_factory: pytest.TempPathFactory,
+    name: str,
+    seed: int,
+    rate: float,
+    kwargs: dict[str, object],
+    trinity: dict[str, object],
 ) -> None:
     config = Config.model_validate(
         {
+            "trinity": trinity,
             "astune": {
                 "experiment_name": name,
                 "seed": seed,
@@ -163,7 +220,7 @@ def test_a_saved_config_loads_back_equal(
                 "trainer": {"learning_rate": rate},
                 "rollout": {"agentscope_learn_protocol": "package.module:Name"},
                 "task_reader": {"jsonl": {"training": {"file_path": "/data/train.jsonl"}}},
-            }
+            },
         }
     )
     path = tmp_path_factory.mktemp("saved") / "config.yaml"
