@@ -54,6 +54,10 @@ COMMAND_EXAMPLES = {
     "view": """\
   {program} view runs/p/n --open
   {program} view runs/p/n --serve --open                   while the run goes on""",
+    "tinker-server": """\
+  {program} tinker-server --model tiny                     on the CPU, for a first try
+  {program} tinker-server --model Qwen/Qwen3-0.6B --dir runs/tinker --port 0
+  TINKER_API_KEY=tml-mine {program} tinker-server --model models/qwen --device cuda:1""",
 }
 
 DEBUG_OPTIONS = ("tasks", "index", "split", "num_tasks", "num_repeat", "filter", "step", "commands", "with_update")
@@ -86,6 +90,11 @@ def _command(known: argparse.Namespace, command_line: str) -> Callable[[], int]:
         return _looking(known)
     if known.command in ("replay", "rescore", "diff"):
         return _recorded(known)
+    if known.command == "tinker-server":
+        from astune.cli.tinker_server import tinker_server
+
+        place = (known.host, known.port, known.dir)
+        return partial(tinker_server, known.model, *place, known.device, known.dtype, known.slots)
     from astune.cli import config, run
 
     if known.command in ("run", "demo"):
@@ -147,6 +156,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     _add_view(commands.add_parser("view", help="look at the episodes of a run: one page, no network"))
     _add_doctor(commands.add_parser("doctor", help="find what would break a run before it starts"))
     _add_episode_commands(commands)
+    _add_tinker_server(commands.add_parser("tinker-server", help="serve a model to clients of the tinker SDK"))
     for name, examples in COMMAND_EXAMPLES.items():
         commands.choices[name].epilog = "examples:\n" + examples.format(program=program)
         commands.choices[name].formatter_class = argparse.RawDescriptionHelpFormatter
@@ -227,6 +237,18 @@ def _add_episode_commands(commands: argparse._SubParsersAction[_Parser]) -> None
     diff = commands.add_parser("diff", help="the first point where two recorded episodes part")
     diff.add_argument("first", type=Path, metavar="A")
     diff.add_argument("second", type=Path, metavar="B")
+
+
+def _add_tinker_server(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--model", required=True, metavar="M", help="'tiny', a folder or a hub id")
+    command.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1, which only this machine reaches")
+    command.add_argument("--port", type=int, default=10610, help="default: 10610; 0 takes a free one")
+    command.add_argument(
+        "--dir", type=Path, default=Path("runs/tinker"), metavar="FOLDER", help="of checkpoints; default: runs/tinker"
+    )
+    command.add_argument("--device", default="auto", help="'auto' (CUDA if there is one), 'cpu', 'cuda' or 'cuda:N'")
+    command.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
+    command.add_argument("--slots", type=int, default=64, metavar="N", help="answers sampled side by side; default: 64")
 
 
 class _Parser(argparse.ArgumentParser):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 import uvicorn
+from pydantic import ValidationError
 
 from astune.backbone.tinker.app import tinker_app
 from astune.backbone.tinker.service import Service
@@ -51,7 +52,7 @@ def serve(config: TinkerServerConfig, ready: Callable[[str], None], stop: Callab
     """Serve until Ctrl-C, or until `stop` says so. `ready` hears the address when the model is there.
 
     Raises:
-        ConfigError: the address cannot be used.
+        ConfigError: the address, the device or the precision cannot be used.
         ModelError: the model cannot be read.
     """
     if not config.api_key.startswith("tml-"):
@@ -60,9 +61,10 @@ def serve(config: TinkerServerConfig, ready: Callable[[str], None], stop: Callab
 
 
 async def _serve(config: TinkerServerConfig, ready: Callable[[str], None], stop: Callable[[], bool]) -> None:
+    model = _model_config(config)
     listener = _listen(config.host, config.port)
     service = Service(
-        ModelConfig(path=config.model, device=config.device, dtype=config.dtype),
+        model,
         config.directory,
         slots=config.slots,
         versions=config.versions,
@@ -88,6 +90,14 @@ async def _serve(config: TinkerServerConfig, ready: Callable[[str], None], stop:
     finally:
         listener.close()
         service.close()
+
+
+def _model_config(config: TinkerServerConfig) -> ModelConfig:
+    try:
+        return ModelConfig(path=config.model, device=config.device, dtype=config.dtype)
+    except ValidationError as error:
+        told = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+        raise ConfigError(f"the model to serve: {told}") from error
 
 
 class _Server(uvicorn.Server):

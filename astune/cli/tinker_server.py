@@ -1,0 +1,41 @@
+"""`astune tinker-server`: the local model and sampler behind the HTTP protocol of the tinker SDK."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from astune.errors import ConfigError, MissingDependency
+
+
+def tinker_server(
+    model: str,
+    host: str,
+    port: int,
+    directory: Path,
+    device: str,
+    dtype: Literal["auto", "float32", "bfloat16"],
+    slots: int,
+) -> int:
+    """Serves until Ctrl-C. The key is that of TINKER_API_KEY, or a new one."""
+    try:
+        from astune.backbone.tinker.server import TinkerServerConfig, new_api_key, serve
+    except ModuleNotFoundError as error:
+        raise MissingDependency(
+            f"the tinker server needs {error.name!r}: pip install 'astune[local]' 'tinker>=0.25,<0.26'"
+        ) from error
+    if slots < 1:
+        raise ConfigError(f"--slots {slots}: 1 or more")
+    key = os.environ.get("TINKER_API_KEY") or new_api_key()
+    config = TinkerServerConfig(model, directory, host, port, device, dtype, slots, api_key=key)
+
+    def ready(address: str) -> None:
+        print(f"serves  {model} at {address}; checkpoints in {directory}; Ctrl-C ends. For clients:", flush=True)
+        print(f"export TINKER_BASE_URL={address}\nexport TINKER_API_KEY={key}", flush=True)
+
+    try:
+        serve(config, ready)
+    except KeyboardInterrupt:
+        print("stopped")
+    return 0
