@@ -1,0 +1,577 @@
+"""No option of ASTune is lost on the way to Trinity. Runs without Trinity."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import annotated_types
+import pytest
+import yaml
+from hypothesis import HealthCheck, assume, find, given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from pydantic import ValidationError
+
+from astune.backbone.trinity.convert import DEFAULTS, TABLE, Converted, Entry, check_trinity_keys, convert, table
+from astune.backbone.trinity.convert_values import CONVERSIONS
+from astune.cli import main
+from astune.config.keys import FIELDS, LEAVES, value_at
+from astune.config.load import LoadedConfig, Place, load_config
+from astune.config.rules import contradictions
+from astune.config.schema import Config
+from astune.errors import ConfigError
+from astune.resources import default_config_dir, tiny_model_dir
+
+GOLDEN = Path(__file__).with_name("converted.yaml")
+RUN = Path("/runs/p/n")
+TASKS = 80
+KEYS = [key for key in LEAVES if key.startswith("astune.")]
+JOB = """\
+astune:
+  task_reader: {jsonl: {training: {file_path: /data/train.jsonl}}}
+  rollout: {agentscope_learn_protocol: 'package.module:Agent'}
+"""
+OWN_TINKER = "trinity.model.tinker.enable=true"
+
+
+def load(folder: Path, *overrides: str, text: str = "") -> LoadedConfig:
+    path = folder / "job.yaml"
+    path.write_text(JOB + text)
+    return load_config(path, overrides, backbone="trinity")
+
+
+def complaint(folder: Path, *overrides: str, text: str = "") -> str:
+    with pytest.raises(ConfigError) as caught:
+        convert(load(folder, *overrides, text=text), RUN)
+    return str(caught.value).replace(str(folder / "job.yaml"), "F")
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in tree.items():
+        key = f"{prefix}{name}"
+        found |= flat(value, f"{key}.") if isinstance(value, dict) and value else {key: value}
+    return found
+
+
+def embedded(converted: Converted) -> dict[str, Any]:
+    """The configuration that travels inside Trinity's, the same to the workflow and to the operator."""
+    config: dict[str, Any] = converted.tree["buffer"]["explorer_input"]["taskset"]["workflow_args"]["config"]
+    (operator,) = converted.tree["data_processor"]["experience_pipeline"]["operators"]
+    assert operator["args"]["config"] == config
+    return config
+
+
+# the table
+
+
+def test_every_key_of_astune_has_one_entry_and_no_entry_is_of_another() -> None:
+    pairs = json.loads((default_config_dir() / TABLE).read_text(), object_pairs_hook=list)
+    assert sorted(key for key, _ in pairs) == sorted(KEYS)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_an_entry_says_one_thing(key: str) -> None:
+    entry = table()[key]
+    kinds = [bool(entry.to or entry.ours), bool(entry.unsupported), bool(entry.ignored)]
+    assert kinds.count(True) == 1
+    assert set(entry.to.values()) <= set(CONVERSIONS)
+    assert bool(entry.ignored) == (key == "astune.backbone" or key.startswith("astune.debug."))
+    assert entry.unless == (value_at(Config(), key) if entry.unsupported else None)
+    assert not (entry.tinker or entry.if_set) or entry.to
+    assert not entry.unsupported or "take the key out" in entry.unsupported
+
+
+def test_every_conversion_is_used() -> None:
+    assert {name for entry in table().values() for name in entry.to.values()} == set(CONVERSIONS)
+
+
+def test_every_constant_says_why_and_none_is_converted_as_well() -> None:
+    text = (default_config_dir() / DEFAULTS).read_text()
+    values = [line for line in text.splitlines() if re.search(r"^ *[^#\s][^#]*: *[^\s#]", line)]
+    assert len(values) == len(flat(yaml.safe_load(text)))
+    assert [line for line in values if "  # " not in line and " # " not in line] == []
+    converted = {place for entry in table().values() if not entry.if_set for place in entry.to}
+    assert converted & set(flat(yaml.safe_load(text))) == set()
+
+
+# what becomes of a value
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ("astune.project_name=x", {"project": "x"}),
+        ("astune.resume=true", {"continue_from_checkpoint": True}),
+        ("astune.seed=7", {"explorer.rollout_model.seed": 7, "model.tinker.seed": 7}),
+        ("astune.model.path=tiny", {"model.model_path": str(tiny_model_dir()), "model.max_model_len": 2048}),
+        (
+            "astune.model.path=Qwen/Qwen3-8B astune.model.max_model_len=4096",
+            {"model.model_path": "Qwen/Qwen3-8B", "model.max_model_len": 4096},
+        ),
+        ("astune.model.max_model_len=1500", {"model.max_model_len": 1500}),
+        (
+            "astune.model.dtype=float32",
+            {
+                "explorer.rollout_model.dtype": "float32",
+                "trainer.trainer_config.actor_rollout_ref.actor.fsdp_config.dtype": "float32",
+            },
+        ),
+        (
+            "astune.model.gradient_checkpointing=false",
+            {"trainer.trainer_config.actor_rollout_ref.model.enable_gradient_checkpointing": False},
+        ),
+        ("", {"trainer.trainer_config.actor_rollout_ref.model.enable_gradient_checkpointing": True}),
+        (
+            "astune.rollout.num_repeat=4 astune.trainer.tasks_per_step=3",
+            {"algorithm.repeat_times": 4, "buffer.batch_size": 3, "buffer.train_batch_size": 12},
+        ),
+        ("astune.rollout.max_tokens=100", {"model.max_response_tokens": 100}),
+        ("astune.rollout.temperature=0.7 astune.rollout.top_p=0.9", {"model.temperature": 0.7, "model.top_p": 0.9}),
+        ("astune.rollout.top_k=0", {"model.top_k": -1}),
+        ("astune.rollout.top_k=20", {"model.top_k": 20}),
+        ("", {"explorer.max_timeout": 670, "synchronizer.sync_timeout": 6700, "explorer.max_retry_times": 0}),
+        (
+            "astune.rollout.episode_timeout=10.5 astune.task_judge.timeout=1",
+            {"explorer.max_timeout": 72, "buffer.trainer_input.experience_buffer.max_read_timeout": 3600},
+        ),
+        ("astune.algorithm.loss=ppo_clip", {"algorithm.policy_loss_fn_args.fallback_to_policy_gradient": False}),
+        ("astune.algorithm.loss=reinforce", {"algorithm.policy_loss_fn_args.fallback_to_policy_gradient": True}),
+        (
+            "astune.algorithm.clip_low=0.1 astune.algorithm.clip_high=0.3",
+            {
+                "algorithm.policy_loss_fn_args.clip_range_low": 0.1,
+                "algorithm.policy_loss_fn_args.clip_range_high": 0.3,
+            },
+        ),
+        ("astune.trainer.total_steps=5", {"buffer.total_steps": 5, "trainer.total_steps": 6}),
+        (
+            "astune.trainer.total_steps=null astune.trainer.total_epochs=2",
+            {"buffer.total_steps": 20, "trainer.total_steps": 21},
+        ),
+        ("astune.trainer.total_epochs=2", {"buffer.total_steps": 20}),
+        ("astune.trainer.total_epochs=20", {"buffer.total_steps": 100}),
+        (
+            "astune.trainer.learning_rate=1e-5 astune.trainer.warmup_steps=3 astune.trainer.lr_schedule=cosine",
+            {
+                "algorithm.optimizer.lr": 1e-5,
+                "algorithm.optimizer.lr_warmup_steps": 3,
+                "algorithm.optimizer.lr_scheduler_type": "cosine",
+                "algorithm.optimizer.min_lr_ratio": 0.0,
+            },
+        ),
+        (
+            "astune.trainer.weight_decay=0.1 astune.trainer.betas=[0.8,0.9]",
+            {"algorithm.optimizer.weight_decay": 0.1, "algorithm.optimizer.betas": [0.8, 0.9]},
+        ),
+        (
+            "astune.trainer.max_grad_norm=0.5",
+            {"trainer.grad_clip": 0.5, "algorithm.optimizer.clip_grad": 0.5},
+        ),
+        ("astune.trainer.micro_batch_tokens=99", {"trainer.max_token_len_per_gpu": 99}),
+        (
+            "astune.trainer.save_every=4 astune.trainer.keep_checkpoints=3",
+            {"trainer.save_interval": 4, "trainer.max_checkpoints_to_keep": 3},
+        ),
+        (
+            "astune.synchronizer.style=dynamic_by_explorer astune.synchronizer.interval=2",
+            {
+                "synchronizer.sync_style": "dynamic_by_explorer",
+                "synchronizer.sync_interval": 2,
+                "trainer.total_steps": None,
+                "buffer.total_steps": 100,
+            },
+        ),
+        (
+            "astune.synchronizer.offset=1 astune.synchronizer.max_staleness=2",
+            {"synchronizer.sync_offset": 1, "algorithm.sample_strategy_args.max_staleness": 2},
+        ),
+        ("", {"synchronizer.sync_method": "nccl"}),
+        (OWN_TINKER, {"synchronizer.sync_method": "memory"}),
+        (f"{OWN_TINKER} trinity.synchronizer.sync_method=checkpoint", {"synchronizer.sync_method": "checkpoint"}),
+    ],
+)
+def test_a_value_arrives_where_trinity_looks_for_it(
+    tmp_path: Path, overrides: str, expected: Mapping[str, object]
+) -> None:
+    found = flat(convert(load(tmp_path, *overrides.split()), RUN, TASKS).tree)
+    assert {key: found[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ("astune.rollout.max_concurrent=64", 8),
+        ("astune.rollout.max_concurrent=32", 4),
+        ("astune.rollout.max_concurrent=3", 1),
+        ("astune.rollout.max_concurrent=64 astune.rollout.num_repeat=16", 4),
+        ("astune.rollout.max_concurrent=1000", 8),
+        ("astune.rollout.max_concurrent=1000 astune.trainer.tasks_per_step=20", 20),
+        ("astune.rollout.max_concurrent=1000 astune.synchronizer.offset=1", 16),
+        ("astune.rollout.max_concurrent=1000 astune.synchronizer.interval=3", 24),
+        ("astune.rollout.max_concurrent=1000 astune.synchronizer.style=fully_async", 16),
+        ("astune.rollout.max_concurrent=1000 trinity.explorer.rollout_model.engine_num=3", 3),
+        ("astune.rollout.max_concurrent=64 trinity.explorer.rollout_model.engine_num=3", 2),
+        ("trinity.explorer.runner_per_model=5", 5),
+    ],
+)
+def test_runners_keep_to_max_concurrent_and_to_the_tasks_that_there_are(
+    tmp_path: Path, overrides: str, expected: int
+) -> None:
+    tree = convert(load(tmp_path, *overrides.split()), RUN).tree
+    assert tree["explorer"]["runner_per_model"] == expected
+
+
+def test_what_belongs_to_the_run_is_made_from_its_folder(tmp_path: Path) -> None:
+    loaded = load(tmp_path, "astune.project_name=math")
+    tree = convert(loaded, RUN).tree
+    assert (tree["name"], tree["checkpoint_root_dir"]) == ("n", "/runs/p/n/trinity")
+    namespaces = {tree["ray_namespace"], convert(loaded, Path("/other/p/n")).tree["ray_namespace"]}
+    assert len(namespaces) == 2 and all(name.startswith("math/n/") for name in namespaces)
+    assert convert(loaded, RUN).tree == tree
+    relative = convert(loaded, Path("runs/p/n")).tree["checkpoint_root_dir"]
+    assert relative == str(Path.cwd() / "runs/p/n/trinity")
+
+
+# no option is lost
+
+
+def values(key: str) -> st.SearchStrategy[Any]:
+    """Values of a key's type; not all of them are valid."""
+    if key == "astune.rollout.auxiliary_models":
+        model = st.fixed_dictionaries({"base_url": st.just("http://h/v1"), "model": st.text(max_size=3)})
+        return st.dictionaries(st.text(max_size=3), model, min_size=1, max_size=2)
+    if key == "astune.model.device":
+        return st.sampled_from(["auto", "cpu", "cuda", "cuda:1"])
+    if key == "astune.algorithm.loss":
+        return st.sampled_from(["ppo_clip", "reinforce", "gspo"])
+    if key == "astune.model.chat_template_kwargs":
+        return st.dictionaries(st.text(max_size=3), st.text(max_size=3) | st.booleans() | st.integers(), max_size=2)
+    limits = [mark for mark in FIELDS[key].metadata if isinstance(mark, annotated_types.BaseMetadata)]
+    kind: Any = FIELDS[key].annotation
+    return st.from_type(Annotated[(kind, *limits)] if limits else kind)  # type: ignore[index]
+
+
+def loaded_with(key: str | None, value: Any) -> LoadedConfig:
+    """As if `key` stood on the command line. Raises pydantic's ValidationError for what it would refuse."""
+    tree = load_tree()
+    places: dict[str, Place] = dict.fromkeys(LEAVES, "default")
+    if key is not None:
+        *sections, name = key.split(".")
+        inner = tree
+        for section in sections:
+            inner = inner[section]
+        inner[name] = value
+        places[key] = "command line"
+    return LoadedConfig(Config.model_validate(tree), places, None)
+
+
+def load_tree() -> dict[str, Any]:
+    tree = Config().model_dump(mode="json")
+    tree["astune"]["backbone"] = "trinity"
+    tree["astune"]["rollout"]["agentscope_learn_protocol"] = "package.module:Agent"
+    tree["astune"]["task_reader"]["jsonl"]["training"]["file_path"] = "/data/train.jsonl"
+    tree["astune"]["task_reader"]["jsonl"]["validation"]["file_path"] = "/data/heldout.jsonl"
+    return tree
+
+
+COMMON = convert(loaded_with(None, None), RUN, TASKS)
+
+
+@settings(max_examples=1500, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@given(st.data())
+def test_no_option_is_silently_lost(data: st.DataObject) -> None:
+    key = data.draw(st.sampled_from([key for key in KEYS if not table()[key].ignored]))
+    value = data.draw(values(key))
+    assume(can_be_set(key, value))
+    loaded = loaded_with(key, value)
+    try:
+        converted = convert(loaded, RUN, TASKS)
+    except ConfigError as error:
+        assert re.search(rf"command line: {key}: |^{key}: |astune\.model\.max_model_len: ", str(error), re.MULTILINE)
+        return
+    assert_kept(key, table()[key], loaded, converted)
+
+
+def assert_kept(key: str, entry: Entry, loaded: LoadedConfig, converted: Converted) -> None:
+    """The value stands in the tree, or what stands there depends on it, or what acts on it gets it."""
+    value = value_at(loaded.config, key)
+    before, after = flat(COMMON.tree), flat(converted.tree)
+    exact = [place for place, name in entry.to.items() if name in ("same", "as_list")]
+    assert all(after[place] == (list(value) if isinstance(value, tuple) else value) for place in exact)
+    if entry.ours:
+        assert value_at(Config.model_validate(embedded(converted)), key) == value
+    elif key == "astune.rollout.max_concurrent":  # whole groups: rounded down
+        episodes = after["explorer.runner_per_model"] * loaded.config.astune.rollout.num_repeat
+        assert episodes <= max(value, loaded.config.astune.rollout.num_repeat)
+    else:
+        assert exact or any(before[place] != after[place] or after[place] == value for place in entry.to)
+
+
+def can_be_set(key: str, value: Any) -> bool:
+    try:
+        loaded = loaded_with(key, value)
+    except ValidationError:
+        return False
+    return loaded.differs_from_default(key) and not list(contradictions(loaded.config))
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if not table()[key].ignored])
+def test_the_property_above_reaches_every_key(key: str) -> None:
+    find(values(key), partial(can_be_set, key), settings=settings(database=None))
+
+
+def test_the_whole_configuration_travels_along(tmp_path: Path) -> None:
+    loaded = load(tmp_path, "astune.seed=3", "trinity.cluster.node_num=2")
+    assert Config.model_validate(embedded(convert(loaded, RUN))) == loaded.config
+
+
+# errors
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("astune.model.device=cuda", "command line: astune.model.device: got 'cuda': Ray decides where models run;"),
+        ("astune.trainer.updates_per_step=2", "command line: astune.trainer.updates_per_step: got 2: a step is one"),
+        ("astune.trainer.max_skipped_updates=1", "command line: astune.trainer.max_skipped_updates: got 1: Trinity"),
+        (
+            "astune.trainer.lr_schedule=linear",
+            "command line: astune.trainer.lr_schedule: Trinity has no 'linear'; expected 'cosine' or 'constant'",
+        ),
+        (
+            "astune.trainer.lr_schedule=cosine astune.synchronizer.style=fully_async",
+            "command line: astune.trainer.lr_schedule: 'cosine' needs to know the last step",
+        ),
+        (
+            "astune.algorithm.loss=reinforced",
+            "command line: astune.algorithm.loss: there is no 'reinforced' on Trinity. Did you mean 'reinforce'? "
+            "There are: ppo_clip, reinforce",
+        ),
+        (
+            "astune.model.path=Qwen/Qwen3-8B",
+            "astune.model.max_model_len: not set, and there is no folder 'Qwen/Qwen3-8B'",
+        ),
+        ("astune.trainer.total_epochs=1", "command line: astune.trainer.total_epochs: the number of training tasks"),
+        (
+            f"{OWN_TINKER} astune.rollout.temperature=0.9",
+            "command line: astune.rollout.temperature: got 0.9, but a tinker server's trainer",
+        ),
+        (f"{OWN_TINKER} astune.model.dtype=float32", "command line: astune.model.dtype: got 'float32': the tinker"),
+        (
+            f"{OWN_TINKER} astune.model.gradient_checkpointing=true",
+            "command line: astune.model.gradient_checkpointing: got True: the tinker",
+        ),
+        (
+            f"{OWN_TINKER} astune.trainer.micro_batch_tokens=9",
+            "command line: astune.trainer.micro_batch_tokens: got 9: the tinker",
+        ),
+        (
+            f"{OWN_TINKER} astune.trainer.keep_checkpoints=9",
+            "command line: astune.trainer.keep_checkpoints: got 9: Trinity never deletes",
+        ),
+        (
+            "trinity.monitor.monitor_type=wandb",
+            "command line: trinity.monitor.monitor_type: a part of ASTune stands there; take the key out",
+        ),
+        (
+            "trinity.buffer.explorer_input.taskset.path=x",
+            "command line: trinity.buffer.explorer_input.taskset.path: a part of ASTune stands there",
+        ),
+        (
+            "trinity.cluster=3",
+            "command line: trinity.cluster: expected a section with ray_address, node_num, gpu_per_node, got 3",
+        ),
+        (
+            "trinity.buffer.batch_size.x=3",
+            "command line: trinity.buffer.batch_size.x: trinity.buffer.batch_size is a value, not a section",
+        ),
+    ],
+)
+def test_what_trinity_cannot_serve_is_an_error_with_place_and_remedy(
+    tmp_path: Path, overrides: str, message: str
+) -> None:
+    assert complaint(tmp_path, *overrides.split()).startswith(message)
+
+
+def test_an_error_names_the_line_of_the_file_and_hides_no_other(tmp_path: Path) -> None:
+    text = "  model: {device: cpu}\n  trainer:\n    lr_schedule: linear\n    updates_per_step: 1\n"
+    first, second = complaint(tmp_path, text=text).splitlines()
+    assert first.startswith("F:4: astune.model.device: got 'cpu'")
+    assert second.startswith("F:6: astune.trainer.lr_schedule: Trinity has no 'linear'")
+
+
+def test_a_key_written_with_its_default_is_no_error(tmp_path: Path) -> None:
+    convert(load(tmp_path, "astune.trainer.max_skipped_updates=5", OWN_TINKER, "astune.model.dtype=auto"), RUN)
+
+
+# what the user sets of Trinity's own
+
+
+def test_the_users_section_wins_and_its_origin_shows(tmp_path: Path) -> None:
+    text = "  trainer: {save_every: 5}\ntrinity:\n  trainer:\n    save_interval: 7\n    param_offload: true\n"
+    text += "  explorer: {rollout_model: {engine_num: 2}}\n"
+    converted = convert(load(tmp_path, "trinity.mode=colocate", text=text), RUN)
+    expected = {
+        "trainer.save_interval": (7, "F:7"),
+        "trainer.param_offload": (True, "F:8"),
+        "explorer.rollout_model.engine_num": (2, "F:9"),
+        "explorer.rollout_model.engine_type": ("vllm", "trinity_default.yaml"),
+        "mode": ("colocate", "command line"),
+        "trainer.max_checkpoints_to_keep": (2, "astune.trainer.keep_checkpoints (default)"),
+        "name": ("n", "made by ASTune"),
+    }
+    found = flat(converted.tree)
+    origins = {key: origin.replace(str(tmp_path / "job.yaml"), "F") for key, origin in converted.origins.items()}
+    assert {key: (found[key], origins[key]) for key in expected} == expected
+
+
+def test_an_empty_section_changes_nothing(tmp_path: Path) -> None:
+    assert flat(
+        convert(load(tmp_path, text="trinity: {cluster: {}, algorithm: {policy_loss_fn_args: {}}}\n"), RUN).tree
+    )["algorithm.policy_loss_fn_args.clip_range_low"] == pytest.approx(0.2)
+
+
+def test_origins_name_the_keys_that_were_set_where_several_count(tmp_path: Path) -> None:
+    place = "buffer.train_batch_size"
+    assert convert(load(tmp_path), RUN).origins[place] == (
+        "astune.rollout.num_repeat, astune.trainer.tasks_per_step (default)"
+    )
+    converted = convert(load(tmp_path, text="  trainer: {tasks_per_step: 4}\n"), RUN)
+    assert converted.origins[place] == f"astune.trainer.tasks_per_step ({tmp_path / 'job.yaml'}:4)"
+
+
+def test_every_value_has_an_origin(tmp_path: Path) -> None:
+    converted = convert(load(tmp_path, text="trinity: {cluster: {node_num: 1}, log: {level: DEBUG}}\n"), RUN)
+    carried = "buffer.explorer_input.taskset.workflow_args.config."
+    assert [key for key in flat(converted.tree) if not key.startswith(carried) and key not in converted.origins] == []
+
+
+# the text
+
+
+def as_read(converted: Converted) -> Any:
+    return OmegaConf.to_container(OmegaConf.create(converted.yaml()), resolve=True)
+
+
+def test_the_text_reads_back_as_the_tree(tmp_path: Path) -> None:
+    converted = convert(load(tmp_path, "trinity.model.custom_chat_template='\\${x} # off'"), RUN)
+    assert as_read(converted) == converted.tree
+    assert list(converted.tree)[-2:] == ["buffer", "data_processor"]
+    assert json.loads(json.dumps(converted.tree)) == converted.tree
+
+
+awkward = st.text(max_size=8) | st.sampled_from(
+    ["${", "\\${x}", "${astune.seed}", "off", "1e-6", "a: b", "#", "*a", "&a"]
+)
+
+
+@given(name=awkward, kwargs=st.dictionaries(st.sampled_from("ab"), awkward), level=awkward)
+def test_any_text_survives(name: str, kwargs: dict[str, str], level: str) -> None:
+    tree = load_tree()
+    tree["astune"] |= {"project_name": name}
+    tree["astune"]["model"]["chat_template_kwargs"] = kwargs
+    tree["trinity"] = {"log": {"level": level}}
+    places: dict[str, Place] = dict.fromkeys([*LEAVES, "trinity.log.level"], "command line")
+    converted = convert(LoadedConfig(Config.model_validate(tree), places, None), RUN)
+    assert as_read(converted) == converted.tree
+
+
+def test_the_text_is_the_golden_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = JOB + "  trainer: {total_steps: 50, save_every: 10}\ntrinity:\n  cluster: {node_num: 1, gpu_per_node: 4}\n"
+    Path("job.yaml").write_text(text)
+    shown = convert(load_config(Path("job.yaml"), ["astune.seed=1"], backbone="trinity"), RUN).yaml()
+    assert without_what_varies(shown) == GOLDEN.read_text()
+
+
+def without_what_varies(text: str) -> str:
+    """The folder of this installation, and the embedded configuration, which grows with every key of ASTune."""
+    text = text.replace(str(tiny_model_dir()), "/tiny")
+    return re.sub(r"(&configuration) \{.*\}  #", r"\1 {...}  #", text)
+
+
+# the command line
+
+
+def test_the_command_prints_what_trinity_gets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    command = ["config", "convert", "--conf", str(tmp_path / "job.yaml"), "astune.seed=3"]
+    assert main([*command, "--backbone", "trinity"]) == 0
+    shown = capsys.readouterr().out
+    assert "    seed: 3  # astune.seed (command line)\n" in shown
+    assert yaml.safe_load(shown)["name"] == "job"
+    assert main(command) == 2
+    assert "astune.backbone: 'local' is not configured by another program's file" in capsys.readouterr().err
+    assert main([*command, "--backbone=trinity", "astune.model.device=cpu"]) == 2
+    assert "error: command line: astune.model.device: got 'cpu': Ray decides" in capsys.readouterr().err
+
+
+def test_the_command_reads_the_tasks_where_epochs_decide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train.jsonl").write_text('{"query": "1+1"}\n{"query": "1+2"}\n{"query": "2+3"}\n')
+    (tmp_path / "job.yaml").write_text(JOB.replace("/data/", ""))
+    command = ["config", "convert", "--backbone=trinity", "--conf", str(tmp_path / "job.yaml")]
+    assert main([*command, "astune.trainer.total_epochs=4", "astune.trainer.tasks_per_step=2"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["buffer"]["total_steps"] == 4
+
+
+def test_converting_loads_neither_trinity_nor_ray_nor_torch(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    code = (
+        "import sys\nfrom astune.cli import main\n"
+        f"main(['config', 'convert', '--backbone=trinity', '--conf', {str(tmp_path / 'job.yaml')!r}])\n"
+        "print('heavy:', sorted({'trinity', 'ray', 'torch', 'transformers', 'tinker', 'vllm'} & set(sys.modules)))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert shown.endswith("heavy: []\n")
+
+
+# keys that Trinity does not know
+
+
+@dataclass
+class Inner:
+    size: int = 0
+    names: dict[str, "Inner"] = field(default_factory=dict)
+
+
+@dataclass
+class Outer:
+    inner: Inner = field(default_factory=Inner)
+    more: Optional[list[Inner]] = None  # noqa: UP045 - as Trinity writes it
+    free: Any = None
+    tag: str = ""
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("tga=x", "trinity.tga: unknown key of Trinity's. Did you mean 'trinity.tag'?"),
+        ("inner.siz=1", "trinity.inner.siz: unknown key of Trinity's. Did you mean 'trinity.inner.size'?"),
+        ("size=1", "trinity.size: unknown key of Trinity's. Did you mean 'trinity.inner.size'?"),
+        ("xyz=1", "trinity.xyz: unknown key of Trinity's. There are: inner, more, free, tag"),
+        (
+            "more=[{size: 1}, {sizes: 2}]",
+            "trinity.more.sizes: unknown key of Trinity's. Did you mean 'trinity.more.size'?",
+        ),
+    ],
+)
+def test_a_key_that_trinity_does_not_know_is_an_error_with_the_nearest_one(
+    tmp_path: Path, override: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"command line: {message}")):
+        check_trinity_keys(load(tmp_path, f"trinity.{override}"), Outer)
+
+
+def test_an_unknown_key_is_placed_in_its_file(tmp_path: Path) -> None:
+    text = "trinity:\n  free: {any: thing}\n  inner: {names: {any: {}}}\n  more: [{size: 1}]\n  inr: 1\n  tg: 1\n"
+    with pytest.raises(ConfigError) as caught:
+        check_trinity_keys(load(tmp_path, text=text), Outer)
+    lines = str(caught.value).replace(str(tmp_path / "job.yaml"), "F").splitlines()
+    assert [line.partition(" unknown")[0] for line in lines] == ["F:8: trinity.inr:", "F:9: trinity.tg:"]
