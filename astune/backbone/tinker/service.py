@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
@@ -27,9 +28,6 @@ from astune.errors import nearest
 
 LOST_SECONDS = 600.0
 """A session whose client has not been heard of for so long is closed; clients say something every 10 seconds."""
-SEED_STEP = 1 << 32
-"""Between the seeds of the samples of one request."""
-
 T = TypeVar("T")
 
 
@@ -276,12 +274,11 @@ class Service:
         if sampled.path is not None and not self._versions.holds(sampled.version):
             self._check_unchanged(sampled, sampled.path)
         sampler = await self._versions.sampler(sampled.version)
-        seeds = [
-            None if sampling.seed is None else sampling.seed + sample * SEED_STEP
-            for sample in range(body.get("num_samples", 1))
-        ]
-        answers = [sampler.generate(prompt, replace(sampling, seed=seed)) for seed in seeds]
-        generations = await asyncio.gather(*answers)
+        samples = int(body.get("num_samples", 1))
+        if samples < 1:
+            raise RequestError(f"num_samples {samples}: 1 or more")
+        seeds = _seeds(sampling.seed, samples)
+        generations = await asyncio.gather(*(sampler.generate(prompt, replace(sampling, seed=s)) for s in seeds))
         scores = None
         if body.get("prompt_logprobs") or top:
             scores = await asyncio.to_thread(score_prompt, sampler.model, prompt, sampling.temperature, top)
@@ -306,3 +303,11 @@ class Service:
     @staticmethod
     async def _in(thread: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(thread, work)
+
+
+def _seeds(seed: int | None, samples: int) -> list[int | None]:
+    """Of the samples of one request; the first has the seed of the request."""
+    if seed is None:
+        return [None] * samples
+    further = random.Random(seed)
+    return [seed, *(further.getrandbits(64) for _ in range(samples - 1))]
