@@ -32,6 +32,7 @@ CONSEQUENCES = (
 )
 """Exceptions of an actor that waits for another, which has failed."""
 TRACEBACK = "Traceback (most recent call last):"
+EXCEPTION = re.compile(r"^ {2}.*\n([A-Za-z_][\w.]*(?:[:(].*)?)$", re.MULTILINE)
 RECORD = re.compile(r"(?P<prefix>(?P<level>[A-Z]+) (?P<time>\d\d-\d\d \d\d:\d\d:\d\d) \[[^\]]+:\d+\] )")
 PARTING = re.compile(rb"(?<!\r)\n")
 ACTOR_NAME = re.compile(r"^:actor_name:(.*)$", re.MULTILINE)
@@ -67,9 +68,8 @@ class LoggedError:
 
     @property
     def exception(self) -> str:
-        """The last line of the traceback that names an exception: `KeyError: 'loss'`."""
-        named = [line for line in self.traceback.splitlines() if re.match(r"[A-Za-z_][\w.]*(:|\(|$)", line)]
-        return named[-1] if named else ""
+        """The line below the innermost frames: `KeyError: 'loss'`."""
+        return (EXCEPTION.findall(self.traceback) or [""])[-1]
 
     @property
     def is_consequence(self) -> bool:

@@ -1,0 +1,97 @@
+"""What one machine of the cluster can see of a run: asked of every node before the first rollout."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from astune.algorithm import ADVANTAGES
+from astune.backbone.model_dir import resolve_model_dir
+from astune.config.schema import AstuneConfig
+from astune.errors import ModelError, PluginError
+from astune.plugins import NO_BUILTIN, load_plugin
+from astune.task_judge import BUILTIN_JUDGES
+from astune.task_reader import BUILTIN_READERS
+
+TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+REACH = "install the package that has it on every node, or put the file where every node sees it under this path"
+
+
+class Question(NamedTuple):
+    """`config` is the run's `AstuneConfig` as JSON, `model` the engine's model folder or "" for a hub id, `mark` a file
+    that the driver has left in the run folder, or "" where there is only one machine."""
+
+    config: str
+    model: str
+    mark: str
+
+
+def look(question: Question) -> list[str]:
+    """The problems this machine has, each with the key and the remedy."""
+    config = AstuneConfig.model_validate_json(question.config)
+    return [*_plugins(config), *_files(config), *_model(config, question.model), *_run_folder(question.mark)]
+
+
+def _plugins(config: AstuneConfig) -> Iterator[str]:
+    for key, kind, spec, builtin in (
+        ("rollout.agentscope_learn_protocol", "workflow", config.rollout.agentscope_learn_protocol, NO_BUILTIN),
+        ("task_judge.judge_protocol", "judge", config.task_judge.judge_protocol, BUILTIN_JUDGES),
+        ("task_reader.type", "task reader", config.task_reader.type, BUILTIN_READERS),
+        ("algorithm.advantage", "advantage", config.algorithm.advantage, ADVANTAGES),
+    ):
+        if spec is None:
+            continue
+        try:
+            load_plugin(spec, kind=kind, builtin=builtin)
+        except PluginError as error:
+            yield f"astune.{key}: {error}; {REACH}"
+
+
+def _files(config: AstuneConfig) -> Iterator[str]:
+    """Tasks are read by a process on any node."""
+    if config.task_reader.type != "jsonl":
+        return
+    for split, file in config.task_reader.jsonl:
+        if file.file_path is not None and not Path(file.file_path).is_file():
+            yield (
+                f"astune.task_reader.jsonl.{split}.file_path: there is no file {file.file_path}; put it where every "
+                "node sees it under this path"
+            )
+
+
+def _model(config: AstuneConfig, folder: str) -> Iterator[str]:
+    """Tokenizer and template are read by every runner, weights by every engine."""
+    remedy = "put the model on a path that every node sees, or name a hub id"
+    if folder:
+        yield from (f"astune.model.path: {problem}; {remedy}" for problem in _lacking(Path(folder)))
+        return
+    try:
+        resolve_model_dir(config.model.path, weights=False)
+    except ModelError as error:
+        yield f"{error}; {remedy}"
+
+
+def _lacking(folder: Path) -> Iterator[str]:
+    if not folder.is_dir():
+        yield f"there is no folder {folder}"
+        return
+    if not (folder / "config.json").is_file():
+        yield f"{folder} has no config.json"
+    if not any((folder / name).is_file() for name in TOKENIZERS):
+        yield f"{folder} has no tokenizer"
+
+
+def _run_folder(mark: str) -> Iterator[str]:
+    if not mark:
+        return
+    folder = Path(mark).parent
+    remedy = "astune.runs_dir must be on a file system that all nodes share"
+    if not Path(mark).is_file():
+        yield f"the run folder is not the same as where the run was started: {folder}; {remedy}"
+        return
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        yield f"the run folder cannot be written to ({error}); {remedy}"

@@ -1,0 +1,267 @@
+"""What can be found before the first rollout, each with its remedy: a batch that never fills, GPUs that are not there,
+a Ray address where nothing listens, a machine of the cluster that lacks the user's code, the model or the run folder.
+
+All of it is a `ConfigError` that lists every problem; afterwards, a run would stand still for up to an hour and end
+without a word of why.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from trinity.common.config import Config as TrinityConfig
+
+import astune
+from astune.backbone.trinity.node_check import Question, look
+from astune.config.schema import AstuneConfig
+from astune.errors import ConfigError
+
+ADDRESS = "trinity.cluster.ray_address"
+LONGEST_KNOCK = 5.0
+"""Seconds that a machine gets to accept a connection."""
+LONGEST_GREETING = 20.0
+"""Seconds that Ray gets to answer there. `ray.init` itself would wait for minutes and then end the process."""
+LONGEST_LOOK = 180.0
+"""Seconds for one task on each node; a node's first one starts a process there and imports the user's code."""
+START_RAY = "start one with `ray start --head` and join the others to it, or leave the key out for Ray on this machine"
+
+
+def check_before(config: AstuneConfig, trinity: TrinityConfig) -> None:
+    """What needs no Ray, before or after Trinity's own `check_and_update`."""
+    refuse([*_batch(config, trinity), *_engines(trinity), *_declared_gpus(trinity)])
+
+
+def check_cluster(config: AstuneConfig, trinity: TrinityConfig) -> None:
+    """What only the cluster knows, with Ray connected: its GPUs, and what each of its nodes can see."""
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    refuse([*_gpus_of(nodes, trinity), *_seen_by(nodes, config, trinity)])
+
+
+def refuse(problems: list[str]) -> None:
+    if problems:
+        raise ConfigError("this run cannot start on Trinity:\n  - " + "\n  - ".join(problems))
+
+
+# ---- A batch that never fills ----
+
+
+def _batch(config: AstuneConfig, trinity: TrinityConfig) -> Iterator[str]:
+    buffer, repeat = trinity.buffer, trinity.algorithm.repeat_times
+    tasks, episodes = config.trainer.tasks_per_step, buffer.batch_size * repeat
+    if trinity.mode not in ("both", "colocate"):
+        yield (
+            f"trinity.mode: got {trinity.mode!r}: without explorer and trainer side by side no batch is ever filled or "
+            "trained; expected both, or colocate on a single GPU"
+        )
+    if buffer.batch_size != tasks:
+        yield (
+            f"trinity.buffer.batch_size: {buffer.batch_size} tasks in a batch never come together, as each step has "
+            f"astune.trainer.tasks_per_step = {tasks}; leave it out"
+        )
+    if buffer.train_batch_size not in (0, episodes):
+        yield (
+            f"trinity.buffer.train_batch_size: {buffer.train_batch_size}, but a batch brings {episodes} episodes "
+            f"({buffer.batch_size} tasks x {repeat} attempts); leave it out, or change astune.trainer.tasks_per_step "
+            "or astune.rollout.num_repeat"
+        )
+    most = trinity.explorer.max_repeat_times_per_runner
+    if most and most < repeat:
+        yield (
+            f"trinity.explorer.max_repeat_times_per_runner: {most} would tear the {repeat} attempts at a task apart, "
+            "so no group is ever whole; leave it out"
+        )
+
+
+def _engines(trinity: TrinityConfig) -> Iterator[str]:
+    explorer = trinity.explorer
+    if explorer.runner_per_model < 1:
+        yield f"trinity.explorer.runner_per_model: {explorer.runner_per_model} runners play no task; expected 1 or more"
+    sizes = ("engine_num", "tensor_parallel_size", "data_parallel_size", "pipeline_parallel_size")
+    for name in sizes:
+        size = getattr(explorer.rollout_model, name)
+        if size < 1:
+            yield f"trinity.explorer.rollout_model.{name}: {size}; expected 1 or more"
+
+
+# ---- GPUs ----
+
+
+def _declared_gpus(trinity: TrinityConfig) -> Iterator[str]:
+    """What the numbers in the configuration say of each other; 0 means: as many as Ray knows."""
+    cluster = trinity.cluster
+    if not trinity.model.tinker.enable and cluster.node_num and cluster.gpu_per_node:
+        yield from _too_few(trinity, cluster.node_num, cluster.gpu_per_node)
+
+
+def _gpus_of(nodes: list[dict[str, Any]], trinity: TrinityConfig) -> Iterator[str]:
+    if trinity.model.tinker.enable:
+        return
+    gpus = {node["NodeManagerAddress"]: int(node["Resources"].get("GPU", 0)) for node in nodes}
+    there = ", ".join(f"{address} has {number}" for address, number in gpus.items())
+    with_gpus = [number for number in gpus.values() if number]
+    per_node = trinity.cluster.gpu_per_node or (with_gpus[0] if with_gpus else 0)
+    big_enough = sum(number >= per_node for number in with_gpus)
+    wanted = trinity.cluster.node_num or len(with_gpus)
+    if not with_gpus:
+        yield (
+            f"{ADDRESS}: no node of the cluster has a GPU ({there}); use a cluster with GPUs, the tinker engine "
+            "(trinity.model.tinker.enable), or --backbone=local"
+        )
+    elif big_enough < wanted:
+        yield (
+            f"trinity.cluster.node_num, trinity.cluster.gpu_per_node: {wanted} nodes with {per_node} GPUs each are "
+            f"asked for, but {there}; lower them, or add nodes to the cluster"
+        )
+    elif not (trinity.cluster.node_num and trinity.cluster.gpu_per_node):
+        yield from _too_few(trinity, wanted, per_node)
+
+
+def _too_few(trinity: TrinityConfig, nodes: int, per_node: int) -> Iterator[str]:
+    """Whether the engines leave anything for the trainer. A single GPU can hold both, in Trinity's mode colocate, which
+    it takes by itself where it counts the GPUs."""
+    engines = [("rollout_model", trinity.explorer.rollout_model)]
+    engines += [(f"auxiliary_models[{n}]", model) for n, model in enumerate(trinity.explorer.auxiliary_models)]
+    sums = {
+        name: model.engine_num * model.tensor_parallel_size * model.data_parallel_size * model.pipeline_parallel_size
+        for name, model in engines
+    }
+    needed, total = sum(sums.values()), nodes * per_node
+    detected = not (trinity.cluster.node_num and trinity.cluster.gpu_per_node)
+    if total == needed == 1 and (trinity.mode == "colocate" or detected):
+        return
+    if needed >= total:
+        told = ", ".join(f"trinity.explorer.{name}: {number}" for name, number in sums.items())
+        yield (
+            f"the engines take {needed} GPUs ({told}; engine_num x tensor_parallel_size x data_parallel_size x "
+            f"pipeline_parallel_size) of {nodes} x {per_node} (trinity.cluster.node_num x gpu_per_node), which leaves "
+            "none for the trainer; lower engine_num or a parallel size, or use more GPUs"
+        )
+
+
+# ---- Ray ----
+
+
+def connect(address: str, namespace: str, variables: Mapping[str, str]) -> None:
+    """Joins the cluster at `address`, or starts one of our own for "local"; `variables` are the environment of its
+    workers. Raises `ConfigError` within `LONGEST_KNOCK + LONGEST_GREETING` seconds where no Ray answers."""
+    if address != "local":
+        check_address(address)
+    own: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+    try:
+        ray.init(
+            address=address,
+            namespace=namespace,
+            runtime_env={"env_vars": dict(variables)},
+            log_to_driver=False,
+            logging_level=logging.WARNING,
+            **own,
+        )
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        raise ConfigError(f"{ADDRESS}: Ray does not start or join at {address!r}: {error}") from error
+
+
+def check_address(address: str) -> None:
+    """Raises `ConfigError` where no Ray of this version answers at `address`: "auto" or `host:port`."""
+    if address != "auto":
+        host, colon, port = address.rpartition(":")
+        if "://" in address or not colon or not port.isdigit():
+            raise ConfigError(
+                f"{ADDRESS}: got {address!r}, expected 'local', 'auto' or 'host:port' of the cluster's head; the "
+                "run is started on a machine of the cluster, so Ray's client (ray://) is of no use"
+            )
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=LONGEST_KNOCK).close()
+        except (OSError, OverflowError) as error:
+            raise ConfigError(f"{ADDRESS}: nothing answers at {address} ({error}); {START_RAY}") from error
+    _greet(address)
+
+
+def _greet(address: str) -> None:
+    """Asks Ray's own health check, in a process of its own: Ray ends the process that cannot connect."""
+    where = [] if address == "auto" else ["--address", address]
+    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", *where]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_GREETING)
+    except subprocess.TimeoutExpired:
+        problem = f"no Ray answers there within {LONGEST_GREETING:.0f} s"
+    else:
+        if done.returncode == 0:
+            return
+        problem = (done.stderr.strip().splitlines() or [f"Ray's health check says {done.returncode}"])[-1]
+    raise ConfigError(f"{ADDRESS}: got {address!r}: {problem}; {START_RAY}")
+
+
+# ---- Every node ----
+
+
+def _seen_by(nodes: list[dict[str, Any]], config: AstuneConfig, trinity: TrinityConfig) -> Iterator[str]:
+    """Asks every node with one small task, and tells what the nodes say, equal answers once."""
+    question = _question(config, trinity, shared=len(nodes) > 1)
+    try:
+        answers = _ask(nodes, question)
+    finally:
+        if question.mark:
+            Path(question.mark).unlink(missing_ok=True)
+    by_problem: dict[str, list[str]] = {}
+    for address, problems in answers:
+        for problem in problems:
+            by_problem.setdefault(problem, []).append(address)
+    for problem, addresses in by_problem.items():
+        yield f"on {', '.join(dict.fromkeys(addresses))}: {problem}"
+
+
+def _question(config: AstuneConfig, trinity: TrinityConfig, shared: bool) -> Question:
+    """`shared`: leave a file in the run folder that the other nodes must find."""
+    mark = ""
+    if shared:
+        folder = Path(trinity.get_checkpoint_job_dir())
+        folder.mkdir(parents=True, exist_ok=True)
+        mark = str(folder / f".astune_{uuid.uuid4().hex}")
+        Path(mark).write_text(socket.gethostname())
+    model = trinity.model.model_path
+    return Question(config.model_dump_json(), model if os.path.isdir(model) else "", mark)
+
+
+def _ask(nodes: list[dict[str, Any]], question: Question) -> Iterator[tuple[str, list[str]]]:
+    """Each node's address with the problems it sees. A node may lack ASTune, so the task is sent as code."""
+    probe = ray.remote(num_cpus=0, max_retries=0)(_probe())
+    asked = {
+        probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
+            astune.__version__, tuple(question)
+        ): node["NodeManagerAddress"]
+        for node in nodes
+    }
+    done, late = ray.wait(list(asked), num_returns=len(asked), timeout=LONGEST_LOOK)
+    for answer in done:
+        try:
+            yield asked[answer], ray.get(answer)
+        except ray.exceptions.RayError as error:
+            yield asked[answer], [f"a first task fails there: {error}"]
+    for answer in late:
+        ray.cancel(answer, force=True)
+        yield asked[answer], [f"no answer to a first task within {LONGEST_LOOK:.0f} s; see `ray status` and Ray's logs"]
+
+
+def _probe() -> Any:
+    def probe(version: str, question: tuple[str, str, str]) -> list[str]:
+        try:
+            import astune
+        except ImportError as error:
+            return [f"ASTune cannot be imported there ({error}); install astune=={version} on every node"]
+        if astune.__version__ != version:
+            return [f"ASTune {astune.__version__} is installed there, here {version}; install the same on every node"]
+        from astune.backbone.trinity.node_check import Question
+
+        return look(Question(*question))
+
+    return probe
