@@ -89,7 +89,12 @@ def open_recorder(
     stack.callback(metrics.close)
     episodes = stack.enter_context(EpisodeLog(run_dir))
     recorder = Recorder(
-        run_dir, metrics, episodes, progress, trainer="trainer", keep_checkpoints=config.trainer.keep_checkpoints,
+        run_dir,
+        metrics,
+        episodes,
+        progress,
+        trainer="trainer",
+        keep_checkpoints=config.trainer.keep_checkpoints,
         job_dir=job_dir,
     )
     if config.resume:

@@ -1,4 +1,4 @@
-"""The side of a Trinity run that the user sees: events become the run folder and the progress display, as on `local`."""
+"""The side of a Trinity run that the user sees: events become run folder and progress display, as on `local`."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Recorder:
         explored, rollout_seconds = self._explored.pop(self.batch, (None, 0.0))
         metrics: dict[str, float] = {}
         if explored is not None:
-            metrics |= explored.metrics | explored.receipt.metrics(event.step - 1)
+            metrics |= {**explored.metrics, **explored.receipt.metrics(event.step - 1)}
             metrics["time/rollout"] = rollout_seconds
             metrics["throughput/tokens_per_second"] = metrics["tokens/sampled"] / max(rollout_seconds, 1e-9)
             metrics["trinity/rows"] = float(explored.rows)

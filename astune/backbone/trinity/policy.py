@@ -65,7 +65,7 @@ class TinkerPolicy:
                     top_p=sampling.top_p,
                     top_k=sampling.top_k or -1,
                     seed=sampling.seed,
-                    stop=list(sampling.stop_token_ids) or list(sampling.stop) or None,
+                    stop=sampling.stop_token_ids or sampling.stop or None,
                 ),
             )
         except Exception as error:

@@ -81,7 +81,7 @@ async def fetch_weights() -> None:
     """Trinity 0.6.0 starts explorer and trainer of a resumed run at once, and an explorer that asks for weights before
     the trainer has handed out the saved ones goes on with the untrained model. So ask again; where the weights came
     over NCCL both sides have already met."""
-    engine, explorer = await find_mailbox().engine.remote()
+    _, explorer = await find_mailbox().engine.remote()
     actor = ray.get_actor(f"{explorer}_rollout_model_0_0")
     if await actor.get_model_version.remote() <= 0:
         await ray.get_actor(explorer).sync_weight.remote()

@@ -49,9 +49,7 @@ class SamplesOperator(ExperienceOperatorV1):  # type: ignore[misc]
         samples, receipt = to_samples(groups, self._advantage, weighting_for(self._config))
         if self._config.monitor.check_invariants:
             check_step(groups, samples, receipt)
-        rows = experiences_of(
-            samples, runs, multiple=self._rows_multiple, temperature=self._config.rollout.temperature
-        )
+        rows = experiences_of(samples, runs, multiple=self._rows_multiple, temperature=self._config.rollout.temperature)
         batch = int(exps[0].eid.batch)
         for row in rows:
             row.info |= {ROWS: len(rows), BATCH: batch, "model_version_drift": 0, "use_count": 0}

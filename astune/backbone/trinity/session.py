@@ -18,16 +18,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 import ray
+from trinity.buffer.pipelines.task_pipeline import check_and_run_task_pipeline
+from trinity.cli.launcher import MODE_MAP, StageStatus
 from trinity.common.config import Config as TrinityConfig
 from trinity.common.config import load_config
 from trinity.common.constants import LOG_LEVEL_ENV_VAR
 
+from astune.backbone.tinker.process import start_server
 from astune.backbone.trinity.convert import Converted, check_trinity_keys
 from astune.backbone.trinity.driver import Recorder
 from astune.backbone.trinity.mailbox import open_mailbox
-from astune.backbone.trinity.outcome import LoggedError, LogWatch, how_far, last_error
+from astune.backbone.trinity.outcome import LogWatch, how_far
 from astune.backbone.trinity.preflight import check_before, check_cluster, connect
-from astune.backbone.tinker.process import start_server
 from astune.config.load import LoadedConfig
 from astune.errors import ConfigError
 
@@ -42,24 +44,19 @@ SETTLE = 5.0
 AT_ONCE = 1000
 
 
-def run_trinity(
-    loaded: LoadedConfig, converted: Converted, recorder: Recorder, steps: int, stack: ExitStack
-) -> Status:
+def run_trinity(loaded: LoadedConfig, converted: Converted, recorder: Recorder, steps: int, stack: ExitStack) -> Status:
     """Runs the job to its end; `steps` is the number of train steps it must have made by then."""
     check_trinity_keys(loaded, TrinityConfig)
     environment = start_tinker(loaded, converted, recorder, stack)
     with set_environment(environment | {LOG_LEVEL_ENV_VAR: "ERROR"}):  # here; the actors write logs as usual
         config = trinity_config(converted, recorder.run_dir.path)
         check_before(loaded.config.astune, config)
-        stack.enter_context(ray_session(config, environment))
+        session_dir = stack.enter_context(ray_session(config, environment))
         check_cluster(loaded.config.astune, config)
-        run = Run(config, recorder, steps)
-        return run.until_done()
+        return Run(config, recorder, steps, session_dir).until_done()
 
 
-def start_tinker(
-    loaded: LoadedConfig, converted: Converted, recorder: Recorder, stack: ExitStack
-) -> dict[str, str]:
+def start_tinker(loaded: LoadedConfig, converted: Converted, recorder: Recorder, stack: ExitStack) -> dict[str, str]:
     """Starts our tinker-compatible server if the tinker engine is to be used and no address is given; the environment
     that Trinity's processes need beyond what Trinity gives them itself."""
     tinker = converted.tree["model"].get("tinker", {})
@@ -108,13 +105,14 @@ def set_environment(values: dict[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def ray_session(config: TrinityConfig, environment: dict[str, str]) -> Iterator[None]:
-    """Joined to the cluster of `cluster.ray_address`; "local" is one of our own, which ends with the run."""
+def ray_session(config: TrinityConfig, environment: dict[str, str]) -> Iterator[Path]:
+    """Joined to the cluster of `cluster.ray_address`; "local" is one of our own, which ends with the run. Gives the
+    folder of Ray's session."""
     search = os.pathsep.join(path for path in (os.getcwd(), os.environ.get("PYTHONPATH", "")) if path)
     variables = config.get_envs() | environment | {"PYTHONPATH": search}
-    connect(config.cluster.ray_address, config.ray_namespace, variables)
+    session_dir = connect(config.cluster.ray_address, config.ray_namespace, variables)
     try:
-        yield
+        yield session_dir
     finally:
         ray.shutdown()
 
@@ -126,24 +124,23 @@ class Run:
     config: TrinityConfig
     recorder: Recorder
     steps: int
-    _outcome: list[Any] = field(default_factory=list)
+    session_dir: Path
+    """Ray's, where processes that died wrote their last words."""
+    _outcome: list[StageStatus | Exception] = field(default_factory=list)
     _interrupts: int = 0
 
     def until_done(self) -> Status:
         engine = self.config.explorer.rollout_model
         self._mailbox = open_mailbox(engine, self.config.explorer.name)
-        watch = LogWatch(Path(self.config.log.save_dir))
+        self._watch = LogWatch(Path(self.config.log.save_dir))
         thread = threading.Thread(target=self._launch, name="trinity", daemon=True)
         with on_interrupt(self._interrupted):
             thread.start()
-            failed = self._supervise(thread, watch)
+            failed = self._supervise(thread)
         self._settle()
         return self._status(failed)
 
     def _launch(self) -> None:
-        from trinity.buffer.pipelines.task_pipeline import check_and_run_task_pipeline
-        from trinity.cli.launcher import MODE_MAP
-
         try:
             check_and_run_task_pipeline(self.config)
             self._outcome.append(MODE_MAP[self.config.mode](self.config))
@@ -158,16 +155,17 @@ class Run:
         else:
             self._end_actors()
 
-    def _supervise(self, thread: threading.Thread, watch: LogWatch) -> LoggedError | None:
-        """Hands events on until the launcher returns. An error that Trinity only logs ends the run after a while."""
-        failed: LoggedError | None = None
+    def _supervise(self, thread: threading.Thread) -> bool:
+        """Hands events on until the launcher returns; whether something failed meanwhile. An error that Trinity only
+        logs ends the run after a while."""
+        failed = False
         deadline = float("inf")
         while thread.is_alive():
             self._take()
-            found = watch.poll()
-            if found and failed is None:
-                failed, deadline = found[0], time.monotonic() + GRACE
-                self.recorder.progress.note(f"{failed.actor} failed; ending the run")
+            found = self._watch.poll()
+            if found and not failed:
+                failed, deadline = True, time.monotonic() + GRACE
+                self.recorder.progress.note(f"{found[0].actor} failed; ending the run")
             if time.monotonic() > deadline:
                 self._end_actors()
                 deadline = float("inf")
@@ -199,28 +197,32 @@ class Run:
             except ValueError:
                 continue  # it has ended already
 
-    def _status(self, failed: LoggedError | None) -> Status:
+    def _status(self, failed: bool) -> Status:
         """What the run came to, from the steps it made and what was saved."""
         reached = how_far(Path(self.config.checkpoint_job_dir))
         if reached.checkpoint_step and reached.checkpoint_step == self.recorder.step:
             self.recorder.checkpoint(self.recorder.step, self.recorder.batch)
-        if self.recorder.step >= self.steps and failed is None:
+        if self.recorder.step >= self.steps and not failed:
             return "completed"
-        if self._interrupts and failed is None:
+        if self._interrupts and not failed:
             return "interrupted"
-        self.recorder.progress.note(self._reason(failed))
+        self.recorder.progress.note(self._reason())
         return "failed"
 
-    def _reason(self, failed: LoggedError | None) -> str:
-        """Why the run is short of its steps: the first error that was logged, else what the launcher says."""
+    def _reason(self) -> str:
+        """Why the run is short of its steps: an error that an actor logged, else what the launcher met, such as an
+        actor that was killed and could log nothing."""
         head = f"the run ended after {self.recorder.step} of {self.steps} steps"
-        logged = failed or last_error(Path(self.config.log.save_dir))
-        if logged is not None:
+        logged = self._watch.last_error(self.session_dir)
+        if logged is not None and not logged.is_consequence:
             return f"{head}: {logged.actor} failed ({logged.file})\n{logged.traceback}"
         (outcome,) = self._outcome or [None]
-        error = getattr(outcome, "error", None)
-        text = error.traceback_text if error is not None else str(outcome)
-        return f"{head}; Trinity's launcher says:\n{text}"
+        if isinstance(outcome, StageStatus) and outcome.error is not None:
+            return f"{head}: {outcome.error.type_name}: {outcome.error.message}"
+        if isinstance(outcome, Exception):
+            return f"{head}: {type(outcome).__name__}: {outcome}"
+        found = "no log has an error" if logged is None else f"{logged.actor}: {logged.exception} ({logged.file})"
+        return f"{head}; Trinity's launcher reports success, and {found}"
 
 
 @contextmanager
