@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from pydantic import ValidationError
 
-from astune.backbone.trinity.convert import DEFAULTS, TABLE, Converted, Entry, check_trinity_keys, convert, table
+from astune.backbone.trinity.convert import Converted, check_trinity_keys, convert
+from astune.backbone.trinity.convert_table import DEFAULTS, TABLE, Entry, table
 from astune.backbone.trinity.convert_values import CONVERSIONS
+from astune.backbone.trinity.overrides import BOUND
 from astune.cli import main
 from astune.config.keys import FIELDS, LEAVES, value_at
 from astune.config.load import LoadedConfig, Place, load_config
@@ -385,6 +387,14 @@ def test_the_whole_configuration_travels_along(tmp_path: Path) -> None:
             "command line: trinity.buffer.explorer_input.taskset.path: a part of ASTune stands there",
         ),
         (
+            "trinity.model.temperature=0.5",
+            "command line: trinity.model.temperature: ASTune's own parts go by astune.rollout.temperature; set that",
+        ),
+        (
+            f"{OWN_TINKER} astune.trainer.save_every=2 trinity.synchronizer.sync_method=checkpoint",
+            "command line: trinity.synchronizer.sync_method: got 'checkpoint', with which Trinity's explorer waits",
+        ),
+        (
             "trinity.cluster=3",
             "command line: trinity.cluster: expected a section with ray_address, node_num, gpu_per_node, got 3",
         ),
@@ -405,6 +415,10 @@ def test_an_error_names_the_line_of_the_file_and_hides_no_other(tmp_path: Path) 
     first, second = complaint(tmp_path, text=text).splitlines()
     assert first.startswith("F:4: astune.model.device: got 'cpu'")
     assert second.startswith("F:6: astune.trainer.lr_schedule: Trinity has no 'linear'")
+
+
+def test_what_asks_for_another_key_names_one_that_leads_there() -> None:
+    assert {place for place, key in BOUND.items() if place not in table()[key].to} == set()
 
 
 def test_a_key_written_with_its_default_is_no_error(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import yaml
 
 from astune.backbone.trinity.convert_values import CONVERSIONS, Job
+from astune.backbone.trinity.overrides import refused
 from astune.config.keys import value_at
 from astune.config.load import LoadedConfig
 from astune.config.render import inline
@@ -107,7 +108,8 @@ def convert(loaded: LoadedConfig, run_path: Path, num_tasks: int | None = None) 
     found, users = dict(_leaves(yaml.load(text, Loader))), dict(_leaves(loaded.config.trinity))
     origins = dict.fromkeys(found, DEFAULTS)
     places = dict.fromkeys(place for entry in table().values() for place in entry.to)
-    if clashes := [*_owned(loaded, users), *_clashes(loaded, users, places | found)]:
+    wrong = [f"{_place(loaded, key)}: trinity.{key}: {what}" for key, what in refused(users, loaded.config.astune)]
+    if clashes := [*_owned(loaded, users), *wrong, *_clashes(loaded, users, places | found)]:
         raise ConfigError("\n".join(clashes))
     users = {key: value for key, value in users.items() if value != {}}
     job = Job(loaded, _tree(found | users), num_tasks)
