@@ -95,7 +95,9 @@ def server() -> Iterator[tuple[CompletionsServer, str]]:
     running.stop()
 
 
-def test_an_agent_with_tools_runs_on_the_endpoint_as_on_the_local_sampler(server: tuple[CompletionsServer, str]) -> None:
+def test_an_agent_with_tools_runs_on_the_endpoint_as_on_the_local_sampler(
+    server: tuple[CompletionsServer, str],
+) -> None:
     _, address = server
     _, sampler, chat_format = load_policy(DEMO)
     task = read_tasks(DEMO, "training")[0]

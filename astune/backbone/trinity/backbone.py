@@ -8,6 +8,7 @@ far the run came is read from what Trinity did, never from its exit: it reports 
 from __future__ import annotations
 
 import json
+import os
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,8 @@ class TrinityBackbone:
     ignored_sections: ClassVar[frozenset[str]] = frozenset({"astune.debug"})
 
     def run(self, loaded: LoadedConfig) -> RunReport:
+        # Trinity's loggers of this process take their level when they are imported; actors write logs as usual
+        os.environ.setdefault("TRINITY_LOG_LEVEL", "ERROR")
         prepared = prepare(loaded)
         from astune.backbone.trinity.session import run_trinity
 
@@ -94,7 +97,7 @@ def open_recorder(
         episodes,
         progress,
         trainer="trainer",
-        keep_checkpoints=config.trainer.keep_checkpoints,
+        keep_checkpoints=None if uses_tinker(tree) else config.trainer.keep_checkpoints,
         job_dir=job_dir,
     )
     if config.resume:

@@ -48,7 +48,8 @@ class Recorder:
     episodes: EpisodeLog
     progress: Progress
     trainer: str
-    keep_checkpoints: int
+    keep_checkpoints: int | None
+    """None where Trinity deletes none, as with the tinker engine."""
     job_dir: Path
     step: int = 0
     batch: int = 0
@@ -109,7 +110,8 @@ class Recorder:
         with self.run_dir.save_checkpoint(step) as folder:
             place = {"trinity": str(self.job_dir / f"global_step_{step}"), "step": step, "batch": batch}
             (folder / CHECKPOINT_FILE).write_text(json.dumps(place, indent=2) + "\n")
-        self.run_dir.prune_checkpoints(self.keep_checkpoints)
+        if self.keep_checkpoints is not None:
+            self.run_dir.prune_checkpoints(self.keep_checkpoints)
 
 
 def renamed(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -22,7 +22,6 @@ from trinity.buffer.pipelines.task_pipeline import check_and_run_task_pipeline
 from trinity.cli.launcher import MODE_MAP, StageStatus
 from trinity.common.config import Config as TrinityConfig
 from trinity.common.config import load_config
-from trinity.common.constants import LOG_LEVEL_ENV_VAR
 
 from astune.backbone.tinker.process import start_server
 from astune.backbone.trinity.convert import Converted, check_trinity_keys
@@ -48,7 +47,7 @@ def run_trinity(loaded: LoadedConfig, converted: Converted, recorder: Recorder, 
     """Runs the job to its end; `steps` is the number of train steps it must have made by then."""
     check_trinity_keys(loaded, TrinityConfig)
     environment = start_tinker(loaded, converted, recorder, stack)
-    with set_environment(environment | {LOG_LEVEL_ENV_VAR: "ERROR"}):  # here; the actors write logs as usual
+    with set_environment(environment):
         config = trinity_config(converted, recorder.run_dir.path)
         check_before(loaded.config.astune, config)
         session_dir = stack.enter_context(ray_session(config, environment))

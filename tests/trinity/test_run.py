@@ -1,0 +1,255 @@
+"""The real thing on a CPU: Trinity's launcher, explorer, coordinator, runners, buffer, trainer and weight
+synchronisation, with the math agent and its tool, over the tinker-compatible server. Only what needs a GPU is not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("trinity")
+pytest.importorskip("tinker")
+
+import psutil
+import torch
+from safetensors.torch import load_file
+
+from astune.algorithm import to_samples
+from astune.algorithm.advantage import grpo
+from astune.backbone.local.learner import LocalLearner
+from astune.backbone.local.setup import load_policy
+from astune.backbone.parts import read_tasks, rollout_setup, sampling_for, weighting_for
+from astune.backbone.schedule import TaskSchedule
+from astune.config.load import LoadedConfig, load_config
+from astune.monitor.episodes import EpisodeRecord, read_episodes
+from astune.monitor.metrics import read_metrics
+from astune.resources import tutorial_dir
+from astune.rollout.engine import run_groups
+from astune.types import Episode, Group
+
+DEMO = tutorial_dir() / "math_agent" / "demo.yaml"
+RUN = Path("runs/math_agent/demo")
+SETTINGS = (
+    "trinity.model.tinker.enable=true",
+    "trinity.explorer.runner_per_model=1",
+    "astune.trainer.lr_schedule=constant",
+    "astune.trainer.warmup_steps=0",
+    "astune.trainer.tasks_per_step=2",
+    "astune.trainer.total_steps=3",
+    "astune.trainer.save_every=1",
+    "astune.rollout.num_repeat=4",
+    "astune.evaluation.every=2",
+    "astune.task_reader.max_validation_tasks=4",
+    "astune.monitor.check_invariants=true",
+    "astune.monitor.progress=plain",
+)
+
+
+def command(*more: str) -> list[str]:
+    return [sys.executable, "-m", "astune", "--conf", str(DEMO), "--backbone=trinity", *SETTINGS, *more]
+
+
+def launch(folder: Path, *more: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command(*more), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
+    )
+
+
+def environment() -> dict[str, str]:
+    root = str(Path(__file__).parents[2])
+    path = os.pathsep.join([root, str(Path(__file__).parent / "stubs"), os.environ.get("PYTHONPATH", "")])
+    return os.environ | {"PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+
+
+def demo(*more: str) -> LoadedConfig:
+    return load_config(DEMO, [*SETTINGS, *more], backbone="trinity")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder and the output of a run of three steps."""
+    folder = tmp_path_factory.mktemp("run")
+    process = launch(folder)
+    output, _ = process.communicate(timeout=400)
+    assert process.returncode == 0, output
+    return folder / RUN, output
+
+
+def records(run: Path, phase: str = "train") -> list[EpisodeRecord]:
+    return list(read_episodes(run / "episodes" / f"{phase}.jsonl"))
+
+
+def test_the_run_makes_all_its_steps_and_looks_like_one_on_local(finished: tuple[Path, str]) -> None:
+    run, output = finished
+    steps = [row for row in read_metrics(run / "metrics.jsonl") if "tokens/trained" in row]
+    assert [row["step"] for row in steps] == [1, 2, 3]
+    assert [row["policy_version"] for row in steps] == [1, 2, 3]
+    for row in steps:
+        assert row["episodes/total"] == 8 and row["episodes/failed"] == 0
+        assert row["policy_age/max"] == 0 if row["tokens/trained"] else row["groups/used"] == 0
+        assert row["tokens/sampled"] == row["tokens/trained"] + row.get("tokens/dropped_no_signal", 0)
+    for line in ("step 3/3", "held-out at step 0", "held-out at step 2", "held-out at step 3", "Done after 3 steps"):
+        assert line in output
+    assert (run / "report.html").is_file() and list((run / "tensorboard").iterdir())
+
+
+def test_evaluations_are_played_with_the_weights_of_their_step(finished: tuple[Path, str]) -> None:
+    run, _ = finished
+    versions: dict[int, set[int]] = {}
+    for record in records(run, "eval_greedy"):
+        versions.setdefault(record.step, set()).update(turn.policy_version for turn in record.episode.turns)
+    assert versions == {0: {0}, 2: {2}, 3: {3}}
+
+
+def test_agents_with_tools_play_the_same_episodes_as_on_the_local_backbone(finished: tuple[Path, str]) -> None:
+    run, _ = finished
+    here = {record.episode.episode_id: record.episode for record in records(run) if record.step == 1}
+    config = demo().config.astune
+    _, sampler, chat_format = load_policy(config)
+    tasks = TaskSchedule(read_tasks(config, "training"), config.trainer, config.seed).tasks(0)
+
+    async def play() -> list[Group]:
+        setup = rollout_setup(config, sampler, chat_format)
+        sampling = sampling_for(config, "sampled")
+        return await run_groups(tasks, 4, setup, seed=config.seed, sampling=sampling, max_concurrent=8, label="train/1")
+
+    episodes = [episode for group in asyncio.run(play()) for episode in group.episodes]
+    assert set(here) == {episode.episode_id for episode in episodes}
+    assert any(len(episode.turns) > 1 for episode in episodes), "no agent called its tool"
+    for episode in episodes:
+        theirs = here[episode.episode_id]
+        assert [list(turn.prompt_ids) for turn in theirs.turns] == [list(turn.prompt_ids) for turn in episode.turns]
+        assert [list(turn.output_ids) for turn in theirs.turns] == [list(turn.output_ids) for turn in episode.turns]
+        assert theirs.reward == episode.reward
+
+
+def test_a_step_of_trinitys_trainer_is_a_step_of_the_local_learner(
+    finished: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first update, from the recorded episodes. AdamW's first step moves a weight with gradient g by
+    rate * g / (|g| + epsilon), and Trinity leaves epsilon at the protocol's 1e-12 where torch has 1e-8: so the weights
+    are compared whose gradient is well above both."""
+    run, _ = finished
+    config = demo().config.astune
+    groups: dict[str, list[Episode]] = {}
+    for record in sorted((r for r in records(run) if r.step == 1), key=lambda r: r.episode.episode_id):
+        groups.setdefault(record.episode.task.task_id, []).append(record.episode)
+    made = [Group(episodes[0].task, tuple(episodes)) for episodes in groups.values()]
+    samples, _ = to_samples(made, grpo, weighting_for(config))
+    assert samples, "the first step has no signal with this seed"
+    loaded, sampler, _ = load_policy(config)
+    before = {name: weight.clone() for name, weight in loaded.model.state_dict().items()}
+    LocalLearner(loaded, sampler, config.algorithm, config.trainer, total_updates=3).update(samples)
+    after = loaded.model.state_dict()
+
+    theirs = load_file(next(run.glob("trinity/tinker/*/weights/*-state-1/model.safetensors")))
+    ours = torch.cat([(after[name] - before[name]).flatten() for name in theirs])
+    trinitys = torch.cat([(theirs[name] - before[name]).flatten() for name in theirs])
+    rate = config.trainer.learning_rate
+    clear = ours.abs() > 0.99 * rate
+    assert float(clear.float().mean()) > 0.2
+    assert float((ours - trinitys)[clear].abs().max()) < 0.02 * rate
+
+
+def test_each_checkpoint_says_where_trinity_has_the_weights(finished: tuple[Path, str]) -> None:
+    run, _ = finished
+    places = [json.loads((folder / "trinity.json").read_text()) for folder in sorted((run / "checkpoints").iterdir())]
+    assert [(place["step"], place["batch"]) for place in places] == [(1, 1), (2, 2), (3, 3)]
+    assert all(Path(place["trinity"]).is_dir() for place in places)
+
+
+# --- what goes wrong ---------------------------------------------------------------------------------------------
+
+
+def wait_for(process: subprocess.Popen[str], condition: Callable[[], bool], seconds: float = 240.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        if process.poll() is not None or time.monotonic() > until:
+            process.kill()
+            pytest.fail(f"the run did not come so far: {process.communicate()[0]}")
+        time.sleep(0.1)
+
+
+def trained(run: Path, step: int) -> Callable[[], bool]:
+    """Whether the run folder has step `step`."""
+
+    def done() -> bool:
+        path = run / "metrics.jsonl"
+        return path.is_file() and f'"policy_version": {step}.0' in path.read_text()
+
+    return done
+
+
+def kill_actor(process: subprocess.Popen[str], title: str) -> None:
+    """As the kernel kills a process that needs too much memory."""
+    (actor,) = [
+        child
+        for child in psutil.Process(process.pid).children(recursive=True)
+        if " ".join(child.cmdline()).startswith(title)
+    ]
+    actor.kill()
+
+
+def end(process: subprocess.Popen[str]) -> str:
+    output, _ = process.communicate(timeout=200)
+    return output
+
+
+def test_a_trainer_that_dies_is_a_loud_failure_and_the_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    run = tmp_path / RUN
+    process = launch(
+        tmp_path, "astune.trainer.total_steps=6", "astune.trainer.save_every=2", "astune.evaluation.every=0"
+    )
+    wait_for(process, trained(run, 3))
+    kill_actor(process, "ray::Trainer")
+    output = end(process)
+    assert process.returncode == 1, output
+    assert "of 6 steps" in output and "Trainer" in output and "died" in output, output
+
+    again = launch(tmp_path, *settings, "--resume")
+    output = end(again)
+    assert again.returncode == 0, output
+    assert "going on from step 2" in output or "going on from step 4" in output
+    steps = [row for row in read_metrics(run / "metrics.jsonl") if "tokens/trained" in row]
+    assert [row["step"] for row in steps] == [1, 2, 3, 4, 5, 6]
+    assert all(row["policy_age/max"] == 0 for row in steps if row["tokens/trained"]), "explored with older weights"
+    counts: dict[int, int] = {}
+    for record in records(run):
+        counts[record.step] = counts.get(record.step, 0) + 1
+    assert counts == dict.fromkeys(range(1, 7), 8)
+
+
+@pytest.mark.parametrize("how", ["explorer dies", "Ctrl-C"])
+def test_a_run_that_is_ended_from_outside_says_so_and_leaves_nothing_behind(tmp_path: Path, how: str) -> None:
+    run = tmp_path / RUN
+    process = launch(tmp_path, "astune.trainer.total_steps=60", "astune.evaluation.every=0")
+    wait_for(process, trained(run, 1))
+    family = psutil.Process(process.pid).children(recursive=True)
+    if how == "Ctrl-C":
+        process.send_signal(signal.SIGINT)
+    else:
+        kill_actor(process, "ray::Explorer")
+    output = end(process)
+    assert process.returncode == (130 if how == "Ctrl-C" else 1), output
+    if how == "Ctrl-C":
+        assert "--resume" in output
+        done = max(row["step"] for row in read_metrics(run / "metrics.jsonl") if "tokens/trained" in row)
+        assert (run / "checkpoints" / f"step_{done:06d}" / "trinity.json").is_file()
+    else:
+        assert "Explorer" in output and "of 60 steps" in output, output
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert [child.name() for child in alive] == []
+
+
+def test_nothing_here_is_run_twice(finished: tuple[Path, str]) -> None:
+    run, _ = finished
+    names: Sequence[str] = [record.episode.episode_id for record in records(run)]
+    assert len(names) == len(set(names)) == 24
