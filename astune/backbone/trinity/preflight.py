@@ -21,8 +21,8 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from trinity.common.config import Config as TrinityConfig
 
-import astune
-from astune.backbone.trinity.node_check import Question, look
+from astune import __version__ as VERSION
+from astune.backbone.trinity import node_check
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError
 
@@ -86,6 +86,8 @@ def _engines(trinity: TrinityConfig) -> Iterator[str]:
     explorer = trinity.explorer
     if explorer.runner_per_model < 1:
         yield f"trinity.explorer.runner_per_model: {explorer.runner_per_model} runners play no task; expected 1 or more"
+    if trinity.model.tinker.enable:
+        return  # its engine is a client: Trinity sets the sizes to 0
     sizes = ("engine_num", "tensor_parallel_size", "data_parallel_size", "pipeline_parallel_size")
     for name in sizes:
         size = getattr(explorer.rollout_model, name)
@@ -106,9 +108,9 @@ def _declared_gpus(trinity: TrinityConfig) -> Iterator[str]:
 def _gpus_of(nodes: list[dict[str, Any]], trinity: TrinityConfig) -> Iterator[str]:
     if trinity.model.tinker.enable:
         return
-    gpus = {node["NodeManagerAddress"]: int(node["Resources"].get("GPU", 0)) for node in nodes}
-    there = ", ".join(f"{address} has {number}" for address, number in gpus.items())
-    with_gpus = [number for number in gpus.values() if number]
+    gpus = [(node["NodeManagerAddress"], int(node["Resources"].get("GPU", 0))) for node in nodes]
+    there = ", ".join(f"{address} has {number}" for address, number in gpus)
+    with_gpus = [number for _, number in gpus if number]
     per_node = trinity.cluster.gpu_per_node or (with_gpus[0] if with_gpus else 0)
     big_enough = sum(number >= per_node for number in with_gpus)
     wanted = trinity.cluster.node_num or len(with_gpus)
@@ -151,14 +153,15 @@ def _too_few(trinity: TrinityConfig, nodes: int, per_node: int) -> Iterator[str]
 # ---- Ray ----
 
 
-def connect(address: str, namespace: str, variables: Mapping[str, str]) -> None:
+def connect(address: str, namespace: str, variables: Mapping[str, str]) -> Path:
     """Joins the cluster at `address`, or starts one of our own for "local"; `variables` are the environment of its
-    workers. Raises `ConfigError` within `LONGEST_KNOCK + LONGEST_GREETING` seconds where no Ray answers."""
+    workers. Gives the folder of Ray's session on this machine. Raises `ConfigError` within `LONGEST_KNOCK +
+    LONGEST_GREETING` seconds where no Ray answers."""
     if address != "local":
         check_address(address)
     own: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
     try:
-        ray.init(
+        joined = ray.init(
             address=address,
             namespace=namespace,
             runtime_env={"env_vars": dict(variables)},
@@ -168,6 +171,7 @@ def connect(address: str, namespace: str, variables: Mapping[str, str]) -> None:
         )
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise ConfigError(f"{ADDRESS}: Ray does not start or join at {address!r}: {error}") from error
+    return Path(joined.address_info["session_dir"])
 
 
 def check_address(address: str) -> None:
@@ -208,7 +212,7 @@ def _seen_by(nodes: list[dict[str, Any]], config: AstuneConfig, trinity: Trinity
     """Asks every node with one small task, and tells what the nodes say, equal answers once."""
     question = _question(config, trinity, shared=len(nodes) > 1)
     try:
-        answers = _ask(nodes, question)
+        answers = list(_ask(nodes, question))
     finally:
         if question.mark:
             Path(question.mark).unlink(missing_ok=True)
@@ -220,7 +224,7 @@ def _seen_by(nodes: list[dict[str, Any]], config: AstuneConfig, trinity: Trinity
         yield f"on {', '.join(dict.fromkeys(addresses))}: {problem}"
 
 
-def _question(config: AstuneConfig, trinity: TrinityConfig, shared: bool) -> Question:
+def _question(config: AstuneConfig, trinity: TrinityConfig, shared: bool) -> node_check.Question:
     """`shared`: leave a file in the run folder that the other nodes must find."""
     mark = ""
     if shared:
@@ -229,15 +233,15 @@ def _question(config: AstuneConfig, trinity: TrinityConfig, shared: bool) -> Que
         mark = str(folder / f".astune_{uuid.uuid4().hex}")
         Path(mark).write_text(socket.gethostname())
     model = trinity.model.model_path
-    return Question(config.model_dump_json(), model if os.path.isdir(model) else "", mark)
+    return node_check.Question(config.model_dump_json(), model if os.path.isdir(model) else "", mark)
 
 
-def _ask(nodes: list[dict[str, Any]], question: Question) -> Iterator[tuple[str, list[str]]]:
+def _ask(nodes: list[dict[str, Any]], question: node_check.Question) -> Iterator[tuple[str, list[str]]]:
     """Each node's address with the problems it sees. A node may lack ASTune, so the task is sent as code."""
     probe = ray.remote(num_cpus=0, max_retries=0)(_probe())
     asked = {
         probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
-            astune.__version__, tuple(question)
+            VERSION, tuple(question)
         ): node["NodeManagerAddress"]
         for node in nodes
     }
@@ -253,6 +257,8 @@ def _ask(nodes: list[dict[str, Any]], question: Question) -> Iterator[tuple[str,
 
 
 def _probe() -> Any:
+    """The task, which must name nothing that this module has: Ray would send that by name, as ASTune's."""
+
     def probe(version: str, question: tuple[str, str, str]) -> list[str]:
         try:
             import astune
@@ -260,7 +266,7 @@ def _probe() -> Any:
             return [f"ASTune cannot be imported there ({error}); install astune=={version} on every node"]
         if astune.__version__ != version:
             return [f"ASTune {astune.__version__} is installed there, here {version}; install the same on every node"]
-        from astune.backbone.trinity.node_check import Question
+        from astune.backbone.trinity.node_check import Question, look
 
         return look(Question(*question))
 
