@@ -30,7 +30,7 @@ from cluster.recorded import (
     with_fitted_calls,
 )
 from cluster.rollout import Explorer
-from cluster.schedule import Outcome, Schedule, Trainer, limit, simulate
+from cluster.schedule import Outcome, Schedule, Trainer, limit, longest, simulate
 from cluster.workload import Batch, LogNormal, Shape, drawn, resampled
 
 from astune.errors import AstuneError
@@ -160,10 +160,9 @@ def compare(options: argparse.Namespace) -> None:
     explorer, trainer = cluster(options, options.explorer_gpus)
     batches = workload(options)
     least = limit(explorer, trainer, batches)
-    print(
-        f"{options.explorer_gpus} GPUs explore ({explorer.engines} engines), {trainer.gpus} train; "
-        f"{options.tasks} x {options.repeat} episodes a step; limit {least:.1f} s/step"
-    )
+    size = f"{options.tasks} x {options.repeat} episodes a step"
+    print(f"{options.explorer_gpus} GPUs explore, {trainer.gpus} train; {size}")
+    print(f"limit {least:.1f} s/step; longest episode of a step alone {longest(explorer, batches):.1f} s")
     rows = []
     for name, schedule in schedules(options).items():
         rows.append(figures(name, simulate(explorer, trainer, schedule, options.sync, batches, margin(options)), least))
@@ -236,13 +235,13 @@ def parser() -> argparse.ArgumentParser:
     )
     add = result.add_argument
     add("--gpus", type=int, default=64)
-    add("--explorer-gpus", type=int, default=48, help="the others train")
+    add("--explorer-gpus", type=int, default=40, help="the others train")
     add("--gpus-per-engine", type=int, default=1, help="tensor_parallel_size")
     add("--runners", type=int, default=8, help="per engine; each plays all attempts at a task")
-    add("--tasks", type=int, default=256, help="per step")
+    add("--tasks", type=int, default=128, help="per step")
     add("--repeat", type=int, default=8, help="attempts at a task")
     add("--sweep", action="store_true", help="the best split of the GPUs")
-    add("--steps", type=int, default=8, help="steps that are measured")
+    add("--steps", type=int, default=16, help="steps that are measured")
     add("--seed", type=int, default=0)
     timing = result.add_argument_group("times").add_argument
     timing("--step-ms", type=float, default=10.0, help="a decode step, whatever runs")

@@ -13,7 +13,7 @@ from typing import Literal
 
 from cluster.clock import Clock, Event, Process
 from cluster.rollout import Explored, Explorer, Rollout
-from cluster.workload import Batch, read_prompt_once
+from cluster.workload import Attempt, Batch, read_prompt_once
 
 
 @dataclass(frozen=True)
@@ -245,3 +245,16 @@ def limit(explorer: Explorer, trainer: Trainer, batches: Sequence[Batch]) -> flo
             engine_seconds += explorer.speed.work(len(calls), prompt, output, explorer.most_running)
         train_seconds += trainer.seconds(sum(attempt.tokens for task in batch for attempt in task))
     return max(engine_seconds / explorer.engines, train_seconds) / len(batches)
+
+
+def longest(explorer: Explorer, batches: Sequence[Batch]) -> float:
+    """Seconds of the longest episode of a batch, alone on its engine, by the mean over batches: what a schedule waits
+    for that waits for every batch. With `over_rollout` it does not."""
+
+    def alone(attempt: Attempt) -> float:
+        speed, calls = explorer.speed, attempt.calls
+        prompt = sum(call.prompt_tokens for call in calls)
+        tools = sum(call.tool_seconds for call in calls)
+        return speed.work(len(calls), prompt, attempt.output_tokens, running=1) + tools + attempt.judge_seconds
+
+    return sum(max(alone(attempt) for task in batch for attempt in task) for batch in batches) / len(batches)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +25,7 @@ from cluster.clock import Clock, Event, Process, all_of, any_of  # noqa: E402
 from cluster.engine import Engine, Speed  # noqa: E402
 from cluster.recorded import read_run, rollout_seconds, train_seconds_per_token, with_fitted_calls  # noqa: E402
 from cluster.rollout import Explorer  # noqa: E402
-from cluster.schedule import Outcome, Schedule, Simulation, Trainer, limit, simulate  # noqa: E402
+from cluster.schedule import Outcome, Schedule, Simulation, Trainer, limit, longest, simulate  # noqa: E402
 from cluster.workload import Attempt, Batch, Call, LogNormal, Shape, drawn, resampled  # noqa: E402
 
 SYNC = 3.0
@@ -101,9 +103,9 @@ def test_dynamic_synchronisation_of_every_batch_is_synchronous_when_the_trainer_
 
 def test_a_synchronous_step_waits_for_the_longest_attempt() -> None:
     trainer = Trainer(1, 0.0, 1.0)
-    for longest in (5, 50, 500):
-        outcome = simulate(ONE_ENGINE, trainer, SYNCHRONOUS, 0.0, [batch(5, 5, 5, longest)] * 3)
-        assert outcome.step_seconds == pytest.approx(longest + 1)
+    for slowest in (5, 50, 500):
+        outcome = simulate(ONE_ENGINE, trainer, SYNCHRONOUS, 0.0, [batch(5, 5, 5, slowest)] * 3)
+        assert outcome.step_seconds == pytest.approx(slowest + 1)
 
 
 def test_work_falls_with_stragglers_where_a_busy_engine_does_not_show_it() -> None:
@@ -111,6 +113,12 @@ def test_work_falls_with_stragglers_where_a_busy_engine_does_not_show_it() -> No
     outcome = simulate(explorer, Trainer(1, 0.0, 0.0), SYNCHRONOUS, 0.0, [batch(10, 90)] * 3)
     assert outcome.explorer_busy == pytest.approx(1)
     assert outcome.explorer_work == pytest.approx(100 / 180)  # two calls at a time would have taken 50 s, not 90
+
+
+def test_the_longest_episode_counts_its_tools_and_its_judge() -> None:
+    slow_tool = Attempt((Call(10, 2, tool_seconds=30.0), Call(0, 3)), judge_seconds=1.0)
+    explorer = replace(ONE_ENGINE, speed=Speed(step=1.0, per_call_running=0.5, per_prompt_token=0.1))
+    assert longest(explorer, [((slow_tool,),), batch(1, 20)]) == pytest.approx((1 + 5 * 1.5 + 30 + 1 + 20 * 1.5) / 2)
 
 
 def test_fewer_runners_than_tasks_make_them_wait_in_line() -> None:
@@ -307,7 +315,7 @@ def table(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_the_table_depends_on_the_seed_alone(capsys: pytest.CaptureFixture[str]) -> None:
     first = table(capsys, "--seed=3")
     assert first == table(capsys, "--seed=3") != table(capsys, "--seed=4")
-    assert [line.split("  ")[0] for line in first.splitlines()[2:]] == [
+    assert [line.split("  ")[0] for line in first.splitlines()[3:]] == [
         "synchronous",
         "one step off",
         "dynamic, every 4",
@@ -357,7 +365,7 @@ def recorded(tmp_path: Path) -> Path:
 
 
 def record(folder: Path, rollout: Sequence[float], train: Sequence[float]) -> Path:
-    from astune.monitor import EpisodeLog, MetricsLog, RunDir
+    from astune.monitor import EpisodeLog, RunDir
     from astune.types import Episode, Span, StopReason, Task, Timeline, Turn
 
     first = Turn("agent", (1, 2, 3), (4, 5), (-1.0, -1.0), 0, "stop")
@@ -380,7 +388,6 @@ def record(folder: Path, rollout: Sequence[float], train: Sequence[float]) -> Pa
         for number, seconds in enumerate(zip(rollout, train, strict=True), start=1)
     ]
     run.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    assert MetricsLog
     return folder
 
 
@@ -441,3 +448,24 @@ def test_outcomes_are_per_second_of_the_measured_steps() -> None:
         age_mean=0,
         age_max=0,
     )
+
+
+def simulations() -> dict[str, str]:
+    """The commands of docs/scaling.md that need no recorded run, and what the page shows for them."""
+    page = (ROOT / "docs/scaling.md").read_text(encoding="utf-8")
+    shown = r"^python benchmarks/cluster_model\.py (.*)\n```\n\n```text\n((?:.+\n)+)```"
+    return {command: output for command, output in re.findall(shown, page, re.M) if "--run" not in command}
+
+
+def test_the_first_table_of_the_page_is_what_its_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    command, shown = next(iter(simulations().items()))
+    assert cluster_model.main(shlex.split(command)) == 0
+    assert capsys.readouterr().out == shown
+
+
+@pytest.mark.slow
+def test_every_table_of_the_page_is_what_its_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(simulations()) == 3
+    for command, shown in simulations().items():
+        assert cluster_model.main(shlex.split(command)) == 0
+        assert capsys.readouterr().out == shown
