@@ -26,8 +26,8 @@ def defaults() -> int:
 
 def convert(conf: Path, overrides: Sequence[str], backbone: str | None) -> int:
     """Prints the configuration that the backbone's own program gets, each value with its origin."""
-    from astune.backbone.trinity.convert import DEFAULTS
     from astune.backbone.trinity.convert import convert as convert_to_trinity
+    from astune.backbone.trinity.convert_table import DEFAULTS
 
     loaded = load_config(conf, overrides, backbone=backbone)
     config = loaded.config.astune
@@ -42,11 +42,17 @@ def convert(conf: Path, overrides: Sequence[str], backbone: str | None) -> int:
 
 
 def _num_tasks(loaded: LoadedConfig) -> int | None:
-    """The number of training tasks, where the length of the run depends on it."""
+    """The number of training tasks, or examples, where the length of the run depends on it."""
     from astune.backbone.parts import read_tasks
+    from astune.backbone.trinity.examples import read_examples
+    from astune.backbone.trinity.job import Job
 
     config = loaded.config.astune
-    return None if config.trainer.total_epochs is None else len(read_tasks(config, "training"))
+    if config.trainer.total_epochs is None:
+        return None
+    if config.algorithm.method == "rl":
+        return len(read_tasks(config, "training"))
+    return len(read_examples(config, Job(config).chat_format))
 
 
 def _print(text: str, dim: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from astune.config.schema import AstuneConfig, Config, SynchronizerConfig
+from astune.config.schema import AlgorithmConfig, AstuneConfig, Config, SynchronizerConfig
 
 GROUP_ADVANTAGES = ("grpo", "dr_grpo")
 
@@ -12,19 +12,58 @@ GROUP_ADVANTAGES = ("grpo", "dr_grpo")
 def contradictions(config: Config) -> Iterator[tuple[str, str]]:
     """The key to change and what is wrong with it."""
     astune = config.astune
-    yield from _workflow(astune)
-    yield from _tasks(astune)
+    yield from _examples(astune)
     if astune.backbone == "local":
         yield from _synchronizer(astune)
     if astune.backbone != "debug":
-        yield from _sampling(astune)
         yield from _training(astune)
+    if plays_episodes(astune):
+        yield from _rollouts(astune)
+
+
+def _rollouts(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+    yield from _workflow(astune)
+    yield from _tasks(astune)
+    if astune.backbone != "debug":
+        yield from _sampling(astune)
     if astune.model.max_model_len is not None and astune.rollout.max_tokens >= astune.model.max_model_len:
         yield (
             "astune.rollout.max_tokens",
             f"{astune.rollout.max_tokens} tokens of answer leave no room for a prompt in "
             f"astune.model.max_model_len = {astune.model.max_model_len}",
         )
+
+
+def plays_episodes(astune: AstuneConfig) -> bool:
+    """Whether there are rollouts: else examples are learned, and no workflow, tasks or judge are needed."""
+    return astune.algorithm.method == "rl" or astune.backbone == "debug"
+
+
+def _examples(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+    method, trainer = astune.algorithm.method, astune.trainer
+    if method == "rl":
+        if trainer.examples is not None:
+            yield (
+                "astune.trainer.examples",
+                "astune.algorithm.method 'rl' learns from rewards, not from examples; take the key out, or expected "
+                "method 'sft' or 'dpo'",
+            )
+    elif trainer.examples is None:
+        yield "astune.trainer.examples", f"not set; astune.algorithm.method {method!r} learns from examples"
+    updates = astune.backbone == "local" or (astune.backbone == "debug" and astune.debug.with_update)
+    if method != "rl" and updates:
+        yield (
+            "astune.algorithm.method",
+            f"got {method!r}, but the backbone {astune.backbone!r} learns from rewards only; expected 'rl' "
+            "(or --backbone=trinity)",
+        )
+    if method != "sft" and trainer.examples_filter is not None:
+        yield (
+            "astune.trainer.examples_filter",
+            "it chooses among recorded episodes, which only method 'sft' learns from; take the key out",
+        )
+    if method != "dpo" and astune.algorithm.dpo_beta != AlgorithmConfig().dpo_beta:
+        yield "astune.algorithm.dpo_beta", f"only method 'dpo' has it, and the method is {method!r}; take the key out"
 
 
 def _workflow(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
@@ -91,7 +130,7 @@ def _training(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
     if trainer.total_steps is None and trainer.total_epochs is None:
         yield "astune.trainer.total_steps", "neither total_steps nor total_epochs is set: the run would have no end"
     episodes = trainer.tasks_per_step * astune.rollout.num_repeat
-    if trainer.updates_per_step > episodes:
+    if plays_episodes(astune) and trainer.updates_per_step > episodes:
         yield (
             "astune.trainer.updates_per_step",
             f"{trainer.updates_per_step} updates cannot share the {episodes} episodes of a step "

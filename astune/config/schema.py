@@ -201,6 +201,11 @@ class TaskJudgeConfig(Section):
 
 
 class AlgorithmConfig(Section):
+    method: Literal["rl", "sft", "dpo"] = Field(
+        "rl",
+        description="what is learned from: rl: rewards of episodes; sft: example conversations; dpo: preferred against "
+        "rejected answers; the last two on --backbone=trinity",
+    )
     advantage: Plugin = Field("grpo", description="'grpo', 'dr_grpo' or a plug-in 'package.module:function'")
     loss: str = Field("ppo_clip", description="'ppo_clip' or 'reinforce'")
     clip_low: float = Field(
@@ -216,14 +221,25 @@ class AlgorithmConfig(Section):
         "once",
         description="tokens that branches of an episode share: trained in the first, in each, or in each by its part",
     )
+    dpo_beta: PositiveFloat = Field(
+        0.1, description="method dpo: how much a preference counts, as against staying near the model it began with"
+    )
 
 
 class TrainerConfig(Section):
+    examples: Annotated[str | None, Located("file")] = Field(
+        None, description="methods sft and dpo: JSON Lines file of examples, or for sft episodes that a run recorded"
+    )
+    examples_filter: str | None = Field(
+        None, description="method sft: which recorded episodes, as 'reward>=1'; null: all"
+    )
     total_steps: PositiveInt | None = Field(100, description="optimizer steps of the run; null: total_epochs decides")
     total_epochs: PositiveInt | None = Field(
-        None, description="passes over the training tasks; the smaller of both ends the run"
+        None, description="passes over the training tasks or examples; the smaller of both ends the run"
     )
-    tasks_per_step: PositiveInt = Field(8, description="tasks in one step; times rollout.num_repeat episodes")
+    tasks_per_step: PositiveInt = Field(
+        8, description="tasks in one step, times rollout.num_repeat episodes; methods sft and dpo: examples in one step"
+    )
     updates_per_step: PositiveInt = Field(1, description="optimizer updates the episodes of a step are split into")
     learning_rate: PositiveFloat = Field(1e-6, description="AdamW learning rate after warm-up")
     warmup_steps: NonNegativeInt = Field(0, description="steps of linear learning-rate warm-up")

@@ -244,6 +244,17 @@ def test_what_belongs_to_the_run_is_made_from_its_folder(tmp_path: Path) -> None
 # no option is lost
 
 
+EXAMPLES = {"astune.trainer.examples": "/data/examples.jsonl"}
+BESIDE: Mapping[str, Mapping[str, object]] = {
+    "astune.algorithm.method": EXAMPLES,
+    "astune.algorithm.dpo_beta": EXAMPLES
+    | {"astune.algorithm.method": "dpo", "trinity.model": {"tinker": {"enable": True}}},
+    "astune.trainer.examples": {"astune.algorithm.method": "sft"},
+    "astune.trainer.examples_filter": EXAMPLES | {"astune.algorithm.method": "sft"},
+}
+"""What keys make no sense without."""
+
+
 def values(key: str) -> st.SearchStrategy[Any]:
     """Values of a key's type; not all of them are valid."""
     if key == "astune.rollout.auxiliary_models":
@@ -261,16 +272,18 @@ def values(key: str) -> st.SearchStrategy[Any]:
 
 
 def loaded_with(key: str | None, value: Any) -> LoadedConfig:
-    """As if `key` stood on the command line. Raises pydantic's ValidationError for what it would refuse."""
+    """As if `key` stood on the command line, beside what it makes no sense without. Raises pydantic's ValidationError
+    for what it would refuse."""
     tree = load_tree()
     places: dict[str, Place] = dict.fromkeys(LEAVES, "default")
-    if key is not None:
-        *sections, name = key.split(".")
+    given = {} if key is None else {**BESIDE.get(key, {}), key: value}
+    for dotted, setting in given.items():
+        *sections, name = dotted.split(".")
         inner = tree
         for section in sections:
             inner = inner[section]
-        inner[name] = value
-        places[key] = "command line"
+        inner[name] = setting
+        places[dotted] = "command line"
     return LoadedConfig(Config.model_validate(tree), places, None)
 
 
@@ -313,7 +326,7 @@ def assert_kept(key: str, entry: Entry, loaded: LoadedConfig, converted: Convert
         episodes = after["explorer.runner_per_model"] * loaded.config.astune.rollout.num_repeat
         assert episodes <= max(value, loaded.config.astune.rollout.num_repeat)
     else:
-        assert exact or any(before[place] != after[place] or after[place] == value for place in entry.to)
+        assert exact or any(after[place] == value or before[place] != after[place] for place in entry.to)
 
 
 def can_be_set(key: str, value: Any) -> bool:

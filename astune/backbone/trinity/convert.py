@@ -14,27 +14,20 @@ Imports neither Trinity nor Ray.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
-from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-import yaml
-
+from astune.backbone.trinity.convert_table import Entry, constants, leaves, table
 from astune.backbone.trinity.convert_values import CONVERSIONS, Job
 from astune.backbone.trinity.overrides import refused
 from astune.config.keys import value_at
 from astune.config.load import LoadedConfig
 from astune.config.render import inline
-from astune.config.yaml12 import Loader
 from astune.errors import ConfigError
-from astune.resources import default_config_dir
 
-DEFAULTS = "trinity_default.yaml"
-TABLE = "config_auto_convertion_trinity.json"
 MADE = "made by ASTune"
 WORKFLOW_ARGS = "buffer.explorer_input.taskset.workflow_args"
 OPERATORS = "data_processor.experience_pipeline.operators"
@@ -58,22 +51,6 @@ ALIAS = "configuration"
 
 
 @dataclass(frozen=True)
-class Entry:
-    """What becomes of one key of `astune.*`: conversions by key of Trinity, or what acts on it, or why nothing does."""
-
-    to: Mapping[str, str] = field(default_factory=dict)
-    ours: str = ""
-    ignored: str = ""
-    unsupported: str = ""
-    unless: Any = None
-    """The one value, the default, that is accepted of an unsupported key."""
-    tinker: str = ""
-    """Why the key has no effect with the tinker engine."""
-    if_set: bool = False
-    """Convert only a value that the user wrote: the default is Trinity's."""
-
-
-@dataclass(frozen=True)
 class Converted:
     """Trinity's configuration as plain data. `origins` has the place of every value by dotted key."""
 
@@ -94,19 +71,11 @@ class Converted:
         return "".join(lines)
 
 
-@cache
-def table() -> Mapping[str, Entry]:
-    """The entry of every key of `astune.*`."""
-    text = (default_config_dir() / TABLE).read_text(encoding="utf-8")
-    return {key: Entry(**entry) for key, entry in json.loads(text).items()}
-
-
 def convert(loaded: LoadedConfig, run_path: Path, num_tasks: int | None = None) -> Converted:
-    """`num_tasks` is the number of training tasks, which `total_epochs` needs. Raises `ConfigError` with every key of
-    the user's that would have no effect, each with its place and what to write instead."""
-    text = (default_config_dir() / DEFAULTS).read_text(encoding="utf-8")
-    found, users = dict(_leaves(yaml.load(text, Loader))), dict(_leaves(loaded.config.trinity))
-    origins = dict.fromkeys(found, DEFAULTS)
+    """`num_tasks` is the number of training tasks, or of examples, which `total_epochs` needs. Raises `ConfigError`
+    with every key of the user's that would have no effect, each with its place and what to write instead."""
+    found, origins = constants(loaded.config.astune.algorithm.method)
+    users = dict(leaves(loaded.config.trinity))
     places = dict.fromkeys(place for entry in table().values() for place in entry.to)
     wrong = [f"{_place(loaded, key)}: trinity.{key}: {what}" for key, what in refused(users, loaded.config.astune)]
     if clashes := [*_owned(loaded, users), *wrong, *_clashes(loaded, users, places | found)]:
@@ -190,6 +159,8 @@ def _keys(schema: type, prefix: str) -> Iterator[str]:
 
 def _convert_key(key: str, entry: Entry, job: Job) -> dict[str, Any]:
     """Trinity's values by key. Raises `ConfigError` for a key that the user set in vain."""
+    if job.config.algorithm.method not in entry.methods:
+        return {}
     value, why = value_at(job.loaded.config, key), entry.unsupported
     if job.tinker and job.loaded.differs_from_default(key):
         why = why or entry.tinker
@@ -215,7 +186,7 @@ def _made(loaded: LoadedConfig, run_path: Path, tinker: bool, rows: int) -> dict
         "checkpoint_root_dir": str(path / "trinity"),
         # two runs of one name on one cluster must not find each other's actors
         "ray_namespace": f"{project}/{run_path.name}/{hashlib.sha1(str(path).encode()).hexdigest()[:8]}",
-        "synchronizer.sync_method": "memory" if tinker else "nccl",
+        **_handing_over(loaded, tinker),
         f"{WORKFLOW_ARGS}.config": config,
         OPERATORS: [
             {
@@ -224,6 +195,13 @@ def _made(loaded: LoadedConfig, run_path: Path, tinker: bool, rows: int) -> dict
             }
         ],
     }
+
+
+def _handing_over(loaded: LoadedConfig, tinker: bool) -> dict[str, Any]:
+    """How weights or, with a method other than rl, examples come to where they are needed."""
+    if loaded.config.astune.algorithm.method == "rl":
+        return {"synchronizer.sync_method": "memory" if tinker else "nccl"}
+    return {"algorithm.sample_strategy_args.trainer": "tinker" if tinker else "verl"}
 
 
 def _clashes(loaded: LoadedConfig, users: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[str]:
@@ -251,15 +229,6 @@ def _place(loaded: LoadedConfig, key: str) -> object:
     while dotted not in loaded.origins:
         dotted = dotted.rpartition(".")[0]
     return loaded.origins[dotted]
-
-
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Values by dotted key. An empty section and a list are values."""
-    for name, value in tree.items():
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _tree(leaves: Mapping[str, Any]) -> dict[str, Any]:

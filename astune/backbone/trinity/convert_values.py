@@ -107,8 +107,20 @@ def plain_gradient(value: str, job: Job) -> bool:
     return PLAIN_GRADIENT[value]
 
 
-def episodes_per_step(value: int, job: Job) -> int:
-    return job.config.trainer.tasks_per_step * job.config.rollout.num_repeat
+def preference_beta(value: float, job: Job) -> float:
+    if not job.tinker:
+        raise job.fault(
+            "astune.algorithm.method",
+            "'dpo' needs trinity.model.tinker.enable: true: Trinity's other trainer cuts its batches by length, and "
+            "would part an answer from the one that it is compared with",
+        )
+    return value
+
+
+def rows_per_step(value: int, job: Job) -> int:
+    """Episodes with rl; else examples, which are two rows each where answers are compared."""
+    rows = {"rl": job.config.rollout.num_repeat, "sft": 1, "dpo": 2}
+    return job.config.trainer.tasks_per_step * rows[job.config.algorithm.method]
 
 
 def runners(value: int, job: Job) -> int:
@@ -154,15 +166,17 @@ def steps(value: int | None, job: Job) -> int:
 
 
 def trainer_steps(value: Any, job: Job) -> int | None:
-    """One more than there is data for, so that the explorer ends the run, after its last evaluation: Trinity stops the
-    explorer when the trainer has done all its steps. Where neither waits for the other, no limit."""
+    """With rl one more than there is data for, so that the explorer ends the run, after its last evaluation: Trinity
+    stops the explorer when the trainer has done all its steps. Where neither waits for the other, no limit."""
+    if job.config.algorithm.method != "rl":
+        return steps(None, job)
     return steps(None, job) + 1 if job.config.synchronizer.style == "fixed" else None
 
 
 def lr_schedule(value: str, job: Job) -> str:
     if value == "linear":
         raise job.fault("astune.trainer.lr_schedule", "Trinity has no 'linear'; expected 'cosine' or 'constant'")
-    if value != "constant" and job.config.synchronizer.style != "fixed":
+    if value != "constant" and job.config.algorithm.method == "rl" and job.config.synchronizer.style != "fixed":
         raise job.fault(
             "astune.trainer.lr_schedule",
             f"{value!r} needs to know the last step, which only astune.synchronizer.style 'fixed' does; "
@@ -184,7 +198,8 @@ CONVERSIONS: Mapping[str, Conversion] = {
         temperature,
         top_k,
         plain_gradient,
-        episodes_per_step,
+        preference_beta,
+        rows_per_step,
         runners,
         task_timeout,
         wait_timeout,

@@ -1,0 +1,72 @@
+"""What `convert` goes by: the constant part of Trinity's configuration, and what becomes of each key of `astune.*`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import yaml
+
+from astune.config.load import LoadedConfig
+from astune.config.yaml12 import Loader
+from astune.resources import default_config_dir
+
+DEFAULTS = "trinity_default.yaml"
+EXAMPLES = "trinity_{method}.yaml"
+"""On top of it with a method other than rl; what it says of the loss replaces the loss there."""
+TABLE = "config_auto_convertion_trinity.json"
+LOSS_ARGS = "algorithm.policy_loss_fn_args."
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What becomes of one key of `astune.*`: conversions by key of Trinity, or what acts on it, or why nothing does."""
+
+    to: Mapping[str, str] = field(default_factory=dict)
+    ours: str = ""
+    ignored: str = ""
+    unsupported: str = ""
+    unless: Any = None
+    """The one value, the default, that is accepted of an unsupported key."""
+    tinker: str = ""
+    """Why the key has no effect with the tinker engine."""
+    if_set: bool = False
+    """Convert only a value that the user wrote: the default is Trinity's."""
+    methods: Sequence[str] = ("rl", "sft", "dpo")
+    """The values of astune.algorithm.method that use the key."""
+
+
+@cache
+def table() -> Mapping[str, Entry]:
+    """The entry of every key of `astune.*`."""
+    text = (default_config_dir() / TABLE).read_text(encoding="utf-8")
+    return {key: Entry(**entry) for key, entry in json.loads(text).items()}
+
+
+def not_used(loaded: LoadedConfig) -> list[str]:
+    """The keys that the user set and that astune.algorithm.method has no use for, to be shown before the run."""
+    method, entries = loaded.config.astune.algorithm.method, table()
+    return [key for key in loaded.set_by_user() if key in entries and method not in entries[key].methods]
+
+
+def constants(method: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """The part that is the same for every configuration of the method, by dotted key, and the file of each value."""
+    found: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for name in [DEFAULTS] if method == "rl" else [DEFAULTS, EXAMPLES.format(method=method)]:
+        values = dict(leaves(yaml.load((default_config_dir() / name).read_text(encoding="utf-8"), Loader)))
+        found = {key: value for key, value in found.items() if not key.startswith(LOSS_ARGS)} | values
+        origins |= dict.fromkeys(values, name)
+    return found, {key: origins[key] for key in found}
+
+
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Values by dotted key. An empty section and a list are values."""
+    for name, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

@@ -1,0 +1,155 @@
+"""Examples to learn from, as rows of tokens: conversations, preferences, or episodes that a run recorded.
+
+    {"messages": [{"role": "user", ...}, {"role": "assistant", ...}, ...], "tools": [...]}                 sft
+    {"messages": [{"role": "user", ...}], "chosen": {"role": "assistant", ...}, "rejected": {...}}         dpo
+    a line of episodes/train.jsonl of a run                                                                sft
+
+A conversation becomes tokens as an episode does: each assistant message is an answer, in the tokens that a model
+samples to say it, after the prompt that the context tracker builds for it. So the rows are those of an episode in which
+the model said just that, tool calls and reasoning included, and only answers carry loss. Where the chat template writes
+history differently from what was said (it drops reasoning), the conversation is several rows, each with what the model
+would have seen; each is an example of its own. Recorded episodes keep the tokens that were sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from astune.backbone.trinity.example_fields import check_names, conversation, tools_of
+from astune.config.schema import AstuneConfig
+from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.render import PromptBuilder
+from astune.context_tracker.request import ChatRequest
+from astune.context_tracker.sources import Call
+from astune.context_tracker.timeline import TurnForest
+from astune.context_tracker.write_answer import answer_ids
+from astune.errors import TaskError, WorkflowError
+from astune.monitor.episode_filter import parse_filter
+from astune.monitor.episodes import EpisodeRecord, episode_from_row
+from astune.task_reader.jsonl import read_jsonl
+from astune.types import Timeline, Turn
+
+KEY = "astune.trainer.examples"
+FILTER = "astune.trainer.examples_filter"
+AGENT = "assistant"
+
+
+@dataclass(frozen=True)
+class Example:
+    """What counts as one: a row to imitate, or the preferred row and the rejected one. `place` is `file:line`."""
+
+    rows: tuple[Timeline, ...]
+    place: str
+
+
+def read_examples(config: AstuneConfig, chat_format: ChatFormat) -> list[Example]:
+    """All examples of `astune.trainer.examples`, in the order of the file.
+
+    Raises `TaskError` that names file, line and field of what is wrong, one that does not fit the model's context
+    among it.
+    """
+    path = Path(str(config.trainer.examples))
+    found = list(
+        _preferences(path, chat_format) if config.algorithm.method == "dpo" else _imitated(path, config, chat_format)
+    )
+    limit = config.model.max_model_len or chat_format.context_length
+    for example in found:
+        longest = max(len(row.token_ids) for row in example.rows)
+        if limit is not None and longest > limit:
+            raise TaskError(
+                f"{example.place}: {longest} tokens do not fit the model's context of {limit} "
+                "(astune.model.max_model_len)"
+            )
+    if not found:
+        raise TaskError(f"{KEY}: {path} has no examples")
+    return found
+
+
+def _imitated(path: Path, config: AstuneConfig, chat_format: ChatFormat) -> Iterator[Example]:
+    text = config.trainer.examples_filter
+    keep = None if text is None else parse_filter(text)
+    for place, row in read_jsonl(path):
+        if "timelines" in row:
+            record = _record(place, row)
+            timelines = record.episode.timelines if keep is None or keep(record) else ()
+        elif keep is not None:
+            raise TaskError(f"{place}: not a recorded episode, which {FILTER} chooses among; take that key out")
+        else:
+            timelines = _answers(row, place, chat_format)
+        yield from (Example((timeline,), place) for timeline in timelines if timeline.trained_tokens)
+
+
+def _answers(row: Mapping[str, Any], place: str, chat_format: ChatFormat) -> tuple[Timeline, ...]:
+    check_names(row, ("messages",), place)
+    messages = conversation(row, "messages", place)
+    if not any(message["role"] == "assistant" for message in messages):
+        raise TaskError(f"{place}: messages: no message of role 'assistant', so there is nothing to learn")
+    return _rows(place, "messages", chat_format, messages, tools_of(row, place), 0)
+
+
+def _record(place: str, row: Mapping[str, Any]) -> EpisodeRecord:
+    try:
+        return episode_from_row(row)
+    except (KeyError, TypeError, ValueError) as error:
+        raise TaskError(f"{place}: not an episode that ASTune recorded ({type(error).__name__}: {error})") from error
+
+
+def _preferences(path: Path, chat_format: ChatFormat) -> Iterator[Example]:
+    for place, row in read_jsonl(path):
+        check_names(row, ("messages", "chosen", "rejected"), place)
+        context, tools = conversation(row, "messages", place), tools_of(row, place)
+        pair = []
+        for name in ("chosen", "rejected"):
+            messages = [*context, *conversation(row, name, place)]
+            timelines = _rows(place, name, chat_format, messages, tools, len(context))
+            if len(timelines) != 1:
+                raise TaskError(
+                    f"{place}: {name}: the chat template writes its answers in {len(timelines)} different histories, "
+                    "so that they cannot be weighed as one; expected a single assistant message"
+                )
+            pair.append(timelines[0])
+        yield Example(tuple(pair), place)
+
+
+def _rows(
+    place: str,
+    name: str,
+    chat_format: ChatFormat,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]],
+    start: int,
+) -> tuple[Timeline, ...]:
+    try:
+        return conversation_rows(chat_format, messages, tools, start)
+    except WorkflowError as error:
+        raise TaskError(f"{place}: {name}: {error}") from error
+
+
+def conversation_rows(
+    chat_format: ChatFormat,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] = (),
+    start: int = 0,
+) -> tuple[Timeline, ...]:
+    """The rows of a conversation in which the model said every assistant message from number `start` on.
+
+        conversation_rows(chat_format, [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}])
+        # one row: <|im_start|>user 2+2?<|im_end|> <|im_start|>assistant 4<|im_end|>, with loss on 4<|im_end|>
+
+    Invariant: the tokens before an answer are the prompt that an engine would be sent for it. Raises `WorkflowError`
+    for what the chat template cannot write.
+    """
+    prompts, forest = PromptBuilder(chat_format), TurnForest()
+    for index in range(start, len(messages)):
+        if messages[index]["role"] != "assistant":
+            continue
+        history = messages[:index]
+        prompt = prompts.build(AGENT, history, tools)
+        call = Call(AGENT, ChatRequest(history, tools), prompt, len(forest.turns), trainable=True, source=None)
+        ids = answer_ids(chat_format, call, messages[index])
+        prompts.record(AGENT, prompt, ids, messages[index])
+        forest.add(Turn(AGENT, prompt.ids, ids, [0.0] * len(ids), policy_version=0, finish_reason="stop"))
+    return forest.timelines()
