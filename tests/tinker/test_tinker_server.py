@@ -376,6 +376,7 @@ def test_a_killed_server_goes_on_where_the_checkpoint_is(tmp_path: Path, base: s
         anew = client.create_training_client_from_state(path)
         learn(anew, PROMPTS[2])
         assert logprobs(anew) != expected
+    assert second.process.returncode == 0
 
 
 # Faults
@@ -404,8 +405,12 @@ def test_unknown_models_and_paths_are_told(client: Any, base: str, trainer: Any)
     path = trainer.save_weights_for_sampler("only weights").result().path
     with pytest.raises(tinker.RequestFailedError, match="has no optimizer state"):
         trainer.load_state_with_optimizer(path).result()
+    with pytest.raises(tinker.RequestFailedError, match="ttl_seconds is not supported"):
+        trainer.save_state("for a day", ttl_seconds=86400).result()
     with pytest.raises(tinker.RequestFailedError, match="cannot be called"):
         trainer.save_state("../../outside").result()
+    with pytest.raises(tinker.RequestFailedError, match="cannot be called"):
+        trainer.save_state("..", overwrite=True).result()
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ class _Api:
         name = about["base_model"]
         data = {"model_name": name, "tokenizer_id": self._service.tokenizer_name}
         info = {"model_id": model_id, "model_data": data, "model_name": name, "type": "get_info"}
-        return JSONResponse(info | {"is_lora": True, "lora_rank": about["lora"].get("rank")})
+        return JSONResponse(info | {"is_lora": True, "lora_rank": about["lora"]["rank"]})
 
     async def forward_backward(self, request: Request) -> Response:
         return _later(self._service.forward(await request.body()))

@@ -87,22 +87,19 @@ class CheckpointStore:
         ]
         return sorted((self.find(path) for path in paths), key=lambda checkpoint: checkpoint.saved_at)
 
-    def check_free(self, path: CheckpointPath) -> None:
-        """Raises `RequestError` for a name that no folder can have, or that is taken."""
+    @contextmanager
+    def writing(self, path: CheckpointPath, about: dict[str, Any], *, overwrite: bool = False) -> Iterator[Path]:
+        """A folder to write into, which becomes the checkpoint if nothing went wrong. Between the removal of one that
+        is overwritten and the arrival of the new one there is none. Raises `RequestError` for a name that no folder
+        can have, or that is taken."""
         if not _NAME.fullmatch(path.name):
             raise RequestError(
                 f"a checkpoint cannot be called {path.name!r}: up to 200 characters, the first a letter or a digit, "
                 "without / and \\"
             )
-        if self._folder(path).exists():
+        folder = self._folder(path)
+        if folder.exists() and not overwrite:
             raise RequestError(f"{path} is there already; delete it first, or save under another name")
-
-    @contextmanager
-    def writing(self, path: CheckpointPath, about: dict[str, Any], *, overwrite: bool = False) -> Iterator[Path]:
-        """A folder to write into, which becomes the checkpoint if nothing went wrong. Between the removal of one that
-        is overwritten and the arrival of the new one there is none."""
-        if not overwrite:
-            self.check_free(path)
         scratch = self._scratch / uuid.uuid4().hex
         scratch.mkdir()
         try:
@@ -110,9 +107,8 @@ class CheckpointStore:
             saved_at = datetime.now(timezone.utc).isoformat()
             saved = {"version": scratch.name, "saved_at": saved_at, "about": about}
             (scratch / ABOUT_FILE).write_text(json.dumps(saved, indent=1))
-            folder = self._folder(path)
             folder.parent.mkdir(parents=True, exist_ok=True)
-            if overwrite and folder.exists():
+            if folder.exists():
                 self._remove(folder)
             scratch.rename(folder)
         finally:

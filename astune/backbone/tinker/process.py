@@ -92,6 +92,7 @@ def start_server(
             stderr=errors,
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))},
+            start_new_session=True,  # Ctrl-C is for the parent, which has yet to save with this server's help
         )
     with contextlib.suppress(BrokenPipeError):
         pipe = _pipe(process.stdin)
@@ -117,6 +118,7 @@ def _told(what: str, process: subprocess.Popen[str], log: Path) -> str:
 
 def main() -> int:
     """The child."""
+    told, sys.stdout = sys.stdout, sys.stderr  # nothing but the address goes to the parent
     given = json.loads(sys.stdin.readline())
     config = TinkerServerConfig(**given | {"directory": Path(given["directory"])})
     orphaned = threading.Event()
@@ -127,7 +129,7 @@ def main() -> int:
 
     threading.Thread(target=watch, daemon=True).start()
     try:
-        serve(config, lambda address: print(address, flush=True), orphaned.is_set)
+        serve(config, lambda address: print(address, file=told, flush=True), orphaned.is_set)
     except AstuneError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

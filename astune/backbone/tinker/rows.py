@@ -11,8 +11,8 @@ import torch
 
 from astune.backbone.local.prefix_tree import TreeLayout, pack, split
 
-MOST_TOKENS = 16384
-"""Tokens in one forward pass, as `astune.trainer.micro_batch_tokens`."""
+MOST_TOKENS = 8192
+"""Tokens in one forward pass; more are slower on a CPU, for its caches."""
 MOST_LOGITS = 2**28
 """Logits in one forward pass; with a vocabulary of 150 000 they stand for 1 GB and some 1 800 tokens."""
 

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,7 +57,8 @@ class Sampled:
 
 
 class Service:
-    """All state of a server. Everything but the work in its two threads runs in the event loop.
+    """All state of a server. It lives in the event loop, where answers are sampled too. Three threads, with one piece
+    of work at a time each, train, read weights, and score prompts.
 
     `training_temperature` divides the logits in training, so that log-probabilities agree with those of answers that
     are sampled at this temperature.
@@ -72,6 +74,7 @@ class Service:
         self._temperature = training_temperature
         self._trainer = ThreadPoolExecutor(1, "train")
         self._reader = ThreadPoolExecutor(1, "read")
+        self._scorer = ThreadPoolExecutor(1, "score")
         self._versions = Versions(
             device=self._device,
             dtype=self._dtype,
@@ -93,8 +96,8 @@ class Service:
         logger.info("models that clients create train all their weights, whatever LoRA rank they ask for")
 
     def close(self) -> None:
-        self._trainer.shutdown(wait=False, cancel_futures=True)
-        self._reader.shutdown(wait=False, cancel_futures=True)
+        for thread in (self._trainer, self._reader, self._scorer):
+            thread.shutdown(wait=False, cancel_futures=True)
 
     @property
     def context_length(self) -> int:
@@ -143,7 +146,7 @@ class Service:
 
         async def work() -> Reply:
             loaded = await self._in(self._reader, self._load_for_training)
-            about = {"base_model": body["base_model"], "lora": body.get("lora_config") or {}}
+            about = {"base_model": body["base_model"], "lora": body["lora_config"]}
             session.models[model_id] = Training(TrainedModel(loaded, self._temperature), Turns(), about)
             return {"model_id": model_id, "type": "create_model"}
 
@@ -204,6 +207,8 @@ class Service:
                 model.save(folder, optimizer=kind == "weights")
 
         async def work(model: TrainedModel) -> Reply:
+            if body.get("ttl_seconds") is not None:
+                raise RequestError("ttl_seconds is not supported: a checkpoint stays until it is deleted")
             await self._in(self._trainer, lambda: write(model))
             if session_seq is None:
                 return {"path": str(path)}
@@ -281,7 +286,8 @@ class Service:
         generations = await asyncio.gather(*(sampler.generate(prompt, replace(sampling, seed=s)) for s in seeds))
         scores = None
         if body.get("prompt_logprobs") or top:
-            scores = await asyncio.to_thread(score_prompt, sampler.model, prompt, sampling.temperature, top)
+            score = partial(score_prompt, sampler.model, prompt, sampling.temperature, top)
+            scores = await self._in(self._scorer, score)
         return wire.sample_reply(generations, scores)
 
     def _check_unchanged(self, sampled: Sampled, path: CheckpointPath) -> None:
@@ -290,8 +296,8 @@ class Service:
 
     def weights_info(self, path: str) -> dict[str, Any]:
         lora = self._store.find(CheckpointPath.parse(path)).about["lora"]
-        parts = {name: lora.get(name, True) for name in ("train_unembed", "train_mlp", "train_attn")}
-        return {"base_model": self.base_models[0], "is_lora": True, "lora_rank": lora.get("rank", 1), **parts}
+        parts = {name: lora[name] for name in ("train_unembed", "train_mlp", "train_attn")}
+        return {"base_model": self.base_models[0], "is_lora": True, "lora_rank": lora["rank"], **parts}
 
     def checkpoints(self, model_id: str) -> list[Checkpoint]:
         return self._store.of_model(model_id)

@@ -54,6 +54,8 @@ def read_rows(message: Any, limits: Limits) -> list[Row]:
             f"loss function {message.loss_fn!r} is not supported; use {LOSS!r}, or forward_backward_custom for any "
             "other loss over log-probabilities"
         )
+    if message.loss_fn_config:
+        raise RequestError(f"{LOSS} takes no loss_fn_config, but got {dict(message.loss_fn_config)}")
     return [_row(datum, f"row {number}", limits) for number, datum in enumerate(message.data)]
 
 
