@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -69,7 +70,8 @@ class LoggedError:
     @property
     def exception(self) -> str:
         """The line below the innermost frames: `KeyError: 'loss'`."""
-        return (EXCEPTION.findall(self.traceback) or [""])[-1]
+        named = [found.group(1) for found in EXCEPTION.finditer(self.traceback)]
+        return named[-1] if named else ""
 
     @property
     def is_consequence(self) -> bool:
@@ -106,7 +108,7 @@ class LogWatch:
     """The errors that are written to Trinity's logs from now on: a resumed run goes on in the files it has."""
 
     def __init__(self, log_dir: Path) -> None:
-        self._log_dir = log_dir
+        self._log_dir, self._since = log_dir, time.time()
         self._began = {path: path.stat().st_size for path in _logs(log_dir)}
         self._read = dict(self._began)
 
@@ -120,7 +122,7 @@ class LogWatch:
 
     def last_error(self, session_dir: Path | None = None) -> LoggedError | None:
         """The error to show of those since the watch began; see `last_error`."""
-        return _blame(self._log_dir, self._began, session_dir)
+        return _blame(self._log_dir, self._began, session_dir, self._since)
 
 
 def last_error(log_dir: Path, session_dir: Path | None = None) -> LoggedError | None:
@@ -130,17 +132,17 @@ def last_error(log_dir: Path, session_dir: Path | None = None) -> LoggedError | 
     before: then it is the last thing that a process that died wrote to Ray's logs (`session_dir`, on this machine),
     or the newest error of any other actor.
     """
-    return _blame(log_dir, {}, session_dir)
+    return _blame(log_dir, {}, session_dir, 0.0)
 
 
-def _blame(log_dir: Path, began: Mapping[Path, int], session_dir: Path | None) -> LoggedError | None:
+def _blame(log_dir: Path, began: Mapping[Path, int], session_dir: Path | None, since: float) -> LoggedError | None:
     errors = [error for path in _logs(log_dir) for error in _read(path, began.get(path, 0))[0]]
     errors.sort(key=lambda error: error.time)
     causes = [error for error in errors if not error.is_consequence]
     ended = [error for error in causes if error.ends_the_run]
     if ended:
         return ended[0]
-    crashed = list(_crashes(session_dir)) if session_dir else []
+    crashed = list(_crashes(session_dir, since)) if session_dir else []
     if crashed:
         return max(crashed, key=lambda error: error.time)
     if causes:
@@ -159,8 +161,8 @@ def _read(path: Path, start: int) -> tuple[list[LoggedError], int]:
         file.seek(start)
         written = file.read()
     *records, rest = PARTING.split(written)
-    year = datetime.fromtimestamp(path.stat().st_mtime)
-    found = [_error(record.decode(errors="replace"), path, year) for record in records]
+    changed = datetime.fromtimestamp(path.stat().st_mtime)
+    found = [_error(record.decode(errors="replace"), path, changed) for record in records]
     return [error for error in found if error is not None], start + len(written) - len(rest)
 
 
@@ -172,19 +174,22 @@ def _error(record: str, path: Path, written: datetime) -> LoggedError | None:
         return None
     text = "\n".join(line.removeprefix(head["prefix"]).rstrip("\r") for line in record.split("\r\n")).strip("\n")
     message, _, rest = text.partition(TRACEBACK)
-    time = datetime.strptime(f"{written.year}-{head['time']}", "%Y-%m-%d %H:%M:%S")
-    if time > written + timedelta(days=1):
-        time = time.replace(year=written.year - 1)
-    return LoggedError(path.stem, path, time, message.strip(), f"{TRACEBACK}{rest}")
+    at = datetime.strptime(f"{written.year}-{head['time']}", "%Y-%m-%d %H:%M:%S")
+    if at > written + timedelta(days=1):
+        at = at.replace(year=written.year - 1)
+    return LoggedError(path.stem, path, at, message.strip(), f"{TRACEBACK}{rest}")
 
 
-def _crashes(session_dir: Path) -> Iterator[LoggedError]:
-    """The last words of actors' processes: what Python or Ray wrote as the process died, which is in no other log."""
+def _crashes(session_dir: Path, since: float) -> Iterator[LoggedError]:
+    """The last words of actors' processes: what Python or Ray wrote as the process died, which is in no other log.
+    `since` leaves out the processes that wrote nothing later: earlier jobs of the same cluster."""
     for path in sorted((session_dir / "logs").glob("worker-*.err")):
+        if path.stat().st_mtime < since:
+            continue
         text = path.read_text(errors="replace")
         actor = ACTOR_NAME.findall(text)
         crashes = list(CRASH.finditer(text))
         if actor and crashes:
             last = text[crashes[-1].start() :][:LONGEST_CRASH].strip()
-            time = datetime.fromtimestamp(path.stat().st_mtime)
-            yield LoggedError(actor[-1], path, time, last.splitlines()[0], last)
+            at = datetime.fromtimestamp(path.stat().st_mtime)
+            yield LoggedError(actor[-1], path, at, last.splitlines()[0], last)
