@@ -40,7 +40,7 @@ test-clients: $(VENVC)/.done $(VENVO)/.done
 
 # The trinity backbone, on a machine without GPUs: tests/trinity/stubs stands in for vLLM. Python 3.11 or 3.12.
 test-trinity: $(VENVT)/.done
-	PYTHONPATH=$(CURDIR)/tests/trinity/stubs $(VENVT)/bin/python -m pytest $(wildcard tests/trinity tests/tinker) $(PYTEST_ARGS)
+	PYTHONPATH=$(CURDIR)/tests/trinity/stubs $(VENVT)/bin/python -m pytest tests/trinity tests/tinker $(PYTEST_ARGS)
 
 # The histories of the context tracker against the definitions, twenty times as many as `make test` tries.
 test-histories: $(VENV)/.done

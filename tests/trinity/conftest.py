@@ -16,7 +16,7 @@ os.environ.update(
 def cluster() -> Iterator[Any]:
     """A Ray cluster of two nodes on this machine, this process joined to it: one without GPUs, and one that says it
     has two, which is all that Ray needs to hand them out."""
-    import ray
+    ray = pytest.importorskip("ray", reason="make test-trinity installs it")
     from ray.cluster_utils import Cluster
 
     made = Cluster(
