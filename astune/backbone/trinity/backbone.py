@@ -16,9 +16,12 @@ from typing import Any, ClassVar
 
 from astune.algorithm import ADVANTAGES
 from astune.backbone.parts import read_tasks
-from astune.backbone.schedule import TaskSchedule
+from astune.backbone.schedule import Schedule, TaskSchedule
 from astune.backbone.trinity.convert import Converted, convert
+from astune.backbone.trinity.convert_table import not_used
 from astune.backbone.trinity.driver import CHECKPOINT_FILE, Recorder
+from astune.backbone.trinity.examples import read_examples
+from astune.backbone.trinity.job import Job
 from astune.backbone.trinity.versions import require_trinity
 from astune.config.load import LoadedConfig
 from astune.errors import ConfigError
@@ -48,9 +51,9 @@ class TrinityBackbone:
             run_dir = RunDir.open(loaded.config, resume=loaded.config.astune.resume)
             progress = stack.enter_context(Progress(loaded.config.astune.monitor.progress))
             progress.run_started(loaded.config, run_dir, prepared.steps)
-            if not prepared.evaluates:
-                progress.note("no validation tasks are configured, so nothing is evaluated")
-            converted = convert(loaded, run_dir.path, num_tasks=prepared.tasks)
+            for note in prepared.notes:
+                progress.note(note)
+            converted = convert(loaded, run_dir.path, num_tasks=prepared.items)
             recorder = open_recorder(loaded, run_dir, converted, progress, stack)
             status = run_trinity(loaded, converted, recorder, prepared.steps, stack)
             report = RunReport(run_dir.path, recorder.step, status, summarize(read_metrics(run_dir.metrics_path)))
@@ -60,22 +63,37 @@ class TrinityBackbone:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is known before the run folder is made."""
+    """What is known before the run folder is made. `items` is the number of training tasks, or of examples."""
 
     steps: int
-    tasks: int
-    evaluates: bool
+    items: int
+    notes: tuple[str, ...]
 
 
 def prepare(loaded: LoadedConfig) -> Prepared:
     """Everything that can be wrong in the input and needs neither Ray nor a folder."""
+    prepared = prepare_episodes(loaded) if loaded.config.astune.algorithm.method == "rl" else prepare_examples(loaded)
+    tree = convert(loaded, Path(loaded.config.astune.runs_dir), num_tasks=prepared.items).tree
+    require_trinity(tinker=uses_tinker(tree), verl=not uses_tinker(tree))
+    return prepared
+
+
+def prepare_episodes(loaded: LoadedConfig) -> Prepared:
     config = loaded.config.astune
     load_plugin(config.algorithm.advantage, kind="advantage", builtin=ADVANTAGES)
     tasks = read_tasks(config, "training")
-    schedule = TaskSchedule(tasks, config.trainer, config.seed)
-    tree = convert(loaded, Path(config.runs_dir), num_tasks=len(tasks)).tree
-    require_trinity(tinker=uses_tinker(tree), verl=not uses_tinker(tree))
-    return Prepared(schedule.total_steps, len(tasks), bool(read_tasks(config, "validation")))
+    nothing = "no validation tasks are configured, so nothing is evaluated"
+    notes = () if read_tasks(config, "validation") else (nothing,)
+    return Prepared(TaskSchedule(tasks, config.trainer, config.seed).total_steps, len(tasks), notes)
+
+
+def prepare_examples(loaded: LoadedConfig) -> Prepared:
+    config = loaded.config.astune
+    examples = read_examples(config, Job(config).chat_format)
+    steps = Schedule(examples, config.trainer, config.seed, noun="examples").total_steps
+    unused = not_used(loaded)
+    notes = (f"not used by method {config.algorithm.method}: {', '.join(unused)}",) if unused else ()
+    return Prepared(steps, len(examples), notes)
 
 
 def uses_tinker(tree: dict[str, Any]) -> bool:

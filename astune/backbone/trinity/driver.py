@@ -27,12 +27,15 @@ CHECKPOINT_FILE = "trinity.json"
 
 NAMES = {
     "actor/pg_loss": "loss",
-    "actor/final_loss": "loss",
+    "actor/sft_loss": "loss",
+    "actor/dpo_loss": "loss",
+    "actor/dpo_accuracy": "preferred",
     "actor/grad_norm": "grad_norm",
     "grad_norm:mean": "grad_norm",
     "actor/pg_clipfrac": "clip_fraction",
     "actor/ppo_kl": "kl/sampler",
     "actor/lr": "learning_rate",
+    "sample/trained_tokens": "tokens/trained",
     "time/train_step": "time/train",
     "time/sync_weight": "time/sync",
 }

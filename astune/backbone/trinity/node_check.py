@@ -50,15 +50,14 @@ def _plugins(config: AstuneConfig) -> Iterator[str]:
 
 
 def _files(config: AstuneConfig) -> Iterator[str]:
-    """Tasks are read by a process on any node."""
-    if config.task_reader.type != "jsonl":
-        return
-    for split, file in config.task_reader.jsonl:
-        if file.file_path is not None and not Path(file.file_path).is_file():
-            yield (
-                f"astune.task_reader.jsonl.{split}.file_path: there is no file {file.file_path}; put it where every "
-                "node sees it under this path"
-            )
+    """Tasks, or examples, are read by a process on any node."""
+    files = {"astune.trainer.examples": config.trainer.examples}
+    if config.algorithm.method == "rl" and config.task_reader.type == "jsonl":
+        jsonl = config.task_reader.jsonl
+        files = {f"astune.task_reader.jsonl.{split}.file_path": file.file_path for split, file in jsonl}
+    for key, path in files.items():
+        if path is not None and not Path(path).is_file():
+            yield f"{key}: there is no file {path}; put it where every node sees it under this path"
 
 
 def _model(config: AstuneConfig, folder: str) -> Iterator[str]:

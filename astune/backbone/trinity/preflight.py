@@ -38,7 +38,8 @@ START_RAY = "start one with `ray start --head` and join the others to it, or lea
 
 def check_before(config: AstuneConfig, trinity: TrinityConfig) -> None:
     """What needs no Ray, before or after Trinity's own `check_and_update`."""
-    refuse([*_batch(config, trinity), *_engines(trinity), *_declared_gpus(trinity)])
+    batch = _batch(config, trinity) if config.algorithm.method == "rl" else _training_alone(trinity)
+    refuse([*batch, *_engines(trinity), *_declared_gpus(trinity)])
 
 
 def check_cluster(config: AstuneConfig, trinity: TrinityConfig) -> None:
@@ -79,6 +80,14 @@ def _batch(config: AstuneConfig, trinity: TrinityConfig) -> Iterator[str]:
         yield (
             f"trinity.explorer.max_repeat_times_per_runner: {most} would tear the {repeat} attempts at a task apart, "
             "so no group is ever whole; leave it out"
+        )
+
+
+def _training_alone(trinity: TrinityConfig) -> Iterator[str]:
+    if trinity.mode != "train":
+        yield (
+            f"trinity.mode: got {trinity.mode!r}, which Trinity also takes by itself for a cluster of one GPU that it "
+            "counts; expected train, and for one GPU trinity.cluster.node_num: 1 and gpu_per_node: 1"
         )
 
 
@@ -131,6 +140,8 @@ def _gpus_of(nodes: list[dict[str, Any]], trinity: TrinityConfig) -> Iterator[st
 def _too_few(trinity: TrinityConfig, nodes: int, per_node: int) -> Iterator[str]:
     """Whether the engines leave anything for the trainer. A single GPU can hold both, in Trinity's mode colocate, which
     it takes by itself where it counts the GPUs."""
+    if trinity.mode == "train":
+        return
     engines = [("rollout_model", trinity.explorer.rollout_model)]
     engines += [(f"auxiliary_models[{n}]", model) for n, model in enumerate(trinity.explorer.auxiliary_models)]
     sums = {
