@@ -115,6 +115,14 @@ def test_work_falls_with_stragglers_where_a_busy_engine_does_not_show_it() -> No
     assert outcome.explorer_work == pytest.approx(100 / 180)  # two calls at a time would have taken 50 s, not 90
 
 
+def test_the_limit_is_full_engines_or_a_trainer_that_never_waits() -> None:
+    """Two attempts of 100 prompt and 8 answer tokens: the prompt is read once, decoding is with four running."""
+    explorer = replace(ONE_ENGINE, engines=2, speed=Speed(2.0, 0.5, per_prompt_token=0.1, per_call=3.0))
+    batches: list[Batch] = [((Attempt((Call(100, 8),)),) * 2,)]
+    assert limit(explorer, Trainer(1, 0.0), batches) == pytest.approx((2 * 3 + 100 * 0.1 + 16 * (2 + 4 * 0.5) / 4) / 2)
+    assert limit(explorer, Trainer(4, 1.0, 7.0), batches) == pytest.approx(7 + 216 / 4)
+
+
 def test_the_longest_episode_counts_its_tools_and_its_judge() -> None:
     slow_tool = Attempt((Call(10, 2, tool_seconds=30.0), Call(0, 3)), judge_seconds=1.0)
     explorer = replace(ONE_ENGINE, speed=Speed(step=1.0, per_call_running=0.5, per_prompt_token=0.1))
@@ -194,6 +202,7 @@ def test_age_counts_the_updates_between_sampling_and_training() -> None:
     assert ages(ONE_STEP_OFF) == (1, 1)
     assert ages(Schedule("fixed", offset=2)) == (2, 2)
     assert ages(Schedule("fixed", interval=3)) == (1, 2)  # 0, 1 and 2 updates after the weights were taken
+    assert ages(Schedule("fixed", interval=2, offset=1)) == (1.5, 2)  # batches 4 and 5 have the weights of step 2
     assert ages(DYNAMIC) == (0, 0)
 
 
@@ -234,6 +243,23 @@ def test_over_rollout_frees_the_runners_of_what_it_stopped() -> None:
     simulation.run()
     assert len(simulation.ages) == 3
     assert simulation.snapshots[-1].time == pytest.approx(3 * (10 + 1))
+
+
+def over_rollout_seconds(task: Attempt, *, runners: int, share: float, speed: Speed = SECOND_PER_TOKEN) -> float:
+    """Until three batches, each of `task` and tasks of ten tokens, are trained in no time."""
+    hurried = replace(ONE_ENGINE, runners_per_engine=runners, over_rollout=share, grace=0.0, speed=speed)
+    simulation = Simulation(hurried, Trainer(1, 0.0, 0.0), DYNAMIC, 0.0, [(*batch(10, 10, 10), (task,))] * 3)
+    simulation.run()
+    return simulation.snapshots[-1].time
+
+
+def test_what_over_rollout_stops_holds_neither_engine_nor_runner() -> None:
+    sharing = Speed(step=0.0, per_call_running=1.0)
+    long = Attempt((Call(0, 10_000),))
+    assert over_rollout_seconds(long, runners=4, share=0.25, speed=sharing) == pytest.approx(3 * 40)  # four at a time
+    at_a_tool = Attempt((Call(0, 1, tool_seconds=10_000.0), Call(0, 50)))
+    assert over_rollout_seconds(at_a_tool, runners=4, share=0.25) == pytest.approx(3 * 10)
+    assert over_rollout_seconds(long, runners=1, share=0.75) == pytest.approx(3 * 10)  # the others never begin
 
 
 def random_case(seed: int) -> tuple[Explorer, Trainer, list[Batch]]:
