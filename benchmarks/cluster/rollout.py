@@ -132,8 +132,6 @@ class Rollout:
             explored.calls.add(answered)
             yield answered
             explored.calls.discard(answered)
-            if explored.aborted.happened:
-                return
             yield self._clock.sleep(call.tool_seconds)
             if explored.aborted.happened:
                 return
