@@ -260,6 +260,8 @@ def values(key: str) -> st.SearchStrategy[Any]:
     if key == "astune.rollout.auxiliary_models":
         model = st.fixed_dictionaries({"base_url": st.just("http://h/v1"), "model": st.text(max_size=3)})
         return st.dictionaries(st.text(max_size=3), model, min_size=1, max_size=2)
+    if key == "astune.trainer.updates_per_step":
+        return st.integers(1, 64)  # more than there are episodes in a step make no sense
     if key == "astune.model.device":
         return st.sampled_from(["auto", "cpu", "cuda", "cuda:1"])
     if key == "astune.algorithm.loss":
