@@ -84,10 +84,7 @@ def _imitated(path: Path, config: AstuneConfig, chat_format: ChatFormat) -> Iter
 
 def _answers(row: Mapping[str, Any], place: str, chat_format: ChatFormat) -> tuple[Timeline, ...]:
     check_names(row, ("messages",), place)
-    messages = conversation(row, "messages", place)
-    if not any(message["role"] == "assistant" for message in messages):
-        raise TaskError(f"{place}: messages: no message of role 'assistant', so there is nothing to learn")
-    return _rows(place, "messages", chat_format, messages, tools_of(row, place), 0)
+    return _rows(place, "messages", chat_format, conversation(row, "messages", place), tools_of(row, place), 0)
 
 
 def _record(place: str, row: Mapping[str, Any]) -> EpisodeRecord:
@@ -123,9 +120,12 @@ def _rows(
     start: int,
 ) -> tuple[Timeline, ...]:
     try:
-        return conversation_rows(chat_format, messages, tools, start)
+        rows = conversation_rows(chat_format, messages, tools, start)
     except WorkflowError as error:
         raise TaskError(f"{place}: {name}: {error}") from error
+    if not rows:
+        raise TaskError(f"{place}: {name}: no message of role 'assistant', so there is nothing to learn")
+    return rows
 
 
 def conversation_rows(
