@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import urllib.error
 import urllib.request
 import warnings
@@ -377,6 +378,19 @@ def test_a_killed_server_goes_on_where_the_checkpoint_is(tmp_path: Path, base: s
         learn(anew, PROMPTS[2])
         assert logprobs(anew) != expected
     assert second.process.returncode == 0
+
+
+def test_the_example_of_the_documentation_runs(
+    server: ServerProcess, base: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "tinker_server.md").read_text(encoding="utf-8")
+    example = re.findall(r"^```python not-run=tinker\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0]
+    monkeypatch.setenv("TINKER_BASE_URL", server.base_url)
+    monkeypatch.setenv("TINKER_API_KEY", server.api_key)
+    names: dict[str, Any] = {}
+    exec(example.replace('"tiny"', repr(base)), names)
+    CLIENTS.append(names["service"])
+    assert "stop_reason=" in capsys.readouterr().out
 
 
 # Faults
