@@ -4,6 +4,7 @@ The word after the language of a block says what it is; people do not see it.
 
     python file=x.py     written to a folder, imported, and used by a later command of the page
     python run           run as a script
+    python not-run=tinker   needs a server; tests/tinker has what the page shows
     yaml file=x.yaml     written, and loads as a configuration; without file= a part of one, which loads too;
                          with `broken` it is wrong on purpose
     jsonl file=x.jsonl   written
@@ -49,15 +50,16 @@ ROOT = Path(__file__).parents[2]
 README = "README.md"
 PAGES = [README, "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 COUNTS = {
-    "bash not-run": 14,
-    "bash run": 40,
+    "bash not-run": 19,
+    "bash run": 41,
     "jsonl file": 4,
     "python file": 15,
+    "python not-run": 3,
     "python run": 7,
-    "text": 19,
+    "text": 22,
     "text file": 1,
-    "text output": 27,
-    "yaml": 5,
+    "text output": 28,
+    "yaml": 6,
     "yaml file": 4,
     "yaml file broken": 1,
 }
