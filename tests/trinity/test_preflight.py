@@ -19,7 +19,7 @@ from trinity.common.config import Config as TrinityConfig
 import astune
 from astune.backbone.trinity import preflight
 from astune.backbone.trinity.node_check import Question, look
-from astune.backbone.trinity.preflight import check_address, check_before, check_cluster, connect
+from astune.backbone.trinity.preflight import check_address, check_before, check_cluster, check_gpus, connect
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError
 from astune.resources import tiny_model_dir
@@ -121,6 +121,15 @@ def test_an_address_where_nothing_listens_is_refused_at_once() -> None:
     message = refusal(connect, address, "space", {})
     assert f"trinity.cluster.ray_address: nothing answers at {address}" in message
     assert "ray start --head" in message
+
+
+def test_gpus_are_counted_only_where_ray_answers_and_only_if_needed(tmp_path: Path) -> None:
+    for needless in (trinity_for(tmp_path), trinity_for(tmp_path, tinker=False, node_num=1, gpu_per_node=2)):
+        needless.cluster.ray_address = "nowhere"
+        check_gpus(needless)
+    uncounted = trinity_for(tmp_path, tinker=False)
+    uncounted.cluster.ray_address = "127.0.0.1:1"
+    assert "nothing answers at 127.0.0.1:1" in refusal(check_gpus, uncounted)
 
 
 @pytest.mark.parametrize("address", ["ray://127.0.0.1:10001", "127.0.0.1", "here", "127.0.0.1:port", ""])

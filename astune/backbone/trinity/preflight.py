@@ -42,6 +42,20 @@ def check_before(config: AstuneConfig, trinity: TrinityConfig) -> None:
     refuse([*batch, *_engines(trinity), *_declared_gpus(trinity)])
 
 
+def check_gpus(trinity: TrinityConfig) -> None:
+    """To be called before Trinity's `check_and_update`, with Ray not connected. Where the configuration gives no
+    numbers, that counts GPUs itself: it would wait for minutes at an address without Ray, then end the process, and
+    divide by zero where no node has a GPU."""
+    if trinity.model.tinker.enable or (trinity.cluster.node_num and trinity.cluster.gpu_per_node):
+        return
+    connect(trinity.cluster.ray_address, "", {})
+    try:
+        problems = list(_gpus_of([node for node in ray.nodes() if node["Alive"]], trinity))
+    finally:
+        ray.shutdown()
+    refuse(problems)
+
+
 def check_cluster(config: AstuneConfig, trinity: TrinityConfig) -> None:
     """What only the cluster knows, with Ray connected: its GPUs, and what each of its nodes can see."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
@@ -177,7 +191,7 @@ def connect(address: str, namespace: str, variables: Mapping[str, str]) -> Path:
             namespace=namespace,
             runtime_env={"env_vars": dict(variables)},
             log_to_driver=False,
-            logging_level=logging.WARNING,
+            logging_level=logging.ERROR,
             **own,
         )
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
