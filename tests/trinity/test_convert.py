@@ -604,3 +604,26 @@ def test_an_unknown_key_is_placed_in_its_file(tmp_path: Path) -> None:
         check_trinity_keys(load(tmp_path, text=text), Outer)
     lines = str(caught.value).replace(str(tmp_path / "job.yaml"), "F").splitlines()
     assert [line.partition(" unknown")[0] for line in lines] == ["F:8: trinity.inr:", "F:9: trinity.tg:"]
+
+
+def test_an_advantage_function_of_trinitys_comes_with_trinitys_aggregation(tmp_path: Path) -> None:
+    """Its advantages carry no weights, so rows would count by their length under ours."""
+    loaded = load(tmp_path, "trinity.algorithm.advantage_fn=step_wise_grpo", "trinity.algorithm.algorithm_type=grpo")
+    algorithm = convert(loaded, RUN).tree["algorithm"]
+    assert (algorithm["algorithm_type"], algorithm["advantage_fn"]) == ("grpo", "step_wise_grpo")
+    assert algorithm["loss_agg_mode"] == algorithm["policy_loss_fn_args"]["loss_agg_mode"] == "token-mean"
+
+
+@pytest.mark.parametrize(
+    ("settings", "batches"),
+    [
+        ((), 10_000),
+        (("astune.synchronizer.style=dynamic_by_explorer", "astune.synchronizer.interval=3"), 3),
+        (("astune.synchronizer.style=fully_async",), 2),
+    ],
+)
+def test_batches_that_wait_for_a_slow_trainer_are_bounded_where_nothing_else_does(
+    tmp_path: Path, settings: tuple[str, ...], batches: int
+) -> None:
+    buffer = convert(load(tmp_path, *settings), RUN).tree["buffer"]
+    assert buffer["trainer_input"]["experience_buffer"]["capacity"] == batches

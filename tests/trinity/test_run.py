@@ -205,9 +205,8 @@ def end(process: subprocess.Popen[str]) -> str:
 
 def test_a_trainer_that_dies_is_a_loud_failure_and_the_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     run = tmp_path / RUN
-    process = launch(
-        tmp_path, "astune.trainer.total_steps=6", "astune.trainer.save_every=2", "astune.evaluation.every=0"
-    )
+    settings = ("astune.trainer.total_steps=6", "astune.trainer.save_every=2", "astune.evaluation.every=0")
+    process = launch(tmp_path, *settings)
     wait_for(process, trained(run, 3))
     kill_actor(process, "ray::Trainer")
     output = end(process)

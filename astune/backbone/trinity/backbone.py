@@ -43,7 +43,7 @@ class TrinityBackbone:
 
     def run(self, loaded: LoadedConfig) -> RunReport:
         # Trinity's loggers of this process take their level when they are imported; actors write logs as usual
-        os.environ.setdefault("TRINITY_LOG_LEVEL", "ERROR")
+        os.environ.setdefault("TRINITY_LOG_LEVEL", "CRITICAL")
         prepared = prepare(loaded)
         from astune.backbone.trinity.session import run_trinity
 

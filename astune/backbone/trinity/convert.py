@@ -35,11 +35,7 @@ OPERATORS = "data_processor.experience_pipeline.operators"
 OWNED = (
     "name",
     "checkpoint_root_dir",
-    "algorithm.algorithm_type",
-    "algorithm.advantage_fn",
     "algorithm.sample_strategy",
-    "algorithm.loss_agg_mode",
-    "algorithm.policy_loss_fn_args.loss_agg_mode",
     "buffer.explorer_input",
     OPERATORS,
     "monitor.monitor_type",
@@ -99,6 +95,8 @@ def convert(loaded: LoadedConfig, run_path: Path, num_tasks: int | None = None) 
     # with the tinker engine the trainer takes any number of rows, else its GPUs share batches of a fixed one
     rows = 1 if job.tinker else int((found | users)["buffer.train_batch_size"])
     made = _made(loaded, run_path, job.tinker, rows)
+    if "algorithm.advantage_fn" in users:  # Trinity's own gives plain advantages, without our weights
+        made |= {"algorithm.loss_agg_mode": "token-mean", "algorithm.policy_loss_fn_args.loss_agg_mode": "token-mean"}
     found |= made | users
     origins |= dict.fromkeys(made, MADE) | {key: str(_place(loaded, key)) for key in users}
     return Converted(_arranged(_tree(found)), origins)

@@ -153,6 +153,13 @@ def wait_timeout(value: float, job: Job) -> int:
     return max(SHORTEST_WAIT, PATIENCE * batch)
 
 
+def waiting_batches(value: Any, job: Job) -> int:
+    """How many explored batches may wait for the trainer: Trinity counts a batch as one, and its 10,000 would let
+    rollouts run ahead of a slower trainer without end. With style fixed they wait for each other anyway."""
+    synchronizer = job.config.synchronizer
+    return 10_000 if synchronizer.style == "fixed" else max(2, synchronizer.interval)
+
+
 def steps(value: int | None, job: Job) -> int:
     """Explored batches, and optimizer steps, of the run: the smaller of `total_steps` and `total_epochs`."""
     trainer, limits = job.config.trainer, []
@@ -203,6 +210,7 @@ CONVERSIONS: Mapping[str, Conversion] = {
         runners,
         task_timeout,
         wait_timeout,
+        waiting_batches,
         steps,
         trainer_steps,
         lr_schedule,

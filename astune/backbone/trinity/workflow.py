@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,7 @@ class AstuneWorkflow(Workflow):  # type: ignore[misc]
             sampling=sampling_for(job.config, "sampled"),
             label=f"train/{step}",
             on_episode=lambda episode: _tell(episode, step),
+            limit=asyncio.Semaphore(job.config.rollout.max_concurrent),
         )
         return [pack_episode(episode, run) for run, episode in enumerate(group.episodes)]
 
