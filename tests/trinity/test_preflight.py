@@ -75,13 +75,13 @@ def test_a_batch_size_that_the_episodes_of_a_step_never_fill_is_refused(
 
 def test_all_that_is_wrong_is_told_at_once(config: AstuneConfig, tmp_path: Path) -> None:
     trinity = trinity_for(tmp_path, tinker=False, node_num=2, gpu_per_node=4, engine_num=4, tensor_parallel_size=2)
-    trinity.mode = "train"
+    trinity.mode = "serve"
     trinity.buffer.batch_size = 9
     trinity.explorer.max_repeat_times_per_runner = 1
     trinity.explorer.runner_per_model = 0
     message = refusal(check_before, config, trinity)
     for key in (
-        "trinity.mode: got 'train'",
+        "trinity.mode: got 'serve'",
         "trinity.buffer.batch_size: 9",
         "trinity.buffer.train_batch_size: 32, but a batch brings 36 episodes",
         "trinity.explorer.max_repeat_times_per_runner: 1",

@@ -48,7 +48,7 @@ def check_gpus(trinity: TrinityConfig) -> None:
     divide by zero where no node has a GPU."""
     if trinity.model.tinker.enable or (trinity.cluster.node_num and trinity.cluster.gpu_per_node):
         return
-    connect(trinity.cluster.ray_address, "", {})
+    connect(trinity.cluster.ray_address, "astune_check_gpus", {})
     try:
         problems = list(_gpus_of([node for node in ray.nodes() if node["Alive"]], trinity))
     finally:
