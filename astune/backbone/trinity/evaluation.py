@@ -15,8 +15,9 @@ from trinity.common.models.allocator import Allocator
 from trinity.common.models.model import ModelWrapper
 
 from astune.backbone.parts import sampling_for
+from astune.backbone.trinity.events import EpisodeDone, EvaluationDone, EvaluationStarted
 from astune.backbone.trinity.job import Job
-from astune.backbone.trinity.mailbox import EpisodeDone, EvaluationDone, EvaluationStarted, find_mailbox, post
+from astune.backbone.trinity.mailbox import find_mailbox, post
 from astune.backbone.trinity.workflow import setup_for
 from astune.rollout.engine import run_groups
 from astune.rollout.group import all_or_none

@@ -7,69 +7,13 @@ display. It also carries the driver's wish to stop the other way.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import ray
 
-from astune.algorithm.receipt import Receipt
-from astune.types import Episode
+from astune.backbone.trinity.events import Event
 
 NAME = "astune_mailbox"
-
-
-@dataclass(frozen=True)
-class EpisodeDone:
-    """An episode ended. `step` is the explored batch it belongs to, for an evaluation the steps done before it."""
-
-    episode: Episode
-    step: int
-    phase: str
-
-
-@dataclass(frozen=True)
-class EvaluationStarted:
-    step: int
-    decoding: str
-    episodes: int
-
-
-@dataclass(frozen=True)
-class EvaluationDone:
-    step: int
-    decoding: str
-    metrics: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class ExploreStarted:
-    """Tasks of batch `step` were handed to the runners."""
-
-    step: int
-    episodes: int
-
-
-@dataclass(frozen=True)
-class Explored:
-    """Batch `step` is played and in the trainer's buffer, as `rows` experiences."""
-
-    step: int
-    metrics: Mapping[str, float]
-    receipt: Receipt
-    rows: int
-
-
-@dataclass(frozen=True)
-class Logged:
-    """What Trinity's explorer or trainer logged at a step of its own."""
-
-    role: str
-    step: int
-    metrics: Mapping[str, float]
-
-
-Event = EpisodeDone | EvaluationStarted | EvaluationDone | ExploreStarted | Explored | Logged
 
 
 class Mailbox:

@@ -13,8 +13,9 @@ from trinity.common.workflows.workflow import Task as TrinityTask
 from astune.backbone.parts import read_tasks
 from astune.backbone.schedule import TaskSchedule
 from astune.backbone.trinity.evaluation import Evaluation
+from astune.backbone.trinity.events import ExploreStarted
 from astune.backbone.trinity.job import load_job
-from astune.backbone.trinity.mailbox import ExploreStarted, find_mailbox, post
+from astune.backbone.trinity.mailbox import find_mailbox, post
 from astune.backbone.trinity.workflow import AstuneWorkflow
 from astune.types import Task
 

@@ -11,9 +11,10 @@ from trinity.common.workflows.workflow import Task as TrinityTask
 from trinity.common.workflows.workflow import Workflow
 
 from astune.backbone.parts import sampling_for
+from astune.backbone.trinity.events import EpisodeDone
 from astune.backbone.trinity.experience import pack_episode
 from astune.backbone.trinity.job import Job, load_job
-from astune.backbone.trinity.mailbox import EpisodeDone, post
+from astune.backbone.trinity.mailbox import post
 from astune.backbone.trinity.policy import policy_for
 from astune.rollout.group import run_group
 from astune.rollout.setup import RolloutSetup
