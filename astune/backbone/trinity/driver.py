@@ -56,8 +56,10 @@ class Recorder:
     job_dir: Path
     step: int = 0
     batch: int = 0
-    _began: dict[int, float] = field(default_factory=dict)
+    _began: dict[int, tuple[ExploreStarted, float]] = field(default_factory=dict)
     _explored: dict[int, tuple[Explored, float]] = field(default_factory=dict)
+    _finished: dict[int, float] = field(default_factory=dict)
+    """When Trinity's explorer said that a batch is done of which no rows have come."""
     _last_trained: float | None = None
 
     def handle(self, event: Event) -> None:
@@ -65,12 +67,11 @@ class Recorder:
             self.episodes.write(event.episode, step=event.step, phase=event.phase)
             self.progress.episode_done(event.episode)
         elif isinstance(event, ExploreStarted):
-            self._began[event.step] = time.monotonic()
+            self._began[event.step] = (event, time.monotonic())
             self._last_trained = self._last_trained or time.monotonic()
             self.progress.phase_started("rollout", event.episodes)
         elif isinstance(event, Explored):
-            self._explored[event.step] = (event, time.monotonic() - self._began.pop(event.step, time.monotonic()))
-            self.progress.phase_started("train", 0)
+            self._batch_done(event)
         elif isinstance(event, EvaluationStarted):
             self.progress.phase_started(f"evaluation, {event.decoding}", event.episodes)
         elif isinstance(event, EvaluationDone):
@@ -80,7 +81,28 @@ class Recorder:
         else:
             self._logged(event)
 
+    def _batch_done(self, event: Explored) -> None:
+        """A group that Trinity's runners lost, to a fault of the machine rather than of an episode, is missing here."""
+        started, began = self._began.pop(event.step)
+        self._finished.pop(event.step, None)
+        self._explored[event.step] = (event, time.monotonic() - began)
+        if lost := started.tasks - event.groups:
+            self.progress.note(f"batch {event.step}: {lost} of {started.tasks} groups were lost; see {self.log_dir}")
+        self.progress.phase_started("train", 0)
+
+    def empty_batch(self, patience: float) -> int | None:
+        """The number of a batch that ended `patience` seconds ago without a single episode, if there is one: trainer
+        and explorer would then wait for each other."""
+        now = time.monotonic()
+        return next((batch for batch, ended in self._finished.items() if now - ended > patience), None)
+
+    @property
+    def log_dir(self) -> Path:
+        return self.job_dir / "log"
+
     def _logged(self, event: Logged) -> None:
+        if "rollout/finished_task_count" in event.metrics and event.step in self._began:
+            self._finished[event.step] = time.monotonic()
         if event.role == self.trainer and "astune/batch" in event.metrics:
             self._trained(event)
         else:

@@ -34,17 +34,19 @@ class EvaluationDone:
 
 @dataclass(frozen=True)
 class ExploreStarted:
-    """Tasks of batch `step` were handed to the runners."""
+    """`tasks` of batch `step` were handed to the runners."""
 
     step: int
+    tasks: int
     episodes: int
 
 
 @dataclass(frozen=True)
 class Explored:
-    """Batch `step` is played and in the trainer's buffer, as `rows` experiences."""
+    """Batch `step` is played and in the trainer's buffer, as `rows` experiences of `groups` groups."""
 
     step: int
+    groups: int
     metrics: Mapping[str, float]
     receipt: Receipt
     rows: int

@@ -50,7 +50,7 @@ class AstuneTaskReader(BufferReader):  # type: ignore[misc]
         tasks = self._schedule.tasks(self._step)
         self._step += 1
         self._read_any = True
-        post(ExploreStarted(self._step, len(tasks) * (self._repeat or 1)))
+        post(ExploreStarted(self._step, len(tasks), len(tasks) * (self._repeat or 1)))
         return [self._for_trinity(task, number) for number, task in enumerate(tasks)]
 
     def _evaluation_is_due(self) -> bool:

@@ -57,7 +57,7 @@ class SamplesOperator(ExperienceOperatorV1):  # type: ignore[misc]
             if self._trainer == "tinker":
                 row.info[REFERENCE] = row.logprobs.tolist()
                 row.custom_fields = [CustomField(REFERENCE, "ref_logprob", torch.float32)]
-        post(Explored(batch, rollout_metrics(groups), receipt, len(rows)))
+        post(Explored(batch, len(groups), rollout_metrics(groups), receipt, len(rows)))
         return rows, {"samples": float(len(samples))}
 
 

@@ -28,7 +28,7 @@ from astune.backbone.trinity.convert import Converted, check_trinity_keys
 from astune.backbone.trinity.driver import Recorder
 from astune.backbone.trinity.mailbox import open_mailbox
 from astune.backbone.trinity.outcome import LogWatch, how_far
-from astune.backbone.trinity.preflight import check_before, check_cluster, connect
+from astune.backbone.trinity.preflight import check_before, check_cluster, check_gpus, connect
 from astune.config.load import LoadedConfig
 from astune.errors import ConfigError
 
@@ -38,6 +38,8 @@ POLL = 0.2
 """Seconds between two looks into the mailbox."""
 GRACE = 30.0
 """Seconds that a run whose explorer or trainer has failed gets to end by itself."""
+EMPTY = 10.0
+"""Seconds after which a batch without any episode is no longer taken for news that are still on their way."""
 SETTLE = 5.0
 """Seconds to wait for the last events after Trinity's launcher has returned."""
 AT_ONCE = 1000
@@ -83,7 +85,9 @@ def trinity_config(converted: Converted, run_path: Path) -> TrinityConfig:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(converted.yaml())
     try:
-        return load_config(str(path)).check_and_update()
+        config = load_config(str(path))
+        check_gpus(config)
+        return config.check_and_update()
     except (ValueError, AssertionError, RuntimeError, ImportError) as error:
         raise ConfigError(f"Trinity does not accept the configuration ({path}): {error}") from error
 
@@ -162,9 +166,13 @@ class Run:
         while thread.is_alive():
             self._take()
             found = self._watch.poll()
+            empty = self.recorder.empty_batch(EMPTY)
             if found and not failed:
                 failed, deadline = True, time.monotonic() + GRACE
                 self.recorder.progress.note(f"{found[0].actor} failed; ending the run")
+            elif empty is not None and not failed:
+                failed, deadline = True, time.monotonic()
+                self.recorder.progress.note(f"all runners failed in batch {empty}; ending the run")
             if time.monotonic() > deadline:
                 self._end_actors()
                 deadline = float("inf")
