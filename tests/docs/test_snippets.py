@@ -51,16 +51,16 @@ README = "README.md"
 PAGES = [README, "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 COUNTS = {
     "bash not-run": 19,
-    "bash run": 41,
-    "jsonl file": 4,
+    "bash run": 42,
+    "jsonl file": 5,
     "python file": 15,
     "python not-run": 3,
     "python run": 7,
     "text": 22,
     "text file": 1,
-    "text output": 28,
+    "text output": 29,
     "yaml": 6,
-    "yaml file": 4,
+    "yaml file": 5,
     "yaml file broken": 1,
 }
 """How many blocks of each kind there are."""
