@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,8 +20,10 @@ from astune.backbone.tinker import wire
 from astune.backbone.tinker.checkpoints import Checkpoint, CheckpointPath, CheckpointStore, Kind
 from astune.backbone.tinker.errors import RequestError, not_found
 from astune.backbone.tinker.jobs import Jobs, Reply, Turns
+from astune.backbone.tinker.loop_thread import LoopThread
+from astune.backbone.tinker.sessions import Sampled, Session, Training
 from astune.backbone.tinker.training import OPTIMIZER_FILE, AdamStep, TrainedModel
-from astune.backbone.tinker.versions import Version, Versions, score_prompt
+from astune.backbone.tinker.versions import Version, Versions, generate, score_prompt
 from astune.config.schema import ModelConfig
 from astune.errors import nearest
 
@@ -32,33 +32,9 @@ LOST_SECONDS = 600.0
 T = TypeVar("T")
 
 
-@dataclass
-class Session:
-    heard: float
-    models: dict[str, Training] = field(default_factory=dict)
-    samplers: dict[str, Sampled] = field(default_factory=dict)
-
-
-@dataclass
-class Training:
-    """A model under training and the order of its requests. `about` is what the client said when it made it."""
-
-    model: TrainedModel
-    turns: Turns
-    about: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """What a sampling session samples; `path` is None for the base model."""
-
-    version: Version
-    path: CheckpointPath | None
-
-
 class Service:
-    """All state of a server. It lives in the event loop, where answers are sampled too. Three threads, with one piece
-    of work at a time each, train, read weights, and score prompts.
+    """All state of a server. It lives in the event loop, which is always free to hear clients: four threads train,
+    read weights, score prompts (each one piece of work at a time) and sample.
 
     `training_temperature` divides the logits in training, so that log-probabilities agree with those of answers that
     are sampled at this temperature.
@@ -75,6 +51,7 @@ class Service:
         self._trainer = ThreadPoolExecutor(1, "train")
         self._reader = ThreadPoolExecutor(1, "read")
         self._scorer = ThreadPoolExecutor(1, "score")
+        self._sampling = LoopThread("sample")
         self._versions = Versions(
             device=self._device,
             dtype=self._dtype,
@@ -98,6 +75,7 @@ class Service:
     def close(self) -> None:
         for thread in (self._trainer, self._reader, self._scorer):
             thread.shutdown(wait=False, cancel_futures=True)
+        self._sampling.close()
 
     @property
     def context_length(self) -> int:
@@ -282,8 +260,7 @@ class Service:
         samples = int(body.get("num_samples", 1))
         if samples < 1:
             raise RequestError(f"num_samples {samples}: 1 or more")
-        seeds = _seeds(sampling.seed, samples)
-        generations = await asyncio.gather(*(sampler.generate(prompt, replace(sampling, seed=s)) for s in seeds))
+        generations = await self._sampling.run(generate(sampler, prompt, sampling, samples))
         scores = None
         if body.get("prompt_logprobs") or top:
             score = partial(score_prompt, sampler.model, prompt, sampling.temperature, top)
@@ -309,11 +286,3 @@ class Service:
     @staticmethod
     async def _in(thread: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(thread, work)
-
-
-def _seeds(seed: int | None, samples: int) -> list[int | None]:
-    """Of the samples of one request; the first has the seed of the request."""
-    if seed is None:
-        return [None] * samples
-    further = random.Random(seed)
-    return [seed, *(further.getrandbits(64) for _ in range(samples - 1))]

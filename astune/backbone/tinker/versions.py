@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 from astune.backbone.local.model import longest_context, read_weights
 from astune.backbone.local.sampler import Sampler
 from astune.backbone.tinker.rows import Row, logits_of, row_batches, target_logprobs
+from astune.types import Generation, Sampling
 
 EMPTY_TOKEN, EMPTY_LOGPROB = 0, -99999.0
 """What stands for nothing among the most likely tokens, by the SDK's `TopkPromptLogprobs`."""
@@ -72,6 +74,15 @@ class Versions:
 
     def _model(self, folder: Path) -> Any:
         return read_weights(folder).to(self._device, self._dtype).eval().requires_grad_(False)
+
+
+async def generate(sampler: Sampler, prompt: Sequence[int], sampling: Sampling, samples: int) -> list[Generation]:
+    """So many answers; the seed of the first is that of `sampling`, which fixes those of the others."""
+    seeds: list[int | None] = [sampling.seed] * samples
+    if sampling.seed is not None:
+        further = random.Random(sampling.seed)
+        seeds[1:] = [further.getrandbits(64) for _ in seeds[1:]]
+    return await asyncio.gather(*(sampler.generate(prompt, replace(sampling, seed=seed)) for seed in seeds))
 
 
 @dataclass(frozen=True)
