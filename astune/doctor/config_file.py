@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from astune.backbone.base import check_keys
+from astune.backbone.trinity.convert import convert
 from astune.config.load import load_config
 from astune.doctor.findings import Finding, fail, ok
 from astune.doctor.packages import how_to_install
@@ -47,6 +49,9 @@ def check_config(patient: Patient) -> Iterator[Finding]:
         return
     try:
         ignored = check_keys(patient.backbone, loaded)
+        if name == "trinity":
+            per_epoch = patient.config.trainer.tasks_per_step  # how many tasks there are is another check's matter
+            convert(loaded, Path(patient.config.runs_dir), num_tasks=per_epoch)
     except ConfigError as error:
         yield from _problems(error)
         return

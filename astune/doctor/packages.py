@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
+from astune.backbone.trinity.versions import require_trinity
 from astune.doctor.findings import Finding, fail, ok, warn
 from astune.doctor.patient import Patient
+from astune.errors import MissingDependency
 
 PYTHON = ((3, 10), (3, 14))
 """The first version that works and the first that was not tried."""
@@ -41,6 +43,8 @@ def check_packages(patient: Patient) -> Iterator[Finding]:
             yield fail(f"{name} {installed} is too old: {least} is the oldest that works", mend=_install(name))
         else:
             seen.append(f"{name} {installed}")
+    if config.backbone == "trinity":
+        yield from _trinity(patient)
     file = source_of(config.rollout.agentscope_learn_protocol or "")
     if file is not None and "agentscope" in imported_by(file):
         installed = version_of("agentscope")
@@ -51,6 +55,18 @@ def check_packages(patient: Patient) -> Iterator[Finding]:
         else:
             seen.append(f"agentscope {installed}")
     yield ok(", ".join(seen))
+
+
+def _trinity(patient: Patient) -> Iterator[Finding]:
+    """Trinity's own check of versions, which a run makes first."""
+    assert patient.loaded is not None
+    tinker = bool(patient.loaded.config.trinity.get("model", {}).get("tinker", {}).get("enable"))
+    try:
+        require_trinity(tinker=tinker, verl=not tinker)
+    except MissingDependency as error:
+        told, _, _ = str(error).partition("\nTo install")
+        problems = [line.strip().removeprefix("- ") for line in told.splitlines()[1:]]
+        yield fail("; ".join(problems), mend="install as external/trinity/README.md says")
 
 
 AGENTSCOPE = 'pip install "astune[agentscope2]" (for agents written for AgentScope 1.x: "astune[agentscope1]")'

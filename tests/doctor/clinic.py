@@ -11,7 +11,11 @@ import yaml
 
 from astune.doctor import Finding
 
-BACKBONES = {"debug": "astune.backbone.debug:DebugBackbone", "local": "astune.backbone.local:LocalBackbone"}
+BACKBONES = {
+    "debug": "astune.backbone.debug:DebugBackbone",
+    "local": "astune.backbone.local:LocalBackbone",
+    "trinity": "astune.backbone.trinity.backbone:TrinityBackbone",
+}
 TRAINS = f"{Path(__file__).with_name('backbones.py')}:Trains"
 
 AGENT = """

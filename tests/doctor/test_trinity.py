@@ -1,0 +1,31 @@
+"""What Trinity cannot do is found without Trinity; where it is not installed, that is found too."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+from clinic import Clinic, problems
+
+
+def test_a_value_that_trinity_does_not_have_is_named_with_its_place(clinic: Clinic) -> None:
+    found = [
+        finding
+        for finding in problems(clinic({"backbone": "trinity", "trainer": {"lr_schedule": "linear"}}))
+        if finding.check == "config"
+    ]
+    assert [(finding.level, finding.mend) for finding in found] == [("fail", "set it to 'cosine' or 'constant'")]
+    assert found[0].where.endswith("astune.trainer.lr_schedule")
+
+
+def test_epochs_are_no_fault(clinic: Clinic) -> None:
+    changes = {"backbone": "trinity", "trainer": {"total_epochs": 2}}
+    assert not [finding for finding in problems(clinic(changes)) if finding.check == "config"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("trinity") is not None, reason="Trinity is installed here")
+def test_packages_that_are_missing_are_all_named(clinic: Clinic) -> None:
+    (found,) = [finding for finding in problems(clinic({"backbone": "trinity"})) if finding.check == "packages"]
+    for package in ("trinity-rft", "ray", "verl", "vllm"):
+        assert f"{package} is not installed" in found.what
+    assert "external/trinity" in found.mend
