@@ -180,13 +180,14 @@ def test_an_answer_ends_at_stop_tokens_and_stop_texts(sampler: Any) -> None:
     assert len(by_text.tokens) <= 3 and by_text.stop_reason == "stop"
 
 
-def test_prompt_logprobs_are_those_of_a_plain_forward_pass(sampler: Any) -> None:
-    params = types.SamplingParams(max_tokens=1)
+def test_prompt_logprobs_are_those_of_a_plain_forward_pass_at_the_temperature(sampler: Any) -> None:
+    params = types.SamplingParams(max_tokens=1, temperature=0.5)
     reply = sampler.sample(text(PROMPTS[0]), 1, params, True, 3).result()
     model = plain_model(tiny_model_dir())
     with torch.no_grad():
-        expected = plain_logprobs(model, PROMPTS[0])
-        likely = torch.log_softmax(model(torch.tensor([PROMPTS[0]])).logits[0], -1).topk(3)
+        logprobs = torch.log_softmax(model(torch.tensor([PROMPTS[0]])).logits[0] / 0.5, -1)
+        expected = logprobs[range(len(PROMPTS[0]) - 1), PROMPTS[0][1:]]
+        likely = logprobs.topk(3)
     assert reply.prompt_logprobs[0] is None and reply.topk_prompt_logprobs[0] is None
     assert reply.prompt_logprobs[1:] == pytest.approx(expected.tolist(), abs=1e-4)
     tops = [[token for token, _ in each] for each in reply.topk_prompt_logprobs[1:]]
