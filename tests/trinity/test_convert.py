@@ -40,6 +40,7 @@ astune:
   rollout: {agentscope_learn_protocol: 'package.module:Agent'}
 """
 OWN_TINKER = "trinity.model.tinker.enable=true"
+FAR_TINKER = f"{OWN_TINKER} trinity.model.tinker.base_url=http://gpu-box:10610"
 
 
 def load(folder: Path, *overrides: str, text: str = "") -> LoadedConfig:
@@ -377,10 +378,11 @@ def test_the_whole_configuration_travels_along(tmp_path: Path) -> None:
         ),
         ("astune.trainer.total_epochs=1", "command line: astune.trainer.total_epochs: the number of training tasks"),
         (
-            f"{OWN_TINKER} astune.rollout.temperature=0.9",
+            f"{FAR_TINKER} astune.rollout.temperature=0.9",
             "command line: astune.rollout.temperature: got 0.9, but a tinker server's trainer",
         ),
-        (f"{OWN_TINKER} astune.model.dtype=float32", "command line: astune.model.dtype: got 'float32': the tinker"),
+        (f"{FAR_TINKER} astune.model.dtype=float32", "command line: astune.model.dtype: got 'float32': the tinker"),
+        (f"{FAR_TINKER} astune.model.device=cpu", "command line: astune.model.device: got 'cpu': Ray decides"),
         (
             f"{OWN_TINKER} astune.model.gradient_checkpointing=true",
             "command line: astune.model.gradient_checkpointing: got True: the tinker",
@@ -627,3 +629,10 @@ def test_batches_that_wait_for_a_slow_trainer_are_bounded_where_nothing_else_doe
 ) -> None:
     buffer = convert(load(tmp_path, *settings), RUN).tree["buffer"]
     assert buffer["trainer_input"]["experience_buffer"]["capacity"] == batches
+
+
+def test_a_tinker_server_that_the_run_starts_takes_device_numbers_and_temperature(tmp_path: Path) -> None:
+    settings = ("astune.model.device=cpu", "astune.model.dtype=float32", "astune.rollout.temperature=0.9")
+    converted = convert(load(tmp_path, OWN_TINKER, *settings), RUN)
+    assert converted.tree["model"]["temperature"] == 0.9
+    assert embedded(converted)["astune"]["model"]["device"] == "cpu"

@@ -162,7 +162,7 @@ def _convert_key(key: str, entry: Entry, job: Job) -> dict[str, Any]:
     value, why = value_at(job.loaded.config, key), entry.unsupported
     if job.tinker and job.loaded.differs_from_default(key):
         why = why or entry.tinker
-    if why and job.loaded.differs_from_default(key):
+    if why and job.loaded.differs_from_default(key) and not (entry.own_server and job.starts_server):
         raise job.fault(key, f"got {value!r}: {why}")
     if entry.if_set and key not in job.loaded.set_by_user():
         return {}

@@ -47,6 +47,11 @@ class Job:
     def tinker(self) -> bool:
         return bool(self.trinity["model"]["tinker"]["enable"])
 
+    @property
+    def starts_server(self) -> bool:
+        """Whether the run starts a tinker server of its own."""
+        return self.tinker and not self.trinity["model"]["tinker"].get("base_url")
+
     def fault(self, key: str, what: str) -> ConfigError:
         return ConfigError(f"{self.loaded.where(key)}: {what}")
 
@@ -86,10 +91,11 @@ def dtype(value: str, job: Job) -> str:
 
 
 def temperature(value: float, job: Job) -> float:
-    if job.tinker and value != 1.0:
+    if job.tinker and not job.starts_server and value != 1.0:
         raise job.fault(
             "astune.rollout.temperature",
-            f"got {value}, but a tinker server's trainer knows log-probabilities at 1 only; expected 1.0",
+            f"got {value}, but a tinker server's trainer knows log-probabilities at 1 only; expected 1.0, or no "
+            "trinity.model.tinker.base_url, so that the run starts a server of its own",
         )
     return value
 

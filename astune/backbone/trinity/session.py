@@ -71,8 +71,15 @@ def start_tinker(loaded: LoadedConfig, converted: Converted, recorder: Recorder,
             )
         return {"TINKER_API_KEY": os.environ["TINKER_API_KEY"]}
     folder = recorder.run_dir.path / "trinity" / "tinker"
+    config = loaded.config.astune
     server = start_server(
-        Path(converted.tree["model"]["model_path"]), folder, log=recorder.run_dir.path / "trinity" / "tinker.log"
+        Path(converted.tree["model"]["model_path"]),
+        folder,
+        device=config.model.device,
+        dtype=config.model.dtype,
+        slots=config.rollout.max_concurrent,
+        training_temperature=config.rollout.temperature,
+        log=recorder.run_dir.path / "trinity" / "tinker.log",
     )
     stack.callback(server.stop)
     tinker["base_url"] = server.base_url
