@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from astune.config.rules import plays_episodes
 from astune.doctor.chat_template import check_template
 from astune.doctor.config_file import check_config
 from astune.doctor.context import check_context
@@ -40,6 +41,8 @@ CHECKS: Mapping[str, Check] = {
     "memory": check_memory,
 }
 """In the order in which they run: later ones use what earlier ones made."""
+OF_EPISODES = ("tasks", "workflow", "judge", "dry run", "context")
+"""Those of what a run needs to play episodes."""
 
 
 def examine(patient: Patient, checks: Mapping[str, Check] = CHECKS) -> list[Finding]:
@@ -52,13 +55,16 @@ def examine(patient: Patient, checks: Mapping[str, Check] = CHECKS) -> list[Find
             **{part: getattr(finding, part).replace(here, "") for part in ("what", "where", "mend")},
         )
         for name, check in checks.items()
-        for finding in _findings(check, patient)
+        for finding in _findings(name, check, patient)
     ]
 
 
-def _findings(check: Check, patient: Patient) -> Iterator[Finding]:
+def _findings(name: str, check: Check, patient: Patient) -> Iterator[Finding]:
     try:
-        yield from check(patient)
+        if name in OF_EPISODES and not plays_episodes(patient.config):
+            yield skip("no episodes are played: examples are learned, and all read before the run starts")
+        else:
+            yield from check(patient)
     except Missing as missing:
         yield skip(str(missing))
     except (Exception, SystemExit) as error:
