@@ -31,7 +31,9 @@ NAMES = {
     "actor/dpo_loss": "loss",
     "actor/dpo_accuracy": "preferred",
     "actor/grad_norm": "grad_norm",
-    "grad_norm:mean": "grad_norm",
+    "grad_norm": "grad_norm",
+    "skipped": "updates/skipped",
+    "astune/stale_batches": "batches/stale",
     "actor/pg_clipfrac": "clip_fraction",
     "actor/ppo_kl": "kl/sampler",
     "actor/lr": "learning_rate",
@@ -88,7 +90,8 @@ class Recorder:
         self._explored[event.step] = (event, time.monotonic() - began)
         if lost := started.tasks - event.groups:
             self.progress.note(f"batch {event.step}: {lost} of {started.tasks} groups were lost; see {self.log_dir}")
-        self.progress.phase_started("train", 0)
+        if not self._began:  # else the next batch is being played already
+            self.progress.phase_started("train", 0)
 
     def empty_batch(self, patience: float) -> int | None:
         """The number of a batch that ended `patience` seconds ago without a single episode, if there is one: trainer
@@ -145,5 +148,4 @@ def renamed(metrics: Mapping[str, float]) -> dict[str, float]:
     >>> renamed({"actor/pg_loss": 0.5, "sample/task_count": 4.0, "astune/batch": 1.0})
     {'loss': 0.5, 'trinity/sample/task_count': 4.0}
     """
-    ours = {name: value for name, value in metrics.items() if not name.startswith("astune/")}
-    return {NAMES.get(name, f"trinity/{name}"): value for name, value in ours.items()}
+    return {NAMES.get(name, f"trinity/{name}"): value for name, value in metrics.items() if name != "astune/batch"}
