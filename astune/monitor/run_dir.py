@@ -79,6 +79,11 @@ class RunDir:
             )
         return run_dir
 
+    def discard(self) -> None:
+        """Removes the folder of a run that ended before it began. One that has a checkpoint is kept."""
+        if self.latest_checkpoint() is None:
+            shutil.rmtree(self.path)
+
     def _save_config(self, config: Config) -> None:
         """Writes config.yaml. A resumed run's former config is kept beside it if it was another one."""
         new = self.path / "config.new.yaml"

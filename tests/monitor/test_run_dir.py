@@ -83,3 +83,13 @@ def test_pruning_keeps_the_newest_and_removes_what_was_half_written_before(make_
         "step_000100",
         "step_000110",
     ]
+
+
+def test_only_a_run_without_a_checkpoint_can_be_discarded(make_config):
+    run_dir = RunDir.open(make_config(), resume=False)
+    run_dir.discard()
+    assert not run_dir.path.exists()
+    begun = RunDir.open(make_config(), resume=False)
+    save(begun, 1)
+    begun.discard()
+    assert begun.latest_checkpoint() is not None

@@ -203,49 +203,69 @@ def end(process: subprocess.Popen[str]) -> str:
     return output
 
 
-def test_a_trainer_that_dies_is_a_loud_failure_and_the_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    run = tmp_path / RUN
-    settings = ("astune.trainer.total_steps=6", "astune.trainer.save_every=2", "astune.evaluation.every=0")
-    process = launch(tmp_path, *settings)
-    wait_for(process, trained(run, 3))
+LONG = ("astune.trainer.total_steps=60", "astune.trainer.save_every=2", "astune.evaluation.every=0")
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str]:
+    """A folder with a run whose trainer was killed after step 3, its exit code and its output."""
+    folder = tmp_path_factory.mktemp("killed")
+    process = launch(folder, *LONG)
+    wait_for(process, trained(folder / RUN, 3))
     kill_actor(process, "ray::Trainer")
     output = end(process)
-    assert process.returncode == 1, output
-    assert "of 6 steps" in output and "Trainer" in output and "died" in output, output
+    return folder, process.returncode, output
 
-    again = launch(tmp_path, *settings, "--resume")
-    output = end(again)
-    assert again.returncode == 0, output
+
+def test_a_trainer_that_dies_is_a_loud_failure(killed: tuple[Path, int, str]) -> None:
+    _, code, output = killed
+    assert code == 1, output
+    assert "of 60 steps" in output and "class_name: Trainer" in output and "died" in output, output
+
+
+def test_a_run_goes_on_from_its_checkpoint_and_ctrl_c_saves_where_it_is(killed: tuple[Path, int, str]) -> None:
+    folder, _, _ = killed
+    run = folder / RUN
+    process = launch(folder, *LONG, "--resume")
+    wait_for(process, trained(run, 6))
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    output = end(process)
+    assert process.returncode == 130 and "--resume" in output, output
     assert "going on from step 2" in output or "going on from step 4" in output
     steps = [row for row in read_metrics(run / "metrics.jsonl") if "tokens/trained" in row]
-    assert [row["step"] for row in steps] == [1, 2, 3, 4, 5, 6]
+    done = len(steps)
+    assert [row["step"] for row in steps] == [*range(1, done + 1)]
     assert all(row["policy_age/max"] == 0 for row in steps if row["tokens/trained"]), "explored with older weights"
+    assert (run / "checkpoints" / f"step_{done:06d}" / "trinity.json").is_file()
     counts: dict[int, int] = {}
     for record in records(run):
         counts[record.step] = counts.get(record.step, 0) + 1
-    assert counts == dict.fromkeys(range(1, 7), 8)
+    assert {step: counts[step] for step in range(1, done + 1)} == dict.fromkeys(range(1, done + 1), 8)
+    assert_gone(family)
 
 
-@pytest.mark.parametrize("how", ["explorer dies", "Ctrl-C"])
-def test_a_run_that_is_ended_from_outside_says_so_and_leaves_nothing_behind(tmp_path: Path, how: str) -> None:
-    run = tmp_path / RUN
-    process = launch(tmp_path, "astune.trainer.total_steps=60", "astune.evaluation.every=0")
-    wait_for(process, trained(run, 1))
+def test_an_explorer_that_dies_is_a_loud_failure_that_leaves_nothing_behind(tmp_path: Path) -> None:
+    process = launch(tmp_path, *LONG)
+    wait_for(process, trained(tmp_path / RUN, 1))
     family = psutil.Process(process.pid).children(recursive=True)
-    if how == "Ctrl-C":
-        process.send_signal(signal.SIGINT)
-    else:
-        kill_actor(process, "ray::Explorer")
+    kill_actor(process, "ray::Explorer")
     output = end(process)
-    assert process.returncode == (130 if how == "Ctrl-C" else 1), output
-    if how == "Ctrl-C":
-        assert "--resume" in output
-        done = max(row["step"] for row in read_metrics(run / "metrics.jsonl") if "tokens/trained" in row)
-        assert (run / "checkpoints" / f"step_{done:06d}" / "trinity.json").is_file()
-    else:
-        assert "Explorer" in output and "of 60 steps" in output, output
+    assert process.returncode == 1, output
+    assert "of 60 steps" in output and "class_name: Explorer" in output, output
+    assert_gone(family)
+
+
+def assert_gone(family: Sequence[psutil.Process]) -> None:
     _, alive = psutil.wait_procs(family, timeout=20)
     assert [child.name() for child in alive] == []
+
+
+def test_a_run_that_cannot_begin_says_why_and_leaves_no_folder(tmp_path: Path) -> None:
+    process = launch(tmp_path, "trinity.cluster.ray_address=127.0.0.1:9")
+    output = end(process)
+    assert process.returncode == 2 and "nothing answers at 127.0.0.1:9" in output, output
+    assert not (tmp_path / RUN).exists()
 
 
 def test_nothing_here_is_run_twice(finished: tuple[Path, str]) -> None:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from astune.algorithm import ADVANTAGES
 from astune.backbone.parts import read_tasks
 from astune.backbone.schedule import Schedule, TaskSchedule
-from astune.backbone.trinity.convert import Converted, convert
+from astune.backbone.trinity.convert import Converted, check_trinity_keys, convert
 from astune.backbone.trinity.convert_table import not_used
 from astune.backbone.trinity.driver import CHECKPOINT_FILE, Recorder
 from astune.backbone.trinity.examples import read_examples
@@ -45,7 +45,7 @@ class TrinityBackbone:
         # Trinity's loggers of this process take their level when they are imported; actors write logs as usual
         os.environ.setdefault("TRINITY_LOG_LEVEL", "CRITICAL")
         prepared = prepare(loaded)
-        from astune.backbone.trinity.session import run_trinity
+        from astune.backbone.trinity.session import open_run
 
         with ExitStack() as stack:
             run_dir = RunDir.open(loaded.config, resume=loaded.config.astune.resume)
@@ -55,7 +55,12 @@ class TrinityBackbone:
                 progress.note(note)
             converted = convert(loaded, run_dir.path, num_tasks=prepared.items)
             recorder = open_recorder(loaded, run_dir, converted, progress, stack)
-            status = run_trinity(loaded, converted, recorder, prepared.steps, stack)
+            try:
+                run = open_run(loaded, converted, recorder, prepared.steps, stack)
+            except ConfigError:
+                run_dir.discard()  # a run that never began leaves nothing behind
+                raise
+            status = run.until_done()
             report = RunReport(run_dir.path, recorder.step, status, summarize(read_metrics(run_dir.metrics_path)))
             progress.run_finished(report)
             return report
@@ -75,6 +80,9 @@ def prepare(loaded: LoadedConfig) -> Prepared:
     prepared = prepare_episodes(loaded) if loaded.config.astune.algorithm.method == "rl" else prepare_examples(loaded)
     tree = convert(loaded, Path(loaded.config.astune.runs_dir), num_tasks=prepared.items).tree
     require_trinity(tinker=uses_tinker(tree), verl=not uses_tinker(tree))
+    from trinity.common.config import Config as TrinityConfig
+
+    check_trinity_keys(loaded, TrinityConfig)
     return prepared
 
 

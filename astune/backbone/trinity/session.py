@@ -23,21 +23,21 @@ from trinity.cli.launcher import MODE_MAP, StageStatus
 from trinity.common.config import Config as TrinityConfig
 from trinity.common.config import load_config
 
-from astune.backbone.tinker.process import start_server
-from astune.backbone.trinity.convert import Converted, check_trinity_keys
+from astune.backbone.tinker.process import ServerProcess, start_server
+from astune.backbone.trinity.convert import Converted
 from astune.backbone.trinity.driver import Recorder
 from astune.backbone.trinity.mailbox import open_mailbox
 from astune.backbone.trinity.outcome import LogWatch, how_far
 from astune.backbone.trinity.preflight import check_before, check_cluster, check_gpus, connect
 from astune.config.load import LoadedConfig
-from astune.errors import ConfigError
+from astune.errors import ConfigError, TrainingError
 
 Status = Literal["completed", "interrupted", "failed"]
 
 POLL = 0.2
 """Seconds between two looks into the mailbox."""
 GRACE = 30.0
-"""Seconds that a run whose explorer or trainer has failed gets to end by itself."""
+"""Seconds that a run of which a part has failed gets to end by itself."""
 EMPTY = 10.0
 """Seconds after which a batch without any episode is no longer taken for news that are still on their way."""
 SETTLE = 5.0
@@ -45,31 +45,38 @@ SETTLE = 5.0
 AT_ONCE = 1000
 
 
-def run_trinity(loaded: LoadedConfig, converted: Converted, recorder: Recorder, steps: int, stack: ExitStack) -> Status:
-    """Runs the job to its end; `steps` is the number of train steps it must have made by then."""
-    check_trinity_keys(loaded, TrinityConfig)
-    environment = start_tinker(loaded, converted, recorder, stack)
-    with set_environment(environment):
-        config = trinity_config(converted, recorder.run_dir.path)
-        check_before(loaded.config.astune, config)
-        session_dir = stack.enter_context(ray_session(config, environment))
-        check_cluster(loaded.config.astune, config)
-        return Run(config, recorder, steps, session_dir).until_done()
+def open_run(loaded: LoadedConfig, converted: Converted, recorder: Recorder, steps: int, stack: ExitStack) -> Run:
+    """A run with Ray joined and everything checked; `steps` is the number of train steps it has to make. Raises
+    `ConfigError` for what can be found before the first rollout."""
+    server = start_tinker(loaded, converted, recorder, stack)
+    environment = {} if server is None else {"TINKER_API_KEY": server.api_key}
+    stack.enter_context(set_environment(environment))
+    if converted.tree["model"]["tinker"]["enable"]:
+        environment = {"TINKER_API_KEY": tinker_key()}
+    config = trinity_config(converted, recorder.run_dir.path)
+    check_before(loaded.config.astune, config)
+    session_dir = stack.enter_context(ray_session(config, environment))
+    check_cluster(loaded.config.astune, config)
+    return Run(config, recorder, steps, session_dir, server)
 
 
-def start_tinker(loaded: LoadedConfig, converted: Converted, recorder: Recorder, stack: ExitStack) -> dict[str, str]:
-    """Starts our tinker-compatible server if the tinker engine is to be used and no address is given; the environment
-    that Trinity's processes need beyond what Trinity gives them itself."""
-    tinker = converted.tree["model"].get("tinker", {})
-    if not tinker.get("enable"):
-        return {}
-    if tinker.get("base_url"):
-        if "TINKER_API_KEY" not in os.environ:
-            raise ConfigError(
-                "trinity.model.tinker.base_url: the environment variable TINKER_API_KEY is not set; expected the key "
-                "that the server at this address printed"
-            )
-        return {"TINKER_API_KEY": os.environ["TINKER_API_KEY"]}
+def tinker_key() -> str:
+    """Trinity hands the server's address on to its processes, but not the key."""
+    if "TINKER_API_KEY" not in os.environ:
+        raise ConfigError(
+            "trinity.model.tinker.base_url: the environment variable TINKER_API_KEY is not set; expected the key that "
+            "the server at this address printed"
+        )
+    return os.environ["TINKER_API_KEY"]
+
+
+def start_tinker(
+    loaded: LoadedConfig, converted: Converted, recorder: Recorder, stack: ExitStack
+) -> ServerProcess | None:
+    """Starts our tinker-compatible server if the tinker engine is to be used and no address is given."""
+    tinker = converted.tree["model"]["tinker"]
+    if not tinker["enable"] or tinker.get("base_url"):
+        return None
     folder = recorder.run_dir.path / "trinity" / "tinker"
     config = loaded.config.astune
     server = start_server(
@@ -83,7 +90,7 @@ def start_tinker(loaded: LoadedConfig, converted: Converted, recorder: Recorder,
     )
     stack.callback(server.stop)
     tinker["base_url"] = server.base_url
-    return {"TINKER_API_KEY": server.api_key}
+    return server
 
 
 def trinity_config(converted: Converted, run_path: Path) -> TrinityConfig:
@@ -136,6 +143,8 @@ class Run:
     steps: int
     session_dir: Path
     """Ray's, where processes that died wrote their last words."""
+    server: ServerProcess | None
+    """The tinker server, if the run has one of its own."""
     _outcome: list[StageStatus | Exception] = field(default_factory=list)
     _interrupts: int = 0
 
@@ -172,19 +181,28 @@ class Run:
         deadline = float("inf")
         while thread.is_alive():
             self._take()
-            found = self._watch.poll()
-            empty = self.recorder.empty_batch(EMPTY)
-            if found and not failed:
+            if not failed and (what := self._what_failed()) is not None:
+                self.recorder.progress.note(f"{what}; ending the run")
                 failed, deadline = True, time.monotonic() + GRACE
-                self.recorder.progress.note(f"{found[0].actor} failed; ending the run")
-            elif empty is not None and not failed:
-                failed, deadline = True, time.monotonic()
-                self.recorder.progress.note(f"all runners failed in batch {empty}; ending the run")
             if time.monotonic() > deadline:
                 self._end_actors()
                 deadline = float("inf")
             thread.join(POLL)
         return failed
+
+    def _what_failed(self) -> str | None:
+        """What Trinity would wait for in vain, for up to an hour."""
+        if found := self._watch.poll():
+            return f"{found[0].actor} failed"
+        if (batch := self.recorder.empty_batch(EMPTY)) is not None:
+            return f"all runners failed in batch {batch}"
+        if self.server is not None:
+            try:
+                self.server.check()
+            except TrainingError as error:
+                self._outcome.append(error)
+                return "the tinker server died"
+        return None
 
     def _take(self) -> int:
         events = ray.get(self._mailbox.take.remote(AT_ONCE))
@@ -227,10 +245,12 @@ class Run:
         """Why the run is short of its steps: an error that an actor logged, else what the launcher met, such as an
         actor that was killed and could log nothing."""
         head = f"the run ended after {self.recorder.step} of {self.steps} steps"
+        outcome = self._outcome[0] if self._outcome else None
+        if isinstance(outcome, TrainingError):
+            return f"{head}: {outcome}"
         logged = self._watch.last_error(self.session_dir)
         if logged is not None and not logged.is_consequence:
             return f"{head}: {logged.actor} failed ({logged.file})\n{logged.traceback}"
-        (outcome,) = self._outcome or [None]
         if isinstance(outcome, StageStatus) and outcome.error is not None:
             return f"{head}: {outcome.error.type_name}: {outcome.error.message}"
         if isinstance(outcome, Exception):
