@@ -28,6 +28,8 @@ from cluster.rollout import Explorer  # noqa: E402
 from cluster.schedule import Outcome, Schedule, Simulation, Trainer, limit, longest, simulate  # noqa: E402
 from cluster.workload import Attempt, Batch, Call, LogNormal, Shape, drawn, resampled  # noqa: E402
 
+sys.path.remove(str(ROOT / "benchmarks"))  # agents.py there is not the package that other tests look for
+
 SYNC = 3.0
 SECOND_PER_TOKEN = Speed(step=1.0, per_call_running=0.0)
 ONE_ENGINE = Explorer(engines=1, runners_per_engine=4, attempts_per_runner=1, speed=SECOND_PER_TOKEN)
