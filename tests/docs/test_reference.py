@@ -169,7 +169,7 @@ def test_every_paper_that_the_code_names_is_in_the_index() -> None:
 
 
 def test_the_layers_of_contributing_are_those_that_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", list(sys.path))  # a plug-in's folder stays there, and tests/trinity is no `trinity`
+    monkeypatch.setattr(sys, "path", list(sys.path))  # a plug-in's folder stays there; tests/trinity is no `trinity`
     layers = load_plugin(f"{ROOT / 'tests' / 'test_architecture.py'}:LAYERS", kind="test")
     there = {path.stem for path in (ROOT / "astune").iterdir()}
     checked = [sorted(layer & there) for layer in layers[:-1]]
