@@ -69,7 +69,7 @@ class Progress:
         """`metrics` with or without the prefix `eval/<decoding>/`."""
         values = {key.rpartition("/")[2]: value for key, value in metrics.items()}
         figure = "success" if "success" in values else "reward"
-        shown = show_figure(figure, values[figure])
+        shown = show_figure(figure, values[figure]) if figure in values else "of nothing: no episode was judged"
         seconds = f"  [dim]{show_seconds(values['seconds'])}[/]" if "seconds" in values else ""
         self._print(f"[cyan]held-out[/] at step {step:<4} {decoding:<8} {figure} [bold]{shown}[/]{seconds}")
 

@@ -4,6 +4,7 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import termios
@@ -45,6 +46,12 @@ async def waits(task, tuner):
 """
 
 
+def take_the_terminal() -> None:
+    """In the child. Tests that run in the background of a shell inherit that Ctrl-C is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 def type_into(folder: Path, script: list[tuple[str, str]], *arguments: str) -> tuple[int, str, list[Episode]]:
     """Runs the debugger in `folder`; types the second of each pair once the first is on the screen. Exit code, screen,
     and the episodes that were kept."""
@@ -64,7 +71,7 @@ def type_into(folder: Path, script: list[tuple[str, str]], *arguments: str) -> t
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        preexec_fn=take_the_terminal,
     )
     os.close(theirs)
     screen, place = "", 0

@@ -82,6 +82,12 @@ def test_figures_that_are_missing_or_not_finite_do_not_stop_a_run(screen):
     assert "reward nan" in text_of(screen)
 
 
+def test_an_evaluation_of_which_nothing_was_judged_is_told_and_no_crash(screen):
+    with Progress("plain", screen) as progress:
+        progress.evaluation_done(6, "greedy", {"unjudged": 4.0, "seconds": 1.0})
+    assert "no episode was judged" in text_of(screen)
+
+
 def test_off_says_nothing(screen, run_dir):
     with Progress("off", screen) as progress:
         progress.step_done(1, STEP)

@@ -308,12 +308,13 @@ def test_a_deleted_version_is_sampled_on_until_it_leaves_the_memory(client: Any,
     rest = client.create_rest_client()
     rest.delete_checkpoint(trainer.model_id, "short-lived").result()
     assert scores(old, PROMPTS[0]) == before
-    with pytest.raises(tinker.NotFoundError, match="there is no checkpoint"):
-        client.create_sampling_client(model_path=path)
+    assert scores(client.create_sampling_client(model_path=path), PROMPTS[0]) == before, "others sample it"
     for number in range(3):
         scores(trainer.save_weights_and_get_sampling_client(), PROMPTS[number])
     with pytest.raises(tinker.RequestFailedError, match="there is no checkpoint"):
         scores(old, PROMPTS[0])
+    with pytest.raises(tinker.NotFoundError, match="there is no checkpoint"):
+        client.create_sampling_client(model_path=path)
     with pytest.raises(tinker.NotFoundError, match="no checkpoint 'short-lived'"):
         rest.delete_checkpoint(trainer.model_id, "short-lived").result()
 

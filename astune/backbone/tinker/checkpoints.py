@@ -67,6 +67,9 @@ class CheckpointStore:
         shutil.rmtree(self._scratch, ignore_errors=True)
         self._scratch.mkdir(parents=True)
 
+    def exists(self, path: CheckpointPath) -> bool:
+        return self._folder(path).is_dir()
+
     def find(self, path: CheckpointPath) -> Checkpoint:
         folder = self._folder(path)
         if not folder.is_dir():

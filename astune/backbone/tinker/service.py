@@ -226,11 +226,19 @@ class Service:
 
     async def _sampling_session(self, session_id: str, number: int, path: CheckpointPath | None) -> str:
         session = self._session(session_id)
-        version = self._base if path is None else self._version(self._store.find(path))
+        version = self._base if path is None else self._sampled_already(path) or self._version(self._store.find(path))
         sampler_id = f"{session_id}-s{number}"
         session.samplers[sampler_id] = Sampled(version, path)
         await self._versions.sampler(version)
         return sampler_id
+
+    def _sampled_already(self, path: CheckpointPath) -> Version | None:
+        """The version that others sample under this path, if its checkpoint is deleted: a trainer that runs ahead
+        deletes weights that rollouts are not done with."""
+        if self._store.exists(path):
+            return None
+        known = (sampled for session in self._sessions.values() for sampled in session.samplers.values())
+        return next((one.version for one in known if one.path == path and self._versions.holds(one.version)), None)
 
     @staticmethod
     def _version(checkpoint: Checkpoint) -> Version:

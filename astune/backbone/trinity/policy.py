@@ -45,33 +45,39 @@ class TinkerPolicy:
         self._clients: dict[str, Any] = {}
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        from tinker import types
-
         check_length(prompt_ids, sampling, self.context_length)
         if sampling.stop and sampling.stop_token_ids:
             raise PolicyError(
                 "the tinker protocol takes stop texts or stop token ids, not both, and the chat template needs the "
                 "ids: let the agent stop without `stop`"
             )
-        path = await self._model.model.get_model_path.remote()
-        try:
-            client = await self._client(path)
-            response = await client.sample_async(
-                prompt=types.ModelInput.from_ints(list(prompt_ids)),
-                num_samples=1,
-                sampling_params=types.SamplingParams(
-                    max_tokens=sampling.max_tokens,
-                    temperature=sampling.temperature,
-                    top_p=sampling.top_p,
-                    top_k=sampling.top_k or -1,
-                    seed=sampling.seed,
-                    stop=sampling.stop_token_ids or sampling.stop or None,
-                ),
-            )
-        except Exception as error:
-            raise PolicyError(f"the tinker engine failed: {type(error).__name__}: {error}") from error
-        answer = response.sequences[0]
-        return generation(answer.tokens, answer.logprobs, version_of(path), answer.stop_reason)
+        while True:
+            path = await self._model.model.get_model_path.remote()
+            try:
+                answer = await self._sample(path, prompt_ids, sampling)
+            except Exception as error:
+                if await self._model.model.get_model_path.remote() == path:
+                    raise PolicyError(f"the tinker engine failed: {type(error).__name__}: {error}") from error
+                continue  # newer weights have come meanwhile, and those of `path` may be gone
+            return generation(answer.tokens, answer.logprobs, version_of(path), answer.stop_reason)
+
+    async def _sample(self, path: str, prompt_ids: Sequence[int], sampling: Sampling) -> Any:
+        from tinker import types
+
+        client = await self._client(path)
+        response = await client.sample_async(
+            prompt=types.ModelInput.from_ints(list(prompt_ids)),
+            num_samples=1,
+            sampling_params=types.SamplingParams(
+                max_tokens=sampling.max_tokens,
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k or -1,
+                seed=sampling.seed,
+                stop=sampling.stop_token_ids or sampling.stop or None,
+            ),
+        )
+        return response.sequences[0]
 
     async def _client(self, path: str) -> Any:
         if path not in self._clients:
