@@ -20,7 +20,7 @@ BIN := $(VENV)/bin
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-agentscope1 test-clients test-trinity check format docs bench lock clean test-histories
+.PHONY: demo environments test test-agentscope1 test-clients test-trinity check format docs bench lock clean test-histories
 
 demo: $(VENV)/.done
 	$(BIN)/astune demo
@@ -41,6 +41,9 @@ test-clients: $(VENVC)/.done $(VENVO)/.done
 # The trinity backbone, on a machine without GPUs: tests/trinity/stubs stands in for vLLM. Python 3.11 or 3.12.
 test-trinity: $(VENVT)/.done
 	PYTHONPATH=$(CURDIR)/tests/trinity/stubs $(VENVT)/bin/python -m pytest tests/trinity tests/tinker $(PYTEST_ARGS)
+
+# Every environment that tests need, so that they can be built while others run.
+environments: $(VENV)/.done $(VENV1)/.done $(VENVC)/.done $(VENVO)/.done $(VENVT)/.done
 
 # The histories of the context tracker against the definitions, twenty times as many as `make test` tries.
 test-histories: $(VENV)/.done
