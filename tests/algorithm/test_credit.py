@@ -177,7 +177,7 @@ def branch_parts(one: Episode, outcome: dict[int, float], process: dict[int, flo
 
 def continuations(turns: Sequence[Turn]) -> dict[int, list[int]]:
     """The turns that continue each turn: theirs is the longest whole of their agent that their prompt begins with; of
-    equal ones the first that nothing continues yet, or the very first."""
+    equal ones the last that nothing continues yet, or the very last."""
     children: dict[int, list[int]] = {number: [] for number in range(len(turns))}
     for number, turn in enumerate(turns):
         found: dict[int, list[int]] = {}
@@ -187,7 +187,7 @@ def continuations(turns: Sequence[Turn]) -> dict[int, list[int]]:
                 found.setdefault(len(whole), []).append(earlier)
         if found:
             candidates = found[max(found)]
-            children[next((c for c in candidates if not children[c]), candidates[0])].append(number)
+            children[next((c for c in reversed(candidates) if not children[c]), candidates[-1])].append(number)
     return children
 
 

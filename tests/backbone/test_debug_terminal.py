@@ -18,6 +18,7 @@ from astune.types import Episode, StopReason
 
 CTRL_C = "\x03"
 SECONDS = 60
+PAUSE = 0.5
 AGENT = """
 import asyncio
 
@@ -86,6 +87,8 @@ def type_into(folder: Path, script: list[tuple[str, str]], *arguments: str) -> t
                     break
         place = found + len(wanted)
         if typed:
+            if typed == CTRL_C:  # a signal between the prompt and the reading of it would wait for the next key
+                time.sleep(PAUSE)
             os.write(ours, typed.encode())
     episodes = [
         record.episode for path in folder.glob("runs/*/*/episodes/debug.jsonl") for record in read_episodes(path)
