@@ -12,13 +12,14 @@ import os
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from astune.algorithm import ADVANTAGES
 from astune.backbone.parts import read_tasks
 from astune.backbone.schedule import Schedule, TaskSchedule
 from astune.backbone.trinity.convert import Converted, check_trinity_keys, convert
 from astune.backbone.trinity.convert_table import not_used
+from astune.backbone.trinity.convert_values import uses_tinker
 from astune.backbone.trinity.driver import CHECKPOINT_FILE, Recorder
 from astune.backbone.trinity.examples import read_examples
 from astune.backbone.trinity.job import Job
@@ -79,7 +80,8 @@ def prepare(loaded: LoadedConfig) -> Prepared:
     """Everything that can be wrong in the input and needs neither Ray nor a folder."""
     prepared = prepare_episodes(loaded) if loaded.config.astune.algorithm.method == "rl" else prepare_examples(loaded)
     tree = convert(loaded, Path(loaded.config.astune.runs_dir), num_tasks=prepared.items).tree
-    require_trinity(tinker=uses_tinker(tree), verl=not uses_tinker(tree))
+    tinker = uses_tinker(tree)
+    require_trinity(tinker=tinker, verl=not tinker)
     from trinity.common.config import Config as TrinityConfig
 
     check_trinity_keys(loaded, TrinityConfig)
@@ -102,10 +104,6 @@ def prepare_examples(loaded: LoadedConfig) -> Prepared:
     unused = not_used(loaded)
     notes = (f"not used by method {config.algorithm.method}: {', '.join(unused)}",) if unused else ()
     return Prepared(steps, len(examples), notes)
-
-
-def uses_tinker(tree: dict[str, Any]) -> bool:
-    return bool(tree["model"].get("tinker", {}).get("enable"))
 
 
 def open_recorder(

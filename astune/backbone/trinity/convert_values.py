@@ -45,7 +45,7 @@ class Job:
 
     @property
     def tinker(self) -> bool:
-        return bool(self.trinity["model"]["tinker"]["enable"])
+        return uses_tinker(self.trinity)
 
     @property
     def starts_server(self) -> bool:
@@ -54,6 +54,11 @@ class Job:
 
     def fault(self, key: str, what: str) -> ConfigError:
         return ConfigError(f"{self.loaded.where(key)}: {what}")
+
+
+def uses_tinker(trinity: Mapping[str, Any]) -> bool:
+    """Whether engine and trainer are a tinker server; `trinity` is Trinity's tree, or the user's part of it."""
+    return bool(trinity.get("model", {}).get("tinker", {}).get("enable"))
 
 
 def same(value: Any, job: Job) -> Any:

@@ -25,6 +25,7 @@ from trinity.common.config import load_config
 
 from astune.backbone.tinker.process import ServerProcess, start_server
 from astune.backbone.trinity.convert import Converted
+from astune.backbone.trinity.convert_values import uses_tinker
 from astune.backbone.trinity.driver import Recorder
 from astune.backbone.trinity.mailbox import open_mailbox
 from astune.backbone.trinity.outcome import LogWatch, how_far
@@ -49,10 +50,10 @@ def open_run(loaded: LoadedConfig, converted: Converted, recorder: Recorder, ste
     """A run with Ray joined and everything checked; `steps` is the number of train steps it has to make. Raises
     `ConfigError` for what can be found before the first rollout."""
     server = start_tinker(loaded, converted, recorder, stack)
-    environment = {} if server is None else {"TINKER_API_KEY": server.api_key}
+    environment: dict[str, str] = {}
+    if uses_tinker(converted.tree):
+        environment = {"TINKER_API_KEY": tinker_key() if server is None else server.api_key}
     stack.enter_context(set_environment(environment))
-    if converted.tree["model"]["tinker"]["enable"]:
-        environment = {"TINKER_API_KEY": tinker_key()}
     config = trinity_config(converted, recorder.run_dir.path)
     check_before(loaded.config.astune, config)
     session_dir = stack.enter_context(ray_session(config, environment))
@@ -75,7 +76,7 @@ def start_tinker(
 ) -> ServerProcess | None:
     """Starts our tinker-compatible server if the tinker engine is to be used and no address is given."""
     tinker = converted.tree["model"]["tinker"]
-    if not tinker["enable"] or tinker.get("base_url"):
+    if not uses_tinker(converted.tree) or tinker.get("base_url"):
         return None
     folder = recorder.run_dir.path / "trinity" / "tinker"
     config = loaded.config.astune

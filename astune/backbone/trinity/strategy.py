@@ -69,7 +69,8 @@ class WholeSteps(SampleStrategy):  # type: ignore[misc]
         return {"max_staleness": None}
 
     def state_dict(self) -> dict[str, int]:
-        """`batch` is the explored batch that was trained last: where a resumed run goes on exploring."""
+        """`batch` is the explored batch that was trained last, for those who read Trinity's trainer_meta.json; a
+        resumed run goes by the checkpoint in the run folder."""
         return {"batch": self._batch}
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
