@@ -11,7 +11,7 @@ sys.path.insert(0, str(ROOT))
 
 from astune.config.keys import FIELDS, LEAVES  # noqa: E402
 from astune.config.render import default_yaml  # noqa: E402
-from astune.config.schema import Located  # noqa: E402
+from astune.config.section import Located  # noqa: E402
 
 PAGE = ROOT / "docs" / "configuration.md"
 BEGIN, END = "<!-- tables -->\n", "<!-- end -->\n"

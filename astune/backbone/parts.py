@@ -14,7 +14,7 @@ from astune.context_tracker.chat_format import ChatFormat
 from astune.errors import PolicyError
 from astune.plugins import load_plugin
 from astune.rollout.setup import RolloutSetup
-from astune.task_judge import make_judge
+from astune.task_judge import Scorers, make_judge
 from astune.task_reader import make_reader
 from astune.types import Generation, Policy, Sampling, Task
 from astune.workflow.workflow_base import as_workflow
@@ -49,7 +49,8 @@ def rollout_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat)
         judge=make_judge(config.task_judge),
         max_turns=config.rollout.max_turns,
         episode_timeout=config.rollout.episode_timeout,
-        judge_timeout=config.task_judge.timeout,
+        scorers=Scorers(config.task_judge),
+        judge_timeout=config.task_judge.seconds,
         max_episode_tokens=config.rollout.max_episode_tokens,
         clients={
             name: ChatClient(name, model, key=f"astune.rollout.auxiliary_models.{name}")
@@ -60,7 +61,9 @@ def rollout_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat)
 
 
 def read_tasks(config: AstuneConfig, split: Literal["training", "validation"]) -> list[Task]:
-    return make_reader(config.task_reader).read(split)
+    tasks = make_reader(config.task_reader).read(split)
+    Scorers(config.task_judge).check(tasks)
+    return tasks
 
 
 def sampling_for(config: AstuneConfig, decoding: Literal["sampled", "greedy"]) -> Sampling:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
-from astune.config.schema import AstuneConfig, TaskJudgeConfig
+from astune.config.judges import TaskJudgeConfig
+from astune.config.schema import AstuneConfig
 from astune.monitor.episodes import EpisodeRecord, episode_to_row
 from astune.monitor.jsonl import append_line, open_for_append
 from astune.monitor.recording import Recording
@@ -104,7 +105,7 @@ async def _rescored(recording: Recording, judge: Judge, config: TaskJudgeConfig)
     if episode is None:
         return Rescored(recording, None)
     try:
-        after = replace(episode, verdict=await ask_judge(judge, episode, config.timeout))
+        after = replace(episode, verdict=await ask_judge(judge, episode, config.seconds))
     except Exception as error:
         after = failed_judge(episode, error)
     return Rescored(recording, after)

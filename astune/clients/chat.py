@@ -10,7 +10,7 @@ from typing import Any
 import openai
 from openai.types.chat import ChatCompletion
 
-from astune.config.schema import AuxiliaryModelConfig
+from astune.config.chat_models import ChatModelConfig
 from astune.errors import ConfigError, PolicyError, RolloutError, WorkflowError
 from astune.types import FinishReason
 
@@ -39,7 +39,7 @@ class ChatClient:
     environment variable of the key is not set.
     """
 
-    def __init__(self, name: str, config: AuxiliaryModelConfig, *, key: str) -> None:
+    def __init__(self, name: str, config: ChatModelConfig, *, key: str) -> None:
         self.name = name
         self.config = config
         self.warned = False

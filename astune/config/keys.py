@@ -8,7 +8,8 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from astune.config.schema import Config, Section
+from astune.config.schema import Config
+from astune.config.section import Section
 
 
 def section_of(field: FieldInfo) -> type[Section] | None:

@@ -22,7 +22,8 @@ from pydantic_core import ErrorDetails
 
 from astune.config.keys import FIELDS, FREE_FORM, LEAVES, children, unknown_key, value_at
 from astune.config.rules import contradictions
-from astune.config.schema import Config, Located
+from astune.config.schema import Config
+from astune.config.section import Located
 from astune.config.source import Layer, Origin, Place, read_overrides, read_yaml
 from astune.errors import ConfigError, nearest
 from astune.resources import default_config_dir
@@ -75,9 +76,10 @@ def load_config(
     backbone: str | None = None,
     resume: bool = False,
     options: Mapping[str, Any] | None = None,
+    for_run: bool = True,
 ) -> LoadedConfig:
     """Raises `ConfigError` with all that is wrong, one problem in a line. `options` are values by dotted key that
-    command-line options stand for.
+    command-line options stand for. With `for_run=False` it may lack what only a run needs, as a workflow.
 
     A relative path is meant from the file that names it, on the command line from the working directory.
     """
@@ -98,7 +100,7 @@ def load_config(
     stack.locate_files()
     config = stack.check()
     loaded = LoadedConfig(config, stack.origins(), conf)
-    for key, what in contradictions(config):
+    for key, what in contradictions(config) if for_run else ():
         stack.problem(key, what)
     if stack.problems:
         raise stack.error()
@@ -175,9 +177,9 @@ class _Stack:
         for key in LEAVES:
             mark = next((mark for mark in FIELDS[key].metadata if isinstance(mark, Located)), None)
             place, value = self.place(key), self.get(key)
-            if mark and place and isinstance(value, str):
+            if mark and place:
                 file = _file(place)
-                self.set(key, _located(value, mark.kind, file.parent if file else Path()))
+                self.set(key, _all_located(value, mark.kind, file.parent if file else Path()))
 
     def check(self) -> Config:
         try:
@@ -223,6 +225,15 @@ def _merged(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         below = merged.get(key)
         merged[key] = _merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
     return merged
+
+
+def _all_located(value: Any, kind: str, folder: Path) -> Any:
+    """`value` with the paths in it made absolute, where it is a text, the texts of a section, or a list of either."""
+    if isinstance(value, dict):
+        return {name: _all_located(inner, kind, folder) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_all_located(inner, kind, folder) for inner in value]
+    return _located(value, kind, folder) if isinstance(value, str) else value
 
 
 def _located(value: str, kind: str, folder: Path) -> str:

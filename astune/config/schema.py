@@ -6,48 +6,16 @@ An unknown key, a wrong type or a combination that cannot work is a `ConfigError
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    ValidationInfo,
-    field_validator,
-    model_validator,
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from astune.config.chat_models import AuxiliaryModelConfig
+from astune.config.judges import (
+    RubricsConfig,
+    TaskJudgeConfig,
 )
-
-
-class Section(BaseModel):
-    """Base of all sections: unknown keys are errors, values are not changed after loading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _true_is_not_1(cls, value: Any, info: ValidationInfo) -> Any:
-        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
-            raise ValueError("a value other than true or false")
-        return value
-
-
-@dataclass(frozen=True)
-class Located:
-    """Marks a value that may name a file or folder. A relative one is meant from the file that names it: `file`
-    always, `folder` where such a folder exists (else it is a hub id), `plugin` in `path/file.py:Name`, `model` after
-    `scripted:` or `replay:`."""
-
-    kind: Literal["file", "folder", "plugin", "model"]
-
-
-Plugin = Annotated[str, Located("plugin")]
-OptionalPlugin = Annotated[str | None, Located("plugin")]
+from astune.config.section import Located, OptionalPlugin, Plugin, Section
 
 
 class ModelConfig(Section):
@@ -131,38 +99,6 @@ class TaskReaderConfig(Section):
     max_validation_tasks: PositiveInt | None = Field(None, description="read at most this many; null: all")
 
 
-class AuxiliaryModelConfig(Section):
-    """A chat API that agents of the workflow may run on: `tuner.model("critic", source="<its name>")`."""
-
-    base_url: str = Field(description="of an OpenAI-compatible API, usually ending in /v1")
-    model: str = Field(description="the model's name there")
-    api_key_env: str | None = Field(None, description="environment variable that holds the API key; null: none needed")
-    timeout: PositiveFloat = Field(120.0, description="seconds one attempt at a call may take")
-    max_retries: NonNegativeInt = Field(3, description="attempts after the first where the API is busy or unreachable")
-    limit_field: Literal["max_tokens", "max_completion_tokens"] = Field(
-        "max_tokens", description="what the API calls the most tokens of an answer; OpenAI's: max_completion_tokens"
-    )
-    trainable: bool = Field(False, description="it serves the very model that is trained, and its turns are trained")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _names_are_known(cls, value: Any) -> Any:
-        if not isinstance(value, Mapping):
-            raise ValueError("a section with base_url and model")
-        wrong = [f"no {name}" for name in ("base_url", "model") if name not in value]
-        wrong += [f"unknown key {name!r}" for name in value if name not in cls.model_fields]
-        if wrong:
-            raise ValueError(f"base_url, model and any of {', '.join([*cls.model_fields][2:])} ({'; '.join(wrong)})")
-        return value
-
-    @field_validator("base_url")
-    @classmethod
-    def _is_an_address(cls, value: str) -> str:
-        if not value.startswith(("http://", "https://")):
-            raise ValueError("an address that begins with http:// or https://")
-        return value
-
-
 class RolloutConfig(Section):
     agentscope_learn_protocol: OptionalPlugin = Field(
         None,
@@ -186,18 +122,6 @@ class RolloutConfig(Section):
         description="chat APIs for agents that are not the policy, by name: {base_url, model, ...}",
     )
     episode_timeout: PositiveFloat = Field(600.0, description="seconds after which an episode is stopped and counted")
-
-
-class TaskJudgeConfig(Section):
-    judge_protocol: OptionalPlugin = Field(
-        None,
-        description="'MathAnswerAsJudge' or 'package.module:Name'; null: the workflow returns the reward itself",
-    )
-    answer_format: Literal["auto", "boxed", "answer_tag", "hashes", "the_answer_is", "plain"] = Field(
-        "auto",
-        description="where MathAnswerAsJudge finds the answer; auto: boxed, tag, ####, 'the answer is', whole text",
-    )
-    timeout: PositiveFloat = Field(10.0, description="seconds a judge may take for one episode")
 
 
 class AlgorithmConfig(Section):
@@ -334,6 +258,9 @@ class AstuneConfig(Section):
     task_reader: TaskReaderConfig = Field(default_factory=TaskReaderConfig, description="where tasks come from")
     rollout: RolloutConfig = Field(default_factory=RolloutConfig, description="how episodes are run")
     task_judge: TaskJudgeConfig = Field(default_factory=TaskJudgeConfig, description="how episodes are judged")
+    rubrics: RubricsConfig = Field(
+        default_factory=RubricsConfig, description="used by `rubrics`, which learns a rubric from examples"
+    )
     algorithm: AlgorithmConfig = Field(default_factory=AlgorithmConfig, description="from rewards to the loss")
     trainer: TrainerConfig = Field(default_factory=TrainerConfig, description="the optimizer and the length of the run")
     synchronizer: SynchronizerConfig = Field(

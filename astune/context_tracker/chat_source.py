@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from astune.config.chat_models import AuxiliaryModelConfig
 from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.render import Prompt
 from astune.context_tracker.request import ChatRequest
@@ -46,7 +47,7 @@ class ChatSource:
         self._client = client
         self._format = chat_format
         self._allow_inexact = allow_inexact
-        self.is_policy = client.config.trainable
+        self.is_policy = isinstance(client.config, AuxiliaryModelConfig) and client.config.trainable
 
     async def answer(self, call: Call, sampling: Sampling) -> Answer:
         request, prompt = call.request, call.prompt

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 
 from astune.clients.chat import ChatClient, ChatReply
-from astune.config.schema import AuxiliaryModelConfig
+from astune.config.chat_models import AuxiliaryModelConfig
 from astune.doctor.findings import Finding, fail, ok, skip, warn
 from astune.doctor.patient import Patient
 from astune.errors import RolloutError, nearest

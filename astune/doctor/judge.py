@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from astune.backbone.parts import NoPolicy
-from astune.config.schema import TaskJudgeConfig
+from astune.config.judges import TaskJudgeConfig
 from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatRequest, ContextTracker
 from astune.doctor.dry_run import Actors, Blocked, Script, in_time
@@ -69,7 +69,8 @@ def check_judge(patient: Patient) -> Iterator[Finding]:
         yield ok("no judge: the workflow returns the reward itself (see the dry run)")
         return
     assert spec is not None
-    if patient.offline and (found := _network_packages(spec)):
+    found = set().union(*(_network_packages(named.judge) for named in patient.config.task_judge.judges))
+    if patient.offline and found:
         yield skip(f"the judge's file imports {', '.join(sorted(found))}: it may need a network, and this is --offline")
         return
     patient.judge = judge
@@ -96,7 +97,7 @@ def _try(patient: Patient, judge: Judge, tasks: Sequence[Task]) -> Iterator[Find
     if best[0].reward > 0:
         patient.wording = wording
     findings = [*_on_right(patient, best)]
-    findings += _on_wrong(patient, best, _ask_wrong(judge, chosen, tasks, wording, config.timeout))
+    findings += _on_wrong(patient, best, _ask_wrong(judge, chosen, tasks, wording, config.seconds))
     yield from findings
     if not findings:
         yield ok(
@@ -109,7 +110,7 @@ def _best(judge: Judge, chosen: Sequence[Task], config: TaskJudgeConfig) -> tupl
     """The opinions of right answers in the words that the judge likes best, and those words."""
     best: tuple[list[Opinion], str] | None = None
     for wording in wordings(config):
-        opinions = ask(judge, [(task, right_answer(task, wording)) for task in chosen], config.timeout)
+        opinions = ask(judge, [(task, right_answer(task, wording)) for task in chosen], config.seconds)
         if best is None or _merit(opinions) > _merit(best[0]):
             best = opinions, wording
         if all(opinion.right for opinion in opinions):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from astune.config.schema import TaskJudgeConfig
+from astune.config.judges import TaskJudgeConfig
 from astune.task_judge.math_answer import normalise, reference_answer
 from astune.types import Task
 

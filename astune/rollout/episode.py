@@ -23,7 +23,7 @@ import asyncio
 import logging
 import time
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, Literal
@@ -31,7 +31,7 @@ from typing import Any, Literal
 from astune.context_tracker.tracker import ContextTracker
 from astune.errors import ContextOverflow, JudgeError, RolloutError, TooManyTokens, TooManyTurns, WorkflowError
 from astune.rollout.setup import RolloutSetup
-from astune.task_judge.judge_base import Judge, check_verdict
+from astune.task_judge.judge_base import GroupJudge, Judge, check_verdict
 from astune.types import Episode, EpisodeError, Sampling, StopReason, Task, Verdict, WorkflowOutput
 from astune.workflow.tuner import Tuner
 from astune.workflow.workflow_base import Workflow, checked_output
@@ -51,9 +51,12 @@ LIMITS: dict[type[Exception], StopReason] = {
 Stage = Literal["workflow", "judge", "policy", "environment"]
 
 
-async def run_episode(task: Task, setup: RolloutSetup, *, episode_id: str, seed: int, sampling: Sampling) -> Episode:
+async def run_episode(
+    task: Task, setup: RolloutSetup, *, episode_id: str, seed: int, sampling: Sampling, judged: bool = True
+) -> Episode:
     """One attempt at `task`. Never raises for what the workflow, the policy or the judge do; cancellation passes
-    through, and the workflow is cancelled with it."""
+    through, and the workflow is cancelled with it. `judged=False` leaves the verdict to `judge_together`.
+    """
     started = time.monotonic()
     tracker = ContextTracker(
         setup.policy,
@@ -76,7 +79,8 @@ async def run_episode(task: Task, setup: RolloutSetup, *, episode_id: str, seed:
         episode = _episode(task, tuner, tracker, end)
         _warn_of_unused_call(episode)
         _warn_of_inexact_turns(tracker, setup)
-        episode = await _judged(episode, setup)
+        if judged:
+            episode = await _judged(episode, setup)
     except asyncio.CancelledError:
         if setup.observer is not None:
             cut = episode or _episode(task, tuner, tracker, _End(StopReason.CANCELLED))
@@ -195,6 +199,36 @@ async def _judged(episode: Episode, setup: RolloutSetup) -> Episode:
         return failed_judge(episode, error)
 
 
+async def judge_together(episodes: Sequence[Episode], judge: GroupJudge, setup: RolloutSetup) -> list[Episode]:
+    """The attempts at one task with their verdicts. Those that failed, or whose workflow returned the reward itself,
+    are not shown to the judge."""
+    try:
+        judged = [episode if _is_for_judge(episode) else await _judged(episode, setup) for episode in episodes]
+        shown = [episode for episode in judged if _is_for_judge(episode)]
+        if setup.observer is not None:
+            for episode in shown:
+                await setup.observer.judging(episode)
+        verdicts = iter(await ask_group(judge, shown, setup.judge_timeout))
+    except asyncio.CancelledError:
+        if setup.observer is not None:
+            for episode in episodes:
+                setup.observer.cancelled(replace(episode, stop_reason=StopReason.CANCELLED))
+        raise
+    return [with_verdict(episode, next(verdicts)) if _is_for_judge(episode) else episode for episode in judged]
+
+
+def _is_for_judge(episode: Episode) -> bool:
+    failed = episode.stop_reason in (StopReason.TIMEOUT, StopReason.ERROR)
+    return not failed and (episode.output is None or episode.output.reward is None)
+
+
+def with_verdict(episode: Episode, verdict: Verdict | Exception) -> Episode:
+    """The judged episode, or what is left of it where the judge could not tell."""
+    if isinstance(verdict, Exception):
+        return failed_judge(episode, verdict)
+    return replace(episode, verdict=verdict)
+
+
 def failed_judge(episode: Episode, error: Exception) -> Episode:
     """The episode of which a judge that raised could not tell."""
     return replace(episode, stop_reason=StopReason.ERROR, error=_error("judge", error, _trace(error)))
@@ -203,22 +237,57 @@ def failed_judge(episode: Episode, error: Exception) -> Episode:
 async def _verdict(episode: Episode, setup: RolloutSetup) -> Verdict | None:
     if episode.output is not None and episode.output.reward is not None:
         return _own_verdict(episode.output)
-    if setup.judge is None:
+    judge = setup.judge_of(episode.task)
+    if judge is None:
         if episode.output is None:
             return None
         raise JudgeError(
             "the workflow returned no reward, and there is no judge: return WorkflowOutput(answer=..., reward=...) "
             "or set astune.task_judge.judge_protocol"
         )
-    return await ask_judge(setup.judge, episode, setup.judge_timeout)
+    return await ask_judge(judge, episode, setup.judge_timeout)
 
 
 async def ask_judge(judge: Judge, episode: Episode, seconds: float) -> Verdict:
     """The judge's verdict, checked. Raises JudgeError after `seconds` or for what is no verdict, and whatever the judge
     raises."""
-    finished, verdict = await _within(judge.judge(episode.task, episode), seconds, "the judge")
+    return _checked(await _in_time(judge.judge(episode.task, episode), seconds))
+
+
+async def ask_group(judge: GroupJudge, episodes: Sequence[Episode], seconds: float) -> list[Verdict | Exception]:
+    """What the judge says of each attempt at one task, checked: a verdict, or the error that kept it from one. One
+    attempt is nothing to compare: it is judged alone. The whole must be done within `seconds`."""
+    if not episodes:
+        return []
+    task = episodes[0].task
+    try:
+        if len(episodes) == 1:
+            return [await ask_judge(judge, episodes[0], seconds)]
+        answer = await _in_time(judge.judge_group(task, episodes), seconds)
+        if not isinstance(answer, Sequence) or len(answer) != len(episodes):
+            raise JudgeError(
+                f"the judge returned {answer!r:.100}; expected a verdict for each of {len(episodes)} episodes"
+            )
+    except Exception as error:
+        return [error] * len(episodes)
+    return [_checked_or_error(verdict) for verdict in answer]
+
+
+async def _in_time(work: Coroutine[Any, Any, object], seconds: float) -> object:
+    finished, answer = await _within(work, seconds, "the judge")
     if not finished:
         raise JudgeError(f"the judge took longer than {seconds:g} s (astune.task_judge.timeout)")
+    return answer
+
+
+def _checked_or_error(verdict: object) -> Verdict | Exception:
+    try:
+        return verdict if isinstance(verdict, Exception) else _checked(verdict)
+    except JudgeError as error:
+        return error
+
+
+def _checked(verdict: object) -> Verdict:
     if not isinstance(verdict, Verdict):
         raise JudgeError(f"the judge returned {verdict!r:.100} ({type(verdict).__name__}); expected a Verdict")
     return check_verdict(verdict, verdict.judged_by or "the judge")

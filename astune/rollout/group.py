@@ -8,8 +8,9 @@ import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from astune.rollout.episode import run_episode
+from astune.rollout.episode import judge_together, run_episode
 from astune.rollout.setup import RolloutSetup
+from astune.task_judge.judge_base import GroupJudge
 from astune.types import Episode, Group, Sampling, Task
 
 T = TypeVar("T")
@@ -32,20 +33,34 @@ async def run_group(
     """`n` attempts at `task`. Episode `i` is called `label/task_id/i`, and its seed depends on nothing but `seed`
     and this name, so neither timing nor neighbours change what it samples.
 
-    `limit` bounds the episodes under way, here and wherever else it is used.
+    `limit` bounds the episodes under way, here and wherever else it is used. A judge that compares attempts is asked
+    when all have ended.
     """
+    judge = setup.judge_of(task)
+    together = isinstance(judge, GroupJudge)
 
     async def attempt(i: int) -> Episode:
         episode_id = f"{label}/{task.task_id}/{i}"
         async with limit or contextlib.nullcontext():
             episode = await run_episode(
-                task, setup, episode_id=episode_id, seed=episode_seed(seed, episode_id), sampling=sampling
+                task,
+                setup,
+                episode_id=episode_id,
+                seed=episode_seed(seed, episode_id),
+                sampling=sampling,
+                judged=not together,
             )
-        if on_episode is not None:
+        if on_episode is not None and not together:
             on_episode(episode)
         return episode
 
-    return Group(task, tuple(await all_or_none([attempt(i) for i in range(n)])))
+    episodes = await all_or_none([attempt(i) for i in range(n)])
+    if isinstance(judge, GroupJudge):
+        episodes = await judge_together(episodes, judge, setup)
+        if on_episode is not None:
+            for episode in episodes:
+                on_episode(episode)
+    return Group(task, tuple(episodes))
 
 
 def episode_seed(seed: int, episode_id: str) -> int:

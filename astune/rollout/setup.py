@@ -11,6 +11,7 @@ from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.sources import Source
 from astune.context_tracker.tracker import ContextTracker
 from astune.task_judge.judge_base import Judge
+from astune.task_judge.scorers import Scorers
 from astune.types import Episode, Policy, Task
 from astune.workflow.workflow_base import WorkflowFactory
 
@@ -43,7 +44,7 @@ class RolloutSetup:
     episode_timeout: float
     """Seconds the workflow may take; judging comes on top."""
     judge_timeout: float
-    """Seconds the judge may take for one episode."""
+    """Seconds the judge may take for one episode, or for a group that it judges at once."""
     max_episode_tokens: int | None = None
     """Most tokens that all calls of an episode together may sample; None is no limit."""
     clients: Mapping[str, ChatClient] = field(default_factory=dict)
@@ -51,3 +52,10 @@ class RolloutSetup:
     allow_inexact: bool = False
     """Whether turns are trained whose token ids were made from text."""
     observer: Observer | None = None
+    scorers: Scorers | None = None
+    """The judges that tasks name themselves."""
+
+    def judge_of(self, task: Task) -> Judge | None:
+        """The judge that the task names, else the one of the run."""
+        own = None if self.scorers is None else self.scorers.of(task)
+        return own or self.judge

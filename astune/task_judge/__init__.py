@@ -6,35 +6,34 @@ verdict = await judge.judge(task, episode)
 
 from __future__ import annotations
 
-import inspect
-
-from astune.config.schema import TaskJudgeConfig
-from astune.errors import PluginError
-from astune.plugins import load_plugin
+from astune.config.judges import TaskJudgeConfig
+from astune.task_judge.composite_judge import CompositeJudge, make_composite
 from astune.task_judge.function_judge import FunctionJudge
-from astune.task_judge.judge_base import Judge, check_verdict
+from astune.task_judge.judge_base import GroupJudge, Judge, check_verdict
 from astune.task_judge.math_answer_as_judge import MathAnswerAsJudge
+from astune.task_judge.registry import BUILTIN_JUDGES, load_judge, register_judge
+from astune.task_judge.scorers import Scorers
 
-__all__ = ["FunctionJudge", "Judge", "MathAnswerAsJudge", "check_verdict", "make_judge"]
+__all__ = [
+    "BUILTIN_JUDGES",
+    "CompositeJudge",
+    "FunctionJudge",
+    "GroupJudge",
+    "Judge",
+    "MathAnswerAsJudge",
+    "Scorers",
+    "check_verdict",
+    "make_judge",
+    "register_judge",
+]
 
-BUILTIN_JUDGES = {"MathAnswerAsJudge": "astune.task_judge.math_answer_as_judge:MathAnswerAsJudge"}
+KEY = "astune.task_judge.judge_protocol"
 
 
 def make_judge(config: TaskJudgeConfig) -> Judge | None:
-    """The judge that `astune.task_judge.judge_protocol` names; None where the workflow returns the reward itself.
-
-    A class is constructed with `config`; a function, async or not, is called for each episode (`FunctionJudge`).
-    Raises `PluginError` for anything else.
-    """
-    if config.judge_protocol is None:
+    """The judge that `astune.task_judge.judge_protocol` names, one made of several for a list; None where the workflow
+    returns the reward itself. Raises `PluginError` for what is no judge."""
+    judges = [(named.judge, named.weight, load_judge(named.judge, config, key=KEY)) for named in config.judges]
+    if not judges:
         return None
-    place = f"astune.task_judge.judge_protocol: {config.judge_protocol!r}"
-    found = load_plugin(config.judge_protocol, kind="judge", builtin=BUILTIN_JUDGES)
-    if not isinstance(found, type):
-        if not callable(found):
-            raise PluginError(f"{place} is a {type(found).__name__}, expected a class or a function")
-        return FunctionJudge(found, name=config.judge_protocol, timeout=config.timeout)
-    judge = found(config)
-    if not isinstance(judge, Judge) or not inspect.iscoroutinefunction(judge.judge):
-        raise PluginError(f"{place} has no method async judge(self, task, episode) -> Verdict")
-    return judge
+    return make_composite(judges) if isinstance(config.judge_protocol, tuple) else judges[0][2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from numbers import Real
 from typing import Protocol, runtime_checkable
 
@@ -17,6 +18,16 @@ class Judge(Protocol):
     async def judge(self, task: Task, episode: Episode) -> Verdict:
         """A verdict with a finite reward. Raises `JudgeError` where the judge cannot tell; such an episode gets
         no reward at all, which is not the same as a reward of 0."""
+
+
+@runtime_checkable
+class GroupJudge(Judge, Protocol):
+    """Judges the attempts at one task together, once all of them have ended: because it compares them, or because
+    they must have the same measure. An episode that is alone, as in an evaluation, goes to `judge`."""
+
+    async def judge_group(self, task: Task, episodes: Sequence[Episode]) -> Sequence[Verdict | Exception]:
+        """For each episode, in order, a verdict or the error that kept the judge from one. Raises `JudgeError`
+        where it cannot tell of any."""
 
 
 def check_verdict(verdict: Verdict, judged_by: str) -> Verdict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from numbers import Number
 from typing import Any, Protocol, runtime_checkable
 
-from astune.config.schema import TaskJudgeConfig
+from astune.config.judges import TaskJudgeConfig
 from astune.errors import JudgeError
 from astune.task_judge.math_answer import compare, extract_answer, for_algebra, normalise, reference_answer
 from astune.task_judge.math_pool import MathPool
@@ -39,7 +39,7 @@ class MathAnswerAsJudge:
 
     def __init__(self, config: TaskJudgeConfig, workers: int = 2) -> None:
         self._answer_format = config.answer_format
-        self._pool = MathPool(workers, config.timeout)
+        self._pool = MathPool(workers, config.timeout or 10.0)
 
     async def judge(self, task: Task, episode: Episode) -> Verdict:
         if task.answer is None or not (reference := reference_answer(task.answer)):

@@ -1,7 +1,7 @@
 import pytest
 
 from astune.clients.chat import ChatClient
-from astune.config.schema import AuxiliaryModelConfig
+from astune.config.chat_models import AuxiliaryModelConfig
 from astune.errors import ConfigError, PolicyError, WorkflowError
 from astune.testing import ScriptedChatServer
 from astune.testing.chat_server import chat_completion

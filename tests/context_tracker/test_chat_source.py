@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from astune.clients.chat import ChatClient
-from astune.config.schema import AuxiliaryModelConfig
+from astune.config.chat_models import AuxiliaryModelConfig
 from astune.context_tracker.forks import BRANCH, RETOKENIZED
 from astune.context_tracker.tracker import ChatRequest, ContextTracker
 from astune.errors import PolicyError, WorkflowError

@@ -14,7 +14,8 @@ from astune import WorkflowOutput
 from astune.backbone.debug.replay import EpisodeReplay, ReplayObserver, same_episode
 from astune.backbone.parts import NoPolicy
 from astune.clients.chat import ChatClient
-from astune.config.schema import AuxiliaryModelConfig, Config
+from astune.config.chat_models import AuxiliaryModelConfig
+from astune.config.schema import Config
 from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.request import ChatRequest
 from astune.monitor.recording import pick_recording, recording_bytes, write_recording

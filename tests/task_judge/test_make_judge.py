@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from astune.config.schema import TaskJudgeConfig
+from astune.config.judges import TaskJudgeConfig
 from astune.errors import PluginError
 from astune.task_judge import FunctionJudge, MathAnswerAsJudge, make_judge
 from astune.types import Episode

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from astune.config.schema import TaskJudgeConfig
+from astune.config.judges import TaskJudgeConfig
 from astune.errors import JudgeError
 from astune.task_judge import MathAnswerAsJudge
 from astune.types import Episode, FinishReason, StopReason, Turn

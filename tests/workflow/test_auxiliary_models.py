@@ -4,7 +4,7 @@ import openai
 import pytest
 
 from astune.clients.chat import ChatClient
-from astune.config.schema import AuxiliaryModelConfig
+from astune.config.chat_models import AuxiliaryModelConfig
 from astune.context_tracker.tracker import ChatRequest, ContextTracker
 from astune.errors import WorkflowError
 from astune.testing import ScriptedChatServer, ScriptedPolicy

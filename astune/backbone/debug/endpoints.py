@@ -10,7 +10,8 @@ from rich.text import Text
 
 from astune.backbone.debug.terminal import Terminal
 from astune.clients.chat import ChatClient
-from astune.config.schema import AstuneConfig, AuxiliaryModelConfig
+from astune.config.chat_models import AuxiliaryModelConfig
+from astune.config.schema import AstuneConfig
 from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.chat_source import ChatSource
 from astune.context_tracker.sources import Answer, Call

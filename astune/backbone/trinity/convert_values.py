@@ -153,7 +153,7 @@ def task_timeout(value: float, job: Job) -> int:
     """Seconds for one group. Our own limits of episode and judge come first: an episode that ran into them is data, a
     group that Trinity gave up is lost."""
     config = job.config
-    return math.ceil(config.rollout.episode_timeout + config.task_judge.timeout + SLACK)
+    return math.ceil(config.rollout.episode_timeout + config.task_judge.seconds + SLACK)
 
 
 def wait_timeout(value: float, job: Job) -> int:

@@ -12,7 +12,7 @@ from astune.backbone.model_dir import resolve_model_dir
 from astune.config.schema import AstuneConfig
 from astune.errors import ModelError, PluginError
 from astune.plugins import NO_BUILTIN, load_plugin
-from astune.task_judge import BUILTIN_JUDGES
+from astune.task_judge.registry import find_judge
 from astune.task_reader import BUILTIN_READERS
 
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
@@ -37,7 +37,6 @@ def look(question: Question) -> list[str]:
 def _plugins(config: AstuneConfig) -> Iterator[str]:
     for key, kind, spec, builtin in (
         ("rollout.agentscope_learn_protocol", "workflow", config.rollout.agentscope_learn_protocol, NO_BUILTIN),
-        ("task_judge.judge_protocol", "judge", config.task_judge.judge_protocol, BUILTIN_JUDGES),
         ("task_reader.type", "task reader", config.task_reader.type, BUILTIN_READERS),
         ("algorithm.advantage", "advantage", config.algorithm.advantage, ADVANTAGES),
     ):
@@ -47,6 +46,11 @@ def _plugins(config: AstuneConfig) -> Iterator[str]:
             load_plugin(spec, kind=kind, builtin=builtin)
         except PluginError as error:
             yield f"astune.{key}: {error}; {REACH}"
+    for named in config.task_judge.judges:
+        try:
+            find_judge(named.judge)
+        except PluginError as error:
+            yield f"astune.task_judge.judge_protocol: {error}; {REACH}"
 
 
 def _files(config: AstuneConfig) -> Iterator[str]:

@@ -1,0 +1,86 @@
+"""Tasks that name their own judge.
+
+{"id": "1", "query": "2+2?", "answer": "4", "scorer": "math", "answer_schema": "boxed"}
+{"id": "2", "query": "What is ML?", "answer": "...", "scorer": "llm", "answer_schema": "answer"}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from astune.config.judges import TaskJudgeConfig
+from astune.errors import TaskError, nearest
+from astune.task_judge.judge_base import Judge
+from astune.task_judge.registry import judge_names, load_judge
+from astune.types import Task
+
+SHORT_NAMES: Mapping[str, str] = {
+    "math": "MathAnswerAsJudge",
+    "math_llm": "MathAnswerAndLlmAsJudge",
+    "llm": "LlmAsJudge",
+    "agentcpm": "LlmAsJudge",
+    "rubrics": "RubricsAsJudge",
+    "tool_use": "ToolUseJudge",
+    "env": "EnvServiceJudge",
+}
+"""What data sets call the judges that ship; `agentcpm` is AgentRL's name for its LLM judge."""
+
+ANSWER_SCHEMAS: Mapping[str, str] = {"answer": "answer_tag", "boxed": "boxed"}
+"""Values of `answer_schema`, and the `astune.task_judge.answer_format` that each stands for."""
+
+
+class Scorers:
+    """The judges that tasks name in their field `scorer`, made when the first task asks for one.
+
+    A name is one of `astune.task_judge.scorers`, one of `SHORT_NAMES`, a judge that ships, or a registered one.
+    """
+
+    def __init__(self, config: TaskJudgeConfig) -> None:
+        self._config = config
+        self._judges: dict[tuple[str, str | None], Judge] = {}
+
+    def of(self, task: Task) -> Judge | None:
+        """The task's own judge, None if it names none. Raises TaskError for an unknown name or schema, and PluginError
+        for a judge that does not load."""
+        name, schema = _named(task)
+        if name is None:
+            return None
+        if (name, schema) not in self._judges:
+            self._judges[name, schema] = self._make(task, name, schema)
+        return self._judges[name, schema]
+
+    def check(self, tasks: Iterable[Task]) -> None:
+        """Raises as `of` does for the first task that it would raise for."""
+        for task in tasks:
+            self.of(task)
+
+    def _make(self, task: Task, name: str, schema: str | None) -> Judge:
+        known = sorted({*self._config.scorers, *SHORT_NAMES, *judge_names()})
+        if name not in known:
+            raise TaskError(
+                f"task {task.task_id!r}: unknown scorer {name!r}.{nearest(name, known)} There are: {', '.join(known)}; "
+                "astune.task_judge.scorers gives judges of your own a name"
+            )
+        if schema is not None and schema not in ANSWER_SCHEMAS:
+            raise TaskError(
+                f"task {task.task_id!r}: unknown answer_schema {schema!r}.{nearest(schema, ANSWER_SCHEMAS)} "
+                f"There are: {', '.join(ANSWER_SCHEMAS)}"
+            )
+        config = self._config
+        if schema is not None:
+            config = config.model_copy(update={"answer_format": ANSWER_SCHEMAS[schema]})
+        spec = config.scorers.get(name) or SHORT_NAMES.get(name, name)
+        return load_judge(spec, config, key=f"astune.task_judge.scorers.{name}")
+
+
+def _named(task: Task) -> tuple[str | None, str | None]:
+    name, schema = _text(task, "scorer"), _text(task, "answer_schema")
+    return name, schema if name is not None else None
+
+
+def _text(task: Task, field: str) -> str | None:
+    value: Any = task.metadata.get(field)
+    if value is not None and not isinstance(value, str):
+        raise TaskError(f"task {task.task_id!r}: {field} must be a text, found {value!r:.80}")
+    return value or None
