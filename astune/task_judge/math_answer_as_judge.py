@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from numbers import Number
-from typing import Any, Protocol, runtime_checkable
-
 from astune.config.judges import TaskJudgeConfig
 from astune.errors import JudgeError
+from astune.task_judge.answer_text import answer_text, cut_off
 from astune.task_judge.math_answer import compare, extract_answer, for_algebra, normalise, reference_answer
 from astune.task_judge.math_pool import MathPool
-from astune.types import Episode, StopReason, Task, Verdict
+from astune.types import Episode, Task, Verdict
 
 NAME = "MathAnswerAsJudge"
-NO_ANSWER_IN_TIME = (StopReason.MAX_TURNS, StopReason.CONTEXT_OVERFLOW)
-"""Ends of an episode that are the agent's own doing: without an output they count as no answer."""
-
-
-@runtime_checkable
-class Message(Protocol):
-    """An AgentScope `Msg`, of 1.x and 2.x."""
-
-    def get_text_content(self) -> str | None: ...
 
 
 class MathAnswerAsJudge:
@@ -47,8 +36,8 @@ class MathAnswerAsJudge:
                 f"task {task.task_id!r} has no reference answer, which {NAME} compares with; "
                 "astune.task_reader.fields.answer names its column"
             )
-        text = _answer_text(task, episode)
-        if _cut_off(episode, text):
+        text = answer_text(task, episode)
+        if cut_off(episode, text):
             return Verdict(0.0, False, "the answer was cut off before it ended", {"answer_found": 0.0}, NAME)
         final = extract_answer(text, self._answer_format)
         if final is None:
@@ -67,35 +56,6 @@ class MathAnswerAsJudge:
         if known is not None:
             return known
         return await self._pool.equal(for_algebra(reference), for_algebra(answer))
-
-
-def _answer_text(task: Task, episode: Episode) -> str:
-    if episode.output is None:
-        if episode.stop_reason in NO_ANSWER_IN_TIME:
-            return ""
-        raise JudgeError(f"task {task.task_id!r}: the episode ended with {episode.stop_reason.value} and has no output")
-    answer: Any = episode.output.answer
-    if answer is None:
-        return ""
-    if isinstance(answer, str):
-        return answer
-    if isinstance(answer, float):
-        return format(answer, ".12g")
-    if isinstance(answer, Number):
-        return str(answer)
-    if isinstance(answer, Message):
-        return answer.get_text_content() or ""
-    raise JudgeError(
-        f"task {task.task_id!r}: the workflow's answer is a {type(answer).__name__}, expected text, a number or a Msg"
-    )
-
-
-def _cut_off(episode: Episode, text: str) -> bool:
-    """Whether `text` ends with a model's answer that ended at `astune.rollout.max_tokens` or the context's end."""
-    if not episode.turns or episode.turns[-1].finish_reason != "length":
-        return False
-    written = str(episode.turns[-1].response.get("content") or "").strip()
-    return bool(written) and text.strip().endswith(written)
 
 
 def _short(text: str) -> str:

@@ -1,0 +1,53 @@
+"""What the answer of an episode is, as a text."""
+
+from __future__ import annotations
+
+from numbers import Number
+from typing import Any, Protocol, runtime_checkable
+
+from astune.errors import JudgeError
+from astune.types import Episode, StopReason, Task
+
+NO_ANSWER_IN_TIME = (StopReason.MAX_TURNS, StopReason.CONTEXT_OVERFLOW)
+"""Ends of an episode that are the agent's own doing: without an output they count as no answer."""
+
+
+@runtime_checkable
+class Message(Protocol):
+    """An AgentScope `Msg`, of 1.x and 2.x."""
+
+    def get_text_content(self) -> str | None: ...
+
+
+def answer_text(task: Task, episode: Episode) -> str:
+    """What the workflow returned, as text; empty if the agent gave no answer.
+
+    Raises `JudgeError` for an answer that is neither text nor number nor message, and for an episode that broke off
+    without output: neither says anything about the answer.
+    """
+    if episode.output is None:
+        if episode.stop_reason in NO_ANSWER_IN_TIME:
+            return ""
+        raise JudgeError(f"task {task.task_id!r}: the episode ended with {episode.stop_reason.value} and has no output")
+    answer: Any = episode.output.answer
+    if answer is None:
+        return ""
+    if isinstance(answer, str):
+        return answer
+    if isinstance(answer, float):
+        return format(answer, ".12g")
+    if isinstance(answer, Number):
+        return str(answer)
+    if isinstance(answer, Message):
+        return answer.get_text_content() or ""
+    raise JudgeError(
+        f"task {task.task_id!r}: the workflow's answer is a {type(answer).__name__}, expected text, a number or a Msg"
+    )
+
+
+def cut_off(episode: Episode, text: str) -> bool:
+    """Whether `text` ends with a model's answer that ended at `astune.rollout.max_tokens` or the context's end."""
+    if not episode.turns or episode.turns[-1].finish_reason != "length":
+        return False
+    written = str(episode.turns[-1].response.get("content") or "").strip()
+    return bool(written) and text.strip().endswith(written)
