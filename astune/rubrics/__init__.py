@@ -1,0 +1,1 @@
+"""Rubrics learned from a few examples."""
