@@ -1,0 +1,219 @@
+"""How well a judge agrees with labels: figures, and how sure they are.
+
+    labels = [True, True, False, False]         what people say
+    given = [True, False, False, False]         what the judge says
+    cohen_kappa(labels, given)                  0.5: half way from chance to perfect
+
+An example of which a judge could not tell has no place in either list: it is neither agreement nor disagreement, and
+is to be counted beside the figures. A figure is None where the data do not say what it is: kappa, for example, where
+both name the same class every time, so that chance alone agrees always.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Interval = tuple[float, float]
+C = TypeVar("C", bound=Hashable)
+
+
+def wilson(successes: float, n: float, z: float = 1.96) -> Interval:
+    """Interval of a share by Wilson's score test (E. B. Wilson, 1927): never outside 0 to 1, and wide where it should
+    be, at 0 of n and n of n too. `z` 1.96 is for 95 %. Without trials it is 0 to 1.
+
+    >>> wilson(81, 263)
+    (0.2553, 0.3662)
+    """
+    if not 0 <= successes <= n:
+        raise ValueError(f"wilson: {successes} successes of {n}")
+    if n == 0:
+        return 0.0, 1.0
+    share, square = successes / n, z * z
+    centre = share + square / (2 * n)
+    spread = z * math.sqrt(share * (1 - share) / n + square / (4 * n * n))
+    low, high = ((centre + side * spread) / (1 + square / n) for side in (-1, 1))
+    return (max(0.0, low) if successes else 0.0), (min(1.0, high) if successes < n else 1.0)
+
+
+def clustered_wilson(right: Sequence[bool], clusters: Sequence[Hashable], z: float = 1.96) -> Interval:
+    """`wilson` of the share of `right` where examples of a cluster, such as answers to one task, go together: of as
+    many independent examples as the clusters are worth (Kish's design effect; Korn and Graubard, 1998), at most all.
+    Where all are alike, nothing tells how much they go together, and each cluster counts once.
+
+    Ten tasks with four answers each, right on all answers or on none: about as wide as ten examples.
+    """
+    same_length("clustered_wilson", right, clusters)
+    n, total = len(right), sum(right)
+    share = total / n if n else 0.0
+    off: dict[Hashable, float] = defaultdict(float)
+    for is_right, cluster in zip(right, clusters, strict=True):
+        off[cluster] += is_right - share
+    if len(off) == n:
+        return wilson(total, n, z)
+    worth = float(len(off))
+    if 0 < total < n and len(off) > 1:
+        variance = math.fsum(value * value for value in off.values()) / n**2 * len(off) / (len(off) - 1)
+        worth = n if variance == 0 else min(n, share * (1 - share) / variance)
+    return wilson(share * worth, worth, z)
+
+
+def bootstrap_interval(
+    figure: Callable[[Sequence[int]], float | None],
+    n: int,
+    *,
+    clusters: Sequence[Hashable] | None = None,
+    seed: int = 0,
+    resamples: int = 1000,
+    level: float = 0.95,
+) -> Interval | None:
+    """Percentile interval of `figure(indices)`, of examples drawn with replacement (Efron, 1979), or of whole clusters
+    of them. Equal arguments give equal intervals. None if more than half of the draws leave `figure` undefined.
+
+    >>> bootstrap_interval(lambda chosen: cohen_kappa([labels[i] for i in chosen], [given[i] for i in chosen]), n)
+    """
+    groups = _members(range(n) if clusters is None else clusters)
+    if sum(map(len, groups)) != n:
+        raise ValueError(f"bootstrap_interval: {n} examples, but {sum(map(len, groups))} clusters")
+    if n == 0:
+        return None
+    rng = random.Random(seed)
+    drawn = ([index for group in rng.choices(groups, k=len(groups)) for index in group] for _ in range(resamples))
+    found = sorted(value for indices in drawn if (value := figure(indices)) is not None)
+    if 2 * len(found) < resamples:
+        return None
+    tail = (1 - level) / 2
+    return _quantile(found, tail), _quantile(found, 1 - tail)
+
+
+def _members(clusters: Sequence[Hashable]) -> list[list[int]]:
+    members: dict[Hashable, list[int]] = defaultdict(list)
+    for index, cluster in enumerate(clusters):
+        members[cluster].append(index)
+    return [*members.values()]
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    """Of sorted values, linear between neighbours."""
+    place = share * (len(values) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(values) - 1)
+    return values[below] + (place - below) * (values[above] - values[below])
+
+
+@dataclass(frozen=True)
+class Confusion(Generic[C]):
+    """How often the judge said `given` of what people call `label`: `counts[label, given]`, 0 for what never was."""
+
+    classes: tuple[C, ...]
+    counts: Mapping[tuple[C, C], int]
+
+    @property
+    def n(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def agreed(self) -> int:
+        return sum(self.counts[name, name] for name in self.classes)
+
+    def precision(self, name: C) -> float | None:
+        """Of those that the judge calls `name`, the share that is."""
+        called = sum(self.counts[label, name] for label in self.classes)
+        return self.counts[name, name] / called if called else None
+
+    def recall(self, name: C) -> float | None:
+        """Of those that are `name`, the share that the judge calls so."""
+        are = sum(self.counts[name, given] for given in self.classes)
+        return self.counts[name, name] / are if are else None
+
+
+def confusion(labels: Sequence[C], given: Sequence[C], classes: Sequence[C] = ()) -> Confusion[C]:
+    """Classes stand in the order of `classes`, then as they first come up.
+
+    >>> confusion([True, True, False], [True, False, False]).counts[True, False]
+    1
+    """
+    same_length("confusion", labels, given)
+    found = Counter(zip(labels, given, strict=True))
+    names = tuple(dict.fromkeys([*classes, *labels, *given]))
+    return Confusion(names, {(label, said): found[label, said] for label in names for said in names})
+
+
+def cohen_kappa(labels: Sequence[Hashable], given: Sequence[Hashable]) -> float | None:
+    """Agreement beyond chance (J. Cohen, 1960): (observed - expected) / (1 - expected), the expected agreement being
+    that of two who name their classes as often as these do but independently. 1 is perfect, 0 chance.
+
+    >>> cohen_kappa([True, True, False, False], [True, False, False, False])
+    0.5
+    """
+    same_length("cohen_kappa", labels, given)
+    n = len(labels)
+    label_counts, given_counts = Counter(labels), Counter(given)
+    by_chance = sum(count * given_counts[name] for name, count in label_counts.items())
+    if by_chance == n * n:
+        return None
+    agreed = sum(label == said for label, said in zip(labels, given, strict=True))
+    return (agreed * n - by_chance) / (n * n - by_chance)
+
+
+def quadratic_kappa(labels: Sequence[float], given: Sequence[float]) -> float | None:
+    """Kappa of numbers with quadratic weights (Cohen, 1968): 1 minus the mean squared difference over the one by
+    chance. The numbers need not be whole; both must be on the same scale. It is also Lin's concordance (1989).
+
+    >>> quadratic_kappa([1, 2, 3], [1, 2, 2])
+    0.6667
+    """
+    same_length("quadratic_kappa", labels, given)
+    if not labels:
+        return None
+    (mean, variance), (given_mean, given_variance) = _moments(labels), _moments(given)
+    by_chance = variance + given_variance + (mean - given_mean) ** 2
+    if by_chance == 0:
+        return None
+    squares = math.fsum((label - said) ** 2 for label, said in zip(labels, given, strict=True)) / len(labels)
+    return 1 - squares / by_chance
+
+
+def _moments(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and variance, exactly 0 for values that are all equal."""
+    if min(values) == max(values):
+        return float(values[0]), 0.0
+    mean = math.fsum(values) / len(values)
+    return mean, math.fsum((value - mean) ** 2 for value in values) / len(values)
+
+
+def pairwise_accuracy(scores_better: Sequence[float], scores_worse: Sequence[float]) -> float:
+    """Share of pairs in which the better one has the higher score; a tie counts half. ValueError without pairs.
+
+    >>> pairwise_accuracy([0.9, 0.5], [0.1, 0.5])
+    0.75
+    """
+    same_length("pairwise_accuracy", scores_better, scores_worse)
+    if not scores_better:
+        raise ValueError("pairwise_accuracy: no pairs")
+    pairs = [*zip(scores_better, scores_worse, strict=True)]
+    return sum(1.0 if better > worse else 0.5 if better == worse else 0.0 for better, worse in pairs) / len(pairs)
+
+
+def mcnemar(first: Sequence[bool], second: Sequence[bool]) -> float:
+    """Two-sided p of the exact test (McNemar, 1947) of two judges being right equally often, from where only one of
+    them is right. Both are asked about the same examples, in the same order.
+
+    Only the first right on 2, only the second on 10: 2 * (1 + 12 + 66) / 2**12 = 0.0386
+    """
+    same_length("mcnemar", first, second)
+    only_first = sum(a and not b for a, b in zip(first, second, strict=True))
+    only_second = sum(b and not a for a, b in zip(first, second, strict=True))
+    differ = only_first + only_second
+    tail = sum(math.comb(differ, k) for k in range(min(only_first, only_second) + 1))
+    return min(1.0, float(2 * tail / (1 << differ)))
+
+
+def same_length(name: str, first: Sequence[object], second: Sequence[object]) -> None:
+    """ValueError that begins with `name` for two lists that cannot be about the same examples."""
+    if len(first) != len(second):
+        raise ValueError(f"{name}: {len(first)} and {len(second)} values, expected as many of both")
