@@ -28,12 +28,17 @@ from astune.types import (
 )
 
 if TYPE_CHECKING:
+    from astune.task_judge.registry import register_judge
     from astune.workflow.tuner import Tuner
     from astune.workflow.workflow_base import Workflow
 
 __version__ = "0.1.0"
 
-_LAZY = {"Tuner": "astune.workflow.tuner", "Workflow": "astune.workflow.workflow_base"}
+_LAZY = {
+    "Tuner": "astune.workflow.tuner",
+    "Workflow": "astune.workflow.workflow_base",
+    "register_judge": "astune.task_judge.registry",
+}
 
 __all__ = [
     "Episode",
@@ -50,6 +55,7 @@ __all__ = [
     "Verdict",
     "Workflow",
     "WorkflowOutput",
+    "register_judge",
 ]
 
 

@@ -24,9 +24,10 @@ from astune.monitor.episode_diff import Decode, Difference, first_difference
 from astune.monitor.episode_filter import parse_filter
 from astune.monitor.recording import Recording, pick_recording, read_recordings
 from astune.plugins import load_plugin
-from astune.rollout.episode import run_episode
+from astune.rollout.episode import run_episode, unjudged
 from astune.rollout.group import episode_seed
 from astune.rollout.setup import RolloutSetup
+from astune.task_judge import GroupJudge
 from astune.types import Episode
 
 NO_LIMIT = 2**20
@@ -163,19 +164,23 @@ class _Stage:
         return cls(rollout_setup(_without_keys(config), NoPolicy(context_length), chat_format), config)
 
     async def play(self, recording: Recording) -> str | None:
-        """Plays it again; None if the episode is the same, else the first difference."""
+        """Plays it again; None if the episode is the same, else the first difference. A verdict that was found by
+        comparing attempts is left out: one of them alone cannot have it."""
         from astune.backbone.debug.replay import EpisodeReplay, ReplayObserver, same_episode
 
         episode, chat_format = recording.episode, self.setup.chat_format
         observer = ReplayObserver(EpisodeReplay(episode, chat_format), chat_format)
+        together = isinstance(self.setup.judge_of(episode.task), GroupJudge)
         replayed = await run_episode(
             episode.task,
             replace(self.setup, observer=observer),
             episode_id=episode.episode_id,
             seed=episode_seed(self.config.seed, episode.episode_id),
             sampling=sampling_for(self.config, "greedy" if recording.phase == "eval/greedy" else "sampled"),
+            judged=not together,
         )
-        return same_episode(episode, replayed, chat_format.decode)
+        recorded = unjudged(episode) or episode if together else episode
+        return same_episode(recorded, replayed, chat_format.decode)
 
 
 def _without_keys(config: AstuneConfig) -> AstuneConfig:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 
@@ -16,9 +17,9 @@ from astune.config.schema import AstuneConfig
 from astune.monitor.episodes import EpisodeRecord, episode_to_row
 from astune.monitor.jsonl import append_line, open_for_append
 from astune.monitor.recording import Recording
-from astune.rollout.episode import ask_judge, failed_judge
-from astune.task_judge import Judge, make_judge
-from astune.types import Episode, StopReason
+from astune.rollout.episode import ask_group, ask_judge, unjudged, with_verdict
+from astune.task_judge import GroupJudge, Judge, make_judge
+from astune.types import Episode, Verdict
 
 AT_ONCE = 16
 """Episodes that are judged side by side."""
@@ -81,19 +82,37 @@ def _without_turns(episode: Episode) -> Episode:
     return replace(episode, turns=(), timelines=())
 
 
+class _Judges:
+    """The judge for each recording: one for all that share a configuration."""
+
+    def __init__(self, config_of: Callable[[Recording], AstuneConfig]) -> None:
+        self._config_of = config_of
+        self._judges: dict[int, tuple[Judge, TaskJudgeConfig]] = {}
+
+    def of(self, recording: Recording) -> tuple[Judge, TaskJudgeConfig]:
+        config = self._config_of(recording).task_judge
+        if id(config) not in self._judges:
+            judge = make_judge(config)
+            assert judge is not None, "--judge names one"
+            self._judges[id(config)] = judge, config
+        return self._judges[id(config)]
+
+
 async def _judged_in_order(
     recordings: Iterator[Recording], config_of: Callable[[Recording], AstuneConfig]
 ) -> AsyncIterator[Rescored]:
-    """In the order of the recordings; at most `AT_ONCE` are read and under way."""
-    judges: dict[int, Judge] = {}
+    """In the order of the recordings; at most `AT_ONCE` are read and under way. A judge that compares the attempts at a
+    task needs them all, so they are read first."""
+    judges = _Judges(config_of)
+    first = next(recordings)
+    everything = chain([first], recordings)
+    if isinstance(judges.of(first)[0], GroupJudge):
+        for one in await _judged_together(list(everything), judges):
+            yield one
+        return
     under_way: deque[asyncio.Task[Rescored]] = deque()
-    for recording in recordings:
-        config = config_of(recording).task_judge
-        if id(config) not in judges:
-            judge = make_judge(config)
-            assert judge is not None, "--judge names one"
-            judges[id(config)] = judge
-        under_way.append(asyncio.ensure_future(_rescored(recording, judges[id(config)], config)))
+    for recording in everything:
+        under_way.append(asyncio.ensure_future(_rescored(recording, *judges.of(recording))))
         if len(under_way) == AT_ONCE:
             yield await under_way.popleft()
     while under_way:
@@ -105,24 +124,33 @@ async def _rescored(recording: Recording, judge: Judge, config: TaskJudgeConfig)
     if episode is None:
         return Rescored(recording, None)
     try:
-        after = replace(episode, verdict=await ask_judge(judge, episode, config.seconds))
+        verdict: Verdict | Exception = await ask_judge(judge, episode, config.seconds)
     except Exception as error:
-        after = failed_judge(episode, error)
-    return Rescored(recording, after)
+        verdict = error
+    return Rescored(recording, with_verdict(episode, verdict))
 
 
-def unjudged(episode: Episode) -> Episode | None:
-    """The episode as its judge saw it; None if it is one that is not judged, as in a run.
+async def _judged_together(recordings: Sequence[Recording], judges: _Judges) -> list[Rescored]:
+    """As they were in the run: the attempts at one task in one step and phase are a group."""
+    done = {i: Rescored(recording, None) for i, recording in enumerate(recordings)}
+    groups: dict[tuple[int, int, str, str], dict[int, Episode]] = {}
+    for i, recording in enumerate(recordings):
+        episode = unjudged(recording.episode)
+        if episode is not None:
+            key = id(judges.of(recording)[0]), recording.step, recording.phase, episode.task.task_id
+            groups.setdefault(key, {})[i] = episode
+    limit = asyncio.Semaphore(AT_ONCE)
 
-    An episode whose judge failed no longer says how its workflow ended; it counts as completed.
-    """
-    if episode.stop_reason in (StopReason.TIMEOUT, StopReason.CANCELLED):
-        return None
-    if episode.stop_reason is not StopReason.ERROR:
-        return replace(episode, verdict=None)
-    if episode.error is None or episode.error.stage != "judge":
-        return None
-    return replace(episode, verdict=None, error=None, stop_reason=StopReason.COMPLETED)
+    async def judge_one(group: Mapping[int, Episode]) -> None:
+        judge, config = judges.of(recordings[next(iter(group))])
+        assert isinstance(judge, GroupJudge)
+        async with limit:
+            verdicts = await ask_group(judge, list(group.values()), config.seconds)
+        for (i, episode), verdict in zip(group.items(), verdicts, strict=True):
+            done[i] = Rescored(recordings[i], with_verdict(episode, verdict))
+
+    await asyncio.gather(*(judge_one(group) for group in groups.values()))
+    return list(done.values())
 
 
 def _show(done: list[Rescored]) -> None:

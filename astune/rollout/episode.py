@@ -229,6 +229,20 @@ def with_verdict(episode: Episode, verdict: Verdict | Exception) -> Episode:
     return replace(episode, verdict=verdict)
 
 
+def unjudged(episode: Episode) -> Episode | None:
+    """The episode as its judge saw it; None if it is one that is not judged, as in a run.
+
+    An episode whose judge failed no longer says how its workflow ended; it counts as completed.
+    """
+    if episode.stop_reason in (StopReason.TIMEOUT, StopReason.CANCELLED):
+        return None
+    if episode.stop_reason is not StopReason.ERROR:
+        return replace(episode, verdict=None)
+    if episode.error is None or episode.error.stage != "judge":
+        return None
+    return replace(episode, verdict=None, error=None, stop_reason=StopReason.COMPLETED)
+
+
 def failed_judge(episode: Episode, error: Exception) -> Episode:
     """The episode of which a judge that raised could not tell."""
     return replace(episode, stop_reason=StopReason.ERROR, error=_error("judge", error, _trace(error)))

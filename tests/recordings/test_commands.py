@@ -7,11 +7,11 @@ from habits import HabitPolicy
 from played import play
 
 from astune.cli import main
-from astune.cli.rescore import unjudged
 from astune.config.schema import Config
 from astune.monitor import EpisodeLog, RunDir, read_episodes
 from astune.monitor.recording import recording_path, write_recording
 from astune.plugins import load_plugin
+from astune.rollout.episode import unjudged
 from astune.types import EpisodeError, StopReason, Task
 
 JUDGES = """\

@@ -22,9 +22,10 @@ from astune.backbone.parts import sampling_for, weighting_for
 from astune.config.schema import AstuneConfig, Config
 from astune.monitor import EpisodeLog, RunDir
 from astune.monitor.recording import Recording, recording_path, write_recording
-from astune.rollout.episode import run_episode
+from astune.rollout.episode import judge_together, run_episode, unjudged
 from astune.rollout.group import episode_seed
 from astune.rollout.setup import RolloutSetup
+from astune.task_judge.judge_base import GroupJudge
 from astune.types import Episode, Group, Sample, Task
 from astune.workflow.agentscope_studio import InStudio
 
@@ -75,7 +76,7 @@ class Session:
         self._observer = DebugObserver(self.screen, self._stepper, self.model.chat_format, self.model.source)
         self.setup = replace(self.setup, observer=self._observer)
         for attempts in groups:
-            group = Group(attempts.task, tuple(await self._attempts(attempts)))
+            group = Group(attempts.task, tuple(await self._judged_attempts(attempts)))
             samples, receipt = to_samples([group], self.advantage, weighting_for(self.config))
             check_step([group], samples, receipt)
             if len(group.episodes) > 1:
@@ -89,9 +90,23 @@ class Session:
         assert self._main is not None
         self._loop.call_soon_threadsafe(self._main.cancel)
 
-    async def _attempts(self, attempts: Attempts) -> list[Episode]:
-        """The attempts at a task, each followed by those that branch off it."""
+    async def _judged_attempts(self, attempts: Attempts) -> list[Episode]:
+        """The attempts with their verdicts, shown and kept. A judge that compares attempts is asked after the last, and
+        there are no stops around it."""
+        judge = self.setup.judge_of(attempts.task)
+        if not isinstance(judge, GroupJudge) or len(attempts.recordings) == 1:
+            return await self._attempts(attempts, [])
         episodes: list[Episode] = []
+        try:
+            await self._attempts(attempts, episodes, judged=False)
+            episodes = await judge_together(episodes, judge, replace(self.setup, observer=None))
+        finally:
+            for episode in episodes:
+                self._done(episode)
+        return episodes
+
+    async def _attempts(self, attempts: Attempts, episodes: list[Episode], *, judged: bool = True) -> list[Episode]:
+        """`episodes` with the attempts at a task, each followed by those that branch off it."""
         for number, recording in enumerate(attempts.recordings):
             name = f"debug/{attempts.task.task_id}/{number}" if recording is None else recording.episode.episode_id
             waiting: list[Branch | Recording | None] = [recording]
@@ -103,16 +118,22 @@ class Session:
                 self._observer.begin(self._replay(start, played), branch)
                 if start is None:
                     self.model.episode_started(attempts.task.task_id)
-                episode = await self._attempt(attempts.task, this)
+                episode = await self._attempt(attempts.task, this, judged)
                 if isinstance(start, Branch):
                     self.screen.compared(played[start.episode_id], episode)
                 elif start is not None:
-                    self.screen.replayed(same_episode(start.episode, episode, self.model.chat_format.decode))
+                    self.screen.replayed(self._difference(start.episode, episode))
                 played[this] = episode
+                episodes.append(episode)
                 waiting += self._stepper.branches
                 self._stepper.branches.clear()
-            episodes += played.values()
         return episodes
+
+    def _difference(self, recorded: Episode, replayed: Episode) -> str | None:
+        """In what a replay differs. A verdict that was found by comparing attempts is left out."""
+        if isinstance(self.setup.judge_of(recorded.task), GroupJudge):
+            recorded, replayed = unjudged(recorded) or recorded, unjudged(replayed) or replayed
+        return same_episode(recorded, replayed, self.model.chat_format.decode)
 
     def _replay(self, start: Branch | Recording | None, played: dict[str, Episode]) -> EpisodeReplay | None:
         chat_format = self.model.chat_format
@@ -125,7 +146,7 @@ class Session:
         answers = {start.call: start.answer}
         return EpisodeReplay(parent, chat_format, until=start.call, answers=answers, patience=patience)
 
-    async def _attempt(self, task: Task, episode_id: str) -> Episode:
+    async def _attempt(self, task: Task, episode_id: str, judged: bool) -> Episode:
         self.screen.episode_started(episode_id, task)
         try:
             with self._in_studio(episode_id, task.query):
@@ -135,15 +156,18 @@ class Session:
                     episode_id=episode_id,
                     seed=episode_seed(self.config.seed, episode_id),
                     sampling=sampling_for(self.config, "sampled"),
+                    judged=judged,
                 )
         except asyncio.CancelledError:
             if self._observer.cut is not None:
                 self._done(self._observer.cut)
             raise
-        self._done(episode)
+        if judged:
+            self._done(episode)
         if episode.error is not None and episode.error.kind == bdb.BdbQuit.__name__:
             raise bdb.BdbQuit
-        await self._observer.ended(episode)
+        if judged:
+            await self._observer.ended(episode)
         return episode
 
     def _done(self, episode: Episode) -> None:

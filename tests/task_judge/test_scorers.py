@@ -1,0 +1,102 @@
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from astune import register_judge
+from astune.config.judges import TaskJudgeConfig
+from astune.errors import PluginError, TaskError
+from astune.task_judge import MathAnswerAsJudge, Scorers, make_judge, registry
+from astune.types import Episode, Task
+
+MakeEpisode = Callable[..., Episode]
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(registry, "_registered", {})
+    yield
+
+
+def task(scorer: object = None, schema: object = None) -> Task:
+    return Task("t1", "2+2?", answer="4", metadata={"scorer": scorer, "answer_schema": schema})
+
+
+def test_a_task_without_scorer_has_no_judge_of_its_own() -> None:
+    assert Scorers(TaskJudgeConfig()).of(task()) is None
+    assert Scorers(TaskJudgeConfig()).of(Task("t", "q")) is None
+    assert Scorers(TaskJudgeConfig()).of(task(schema="boxed")) is None
+
+
+@pytest.mark.parametrize("name", ["math", "MathAnswerAsJudge"])
+def test_a_scorer_is_found_by_its_short_and_its_full_name_and_made_once(name: str) -> None:
+    scorers = Scorers(TaskJudgeConfig())
+    judge = scorers.of(task(name))
+    assert isinstance(judge, MathAnswerAsJudge)
+    assert scorers.of(task(name)) is judge
+
+
+@pytest.mark.parametrize(
+    ("schema", "answer", "right"),
+    [
+        ("boxed", "\\boxed{4}", True),
+        ("boxed", "<answer>4</answer>", False),
+        ("answer", "<answer>4</answer>", True),
+        ("answer", "\\boxed{4}", False),
+        (None, "\\boxed{4}", True),
+    ],
+)
+async def test_the_answer_schema_says_where_the_answer_stands(
+    schema: str | None, answer: str, right: bool, make_episode: MakeEpisode
+) -> None:
+    judge = Scorers(TaskJudgeConfig()).of(task("math", schema))
+    assert judge is not None
+    assert (await judge.judge(task("math", schema), make_episode(answer, "4"))).passed is right
+
+
+def test_an_unknown_scorer_lists_the_known_ones_before_the_run() -> None:
+    with pytest.raises(TaskError, match=r"'t1': unknown scorer 'maths'. Did you mean 'math'\? There are: .*ToolUse"):
+        Scorers(TaskJudgeConfig()).check([task(), task("maths")])
+
+
+def test_an_unknown_answer_schema_is_an_error() -> None:
+    with pytest.raises(TaskError, match=r"unknown answer_schema 'box'. Did you mean 'boxed'\?"):
+        Scorers(TaskJudgeConfig()).of(task("math", "box"))
+
+
+def test_a_scorer_that_is_no_text_is_an_error() -> None:
+    with pytest.raises(TaskError, match="task 't1': scorer must be a text, found 3"):
+        Scorers(TaskJudgeConfig()).of(task(3))
+
+
+async def test_the_configuration_names_scorers(tmp_path: Path, make_episode: MakeEpisode) -> None:
+    (tmp_path / "mine.py").write_text("def half(task, response):\n    return 0.5\n")
+    config = TaskJudgeConfig(scorers={"exam": f"{tmp_path}/mine.py:half"})
+    judge = Scorers(config).of(task("exam"))
+    assert judge is not None
+    assert (await judge.judge(task("exam"), make_episode("x"))).reward == 0.5
+
+
+async def test_a_registered_judge_is_found_by_tasks_and_by_the_protocol(
+    registered: None, make_episode: MakeEpisode
+) -> None:
+    @register_judge("exam")
+    def exam(task: Task, episode: Episode) -> bool:
+        return True
+
+    for judge in (Scorers(TaskJudgeConfig()).of(task("exam")), make_judge(TaskJudgeConfig(judge_protocol="exam"))):
+        assert judge is not None
+        assert (await judge.judge(task("exam"), make_episode("x"))).passed is True
+
+
+def test_a_name_is_given_once_but_a_module_may_be_loaded_again(registered: None) -> None:
+    def one(task: Task, episode: Episode) -> bool: ...
+
+    def two(task: Task, episode: Episode) -> bool: ...
+
+    register_judge("exam")(one)
+    register_judge("exam")(one)
+    with pytest.raises(PluginError, match=r"register_judge\('exam'\): the name is taken by .*one"):
+        register_judge("exam")(two)
+    with pytest.raises(PluginError, match=r"taken by astune\.task_judge\.llm_as_judge:LlmAsJudge"):
+        register_judge("LlmAsJudge")(one)
