@@ -184,11 +184,14 @@ class _Stage:
 
 
 def _without_keys(config: AstuneConfig) -> AstuneConfig:
-    """Auxiliary models are not called in a replay, so nobody needs to have their keys."""
-    models = config.rollout.auxiliary_models
-    keyless = {name: model.model_copy(update={"api_key_env": None}) for name, model in models.items()}
-    rollout = config.rollout.model_copy(update={"auxiliary_models": keyless})
-    return config.model_copy(update={"rollout": rollout})
+    """Auxiliary models and models that judge are not called in a replay, so nobody needs to have their keys."""
+    no_key = {"api_key_env": None}
+    models = {name: model.model_copy(update=no_key) for name, model in config.rollout.auxiliary_models.items()}
+    rollout = config.rollout.model_copy(update={"auxiliary_models": models})
+    judges = tuple(model.model_copy(update=no_key) for model in config.task_judge.llm.models)
+    llm = config.task_judge.llm.model_copy(update={"models": judges})
+    judge = config.task_judge.model_copy(update={"llm": llm})
+    return config.model_copy(update={"rollout": rollout, "task_judge": judge})
 
 
 async def _replay_all(recordings: Iterator[Recording], configs: _Configs) -> int:

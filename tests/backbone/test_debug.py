@@ -274,3 +274,29 @@ def test_a_breakpoint_in_the_workflow_stops_in_the_terminal(conf, tmp_path):
     assert process.wait(timeout=60) == 0
     assert b"('secret is', 41)" in shown
     assert b"reward 1, passed" in shown and b"completed" in shown
+
+
+LONGEST = """
+from astune import Verdict
+
+
+class Longest:
+    def __init__(self, config): ...
+
+    async def judge(self, task, episode):
+        return Verdict(-1.0)
+
+    async def judge_group(self, task, episodes):
+        longest = max(len(episode.output.answer) for episode in episodes)
+        return [Verdict(float(len(episode.output.answer) == longest)) for episode in episodes]
+"""
+
+
+def test_a_judge_that_compares_attempts_is_asked_after_the_last(conf):
+    (conf.parent / "longest.py").write_text(LONGEST)
+    judge = f"astune.task_judge.judge_protocol={conf.parent}/longest.py:Longest"
+    report, text = debug(conf, ["42", "The answer is 42."], "astune.debug.num_repeat=2", judge)
+    table = text.partition("what a training step")[2]
+    assert [line.split()[:3] for line in table.splitlines()[2:4]] == [["0", "0", "-1.000"], ["1", "1", "+1.000"]]
+    assert [record.episode.reward for record in read_episodes(report.run_dir / "episodes" / "debug.jsonl")] == [0.0, 1.0]
+    assert "reward -1" in debug(conf, ["42"], judge)[1], "a lone attempt is judged alone"

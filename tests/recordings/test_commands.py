@@ -17,12 +17,27 @@ from astune.types import EpisodeError, StopReason, Task
 JUDGES = """\
 import asyncio
 
+from astune import Verdict
+
 async def longer(task, episode):
     if task.task_id == "t3":
         raise RuntimeError("the service is down")
     if task.task_id == "t2":
         await asyncio.sleep(60)
     return 1.0 if episode.output.answer else 0.0
+
+
+class Places:
+    # the place of each attempt in its group, by name
+
+    def __init__(self, config): ...
+
+    async def judge(self, task, episode):
+        raise RuntimeError("alone")
+
+    async def judge_group(self, task, episodes):
+        ids = sorted(episode.episode_id for episode in episodes)
+        return [Verdict(1.0 + ids.index(episode.episode_id)) for episode in episodes]
 """
 
 
@@ -202,3 +217,35 @@ def test_stepping_is_the_debuggers(run, folder, capsys):
     commands.write_text("quit\n")
     main(["replay", str(run), "--filter", "task=t2", "--commands", str(commands)])
     assert "t2" in capsys.readouterr().out
+
+
+def test_a_judge_that_compares_attempts_gets_the_groups_of_the_run(run, folder, config, chat_format, capsys):
+    """Three attempts at t1 in one step, ended in any order, one of them out of time; another step of the same task."""
+    first = played(folder, chat_format, 1)
+    with EpisodeLog(RunDir(run)) as log:
+        for attempt in (2, 1):
+            log.write(replace(first, episode_id=f"train/t1/{attempt}"), step=1, phase="train")
+        log.write(replace(first, stop_reason=StopReason.TIMEOUT, verdict=None), step=1, phase="train")
+        log.write(first, step=9, phase="train")
+    assert main(["rescore", str(run), "--judge", "judges.py:Places", "--out", str(folder / "new.jsonl")]) == 1
+    rewards = [(row.step, row.episode.episode_id, row.episode.reward) for row in read_episodes(folder / "new.jsonl")]
+    assert rewards == [
+        (1, "train/t1/0", 1.0),
+        (2, "train/t2/0", None),  # alone in its group: the judge cannot tell
+        (3, "train/t3/0", None),
+        (1, "train/t1/2", 3.0),
+        (1, "train/t1/1", 2.0),
+        (1, "train/t1/0", None),
+        (9, "train/t1/0", None),
+    ]
+    out = capsys.readouterr().out
+    assert "RuntimeError: alone" in out and "1 left out" in out
+
+
+def test_a_replay_does_not_ask_a_judge_that_compares_attempts(folder, config, chat_format, capsys):
+    judge = config.astune.task_judge.model_copy(update={"judge_protocol": f"{folder / 'judges.py'}:Places"})
+    with_judge = config.model_copy(update={"astune": config.astune.model_copy(update={"task_judge": judge})})
+    path = recording_path(folder, "train/t1/0")
+    write_recording(path, played(folder, chat_format, 1), with_judge)
+    assert main(["replay", str(path)]) == 0
+    assert "1 equal" in capsys.readouterr().out
