@@ -8,11 +8,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import openai
+from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletion
 
 from astune.config.chat_models import ChatModelConfig
 from astune.errors import ConfigError, PolicyError, RolloutError, WorkflowError
 from astune.types import FinishReason
+
+
+@dataclass(frozen=True)
+class TokenUsage:
+    """Tokens of one call, as the API counts them."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_prompt_tokens: int = 0
+    """Those of the prompt that the API had in its own cache."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +37,8 @@ class ChatReply:
     output_ids: tuple[int, ...] | None
     logprobs: tuple[tuple[str, float], ...] | None
     """Text and log-probability of every sampled token."""
+    usage: TokenUsage | None = None
+    """None where the API does not report it."""
 
 
 class ChatClient:
@@ -134,7 +147,18 @@ def _reply(completion: ChatCompletion) -> ChatReply:
         prompt_ids=None if prompt_ids is None else tuple(prompt_ids),
         output_ids=None if output_ids is None else tuple(output_ids),
         logprobs=None if logprobs is None else tuple((entry.token, entry.logprob) for entry in logprobs),
+        usage=_usage(completion.usage),
     )
+
+
+def _usage(given: CompletionUsage | None) -> TokenUsage | None:
+    """The openai library does not check what it reads: an API may leave out either count."""
+    counts: tuple[object, object] = (given.prompt_tokens, given.completion_tokens) if given else (None, None)
+    prompt_tokens, completion_tokens = counts
+    if given is None or not isinstance(prompt_tokens, int) or not isinstance(completion_tokens, int):
+        return None
+    details = given.prompt_tokens_details
+    return TokenUsage(prompt_tokens, completion_tokens, (details.cached_tokens if details else None) or 0)
 
 
 def _message(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,296 @@
+"""Several chat APIs that answer as one, in JSON: failover, rate limit, cache and accounting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from loguru import logger
+from pydantic import BaseModel
+
+from astune.clients.chat import ChatClient, ChatReply
+from astune.clients.json_reply import read_reply, repair_request, response_format
+from astune.clients.rate_limit import CircuitBreaker, RateLimit
+from astune.clients.reply_cache import CachedReply, ReplyCache, cache_key
+from astune.clients.single_flight import SingleFlight
+from astune.clients.usage import Budget, BudgetSpent, Usage, usage_of_call
+from astune.config.chat_models import JudgeModelConfig
+from astune.config.judges import LlmJudgeConfig
+from astune.errors import ConfigError, JudgeError, PolicyError, WorkflowError, nearest
+
+__all__ = ["Answer", "Budget", "BudgetSpent", "ChatModels", "Usage"]
+
+T = TypeVar("T", bound=BaseModel)
+
+EXCERPT = 300
+
+
+@dataclass(frozen=True)
+class Answer(Generic[T]):
+    """A reply that was understood."""
+
+    value: T
+    model: str
+    """Which of `ChatModels.names` gave it."""
+    usage: Usage
+    """What this answer cost, a reply that had to be asked for again included."""
+
+
+@dataclass
+class _Model:
+    name: str
+    config: JudgeModelConfig
+    client: ChatClient
+    limit: RateLimit | None
+    breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
+    warned: bool = False
+    """Whether the user was told that the API does not report tokens."""
+
+
+@dataclass(frozen=True)
+class _Question(Generic[T]):
+    """One request to one model, and how its reply is read."""
+
+    model: _Model
+    body: Mapping[str, Any]
+    schema: type[T]
+    check: Callable[[T], None] | None
+    key: str
+
+    def read(self, content: str) -> T:
+        return read_reply(content, self.schema, self.check)
+
+
+class _LoopState:
+    """What is bound to one event loop."""
+
+    def __init__(self, max_concurrent: int, names: Sequence[str]) -> None:
+        self.slots = asyncio.Semaphore(max_concurrent)
+        self.turns = {name: asyncio.Lock() for name in names}
+        self.flights: SingleFlight[tuple[str, Usage]] = SingleFlight()
+
+
+class ChatModels:
+    """The chat APIs of `config.models`, in order of preference. `key` is the key of that section: what errors name.
+
+        models = ChatModels(config.task_judge.llm)
+        answer = await models.ask([{"role": "user", "content": "... Reply as {\\"score\\": 0 to 5}."}], Score)
+        answer.value.score, answer.model, answer.usage.cost
+
+    May be used on one event loop after another. A model that fails is not asked again until it has rested (see
+    `CircuitBreaker`), unless by name. Replies that were understood are kept in `config.cache`, by everything that the
+    reply depends on; equal requests under way at the same time are sent once. Raises ConfigError if there is no model.
+    """
+
+    def __init__(self, config: LlmJudgeConfig, *, key: str = "astune.task_judge.llm") -> None:
+        if not config.models:
+            raise ConfigError(f"{key}.models is empty, expected at least one {{base_url: ..., model: ...}}")
+        self._config = config
+        self._key = key
+        self._models = {
+            name: _Model(
+                name=name,
+                config=model,
+                client=ChatClient(name, model, key=f"{key}.models.{at}"),
+                limit=None if model.requests_per_minute is None else RateLimit(model.requests_per_minute),
+            )
+            for at, (name, model) in enumerate(zip(_unique_names(config.models), config.models, strict=True))
+        }
+        self.names = tuple(self._models)
+        self.usage = Usage()
+        self._cache = None if config.cache is None else ReplyCache(Path(config.cache), setting=f"{key}.cache")
+        self._budget: Budget | None = None
+        self._under_way = 0
+        self._loops: dict[asyncio.AbstractEventLoop, _LoopState] = {}
+
+    @property
+    def budget(self) -> Budget | None:
+        """What all calls of this object may cost. Setting a `max_cost` raises ConfigError where a price is missing."""
+        return self._budget
+
+    @budget.setter
+    def budget(self, budget: Budget | None) -> None:
+        if budget is not None and budget.max_cost is not None:
+            for at, model in enumerate(self._config.models):
+                for price in ("prompt_price", "completion_price"):
+                    if getattr(model, price) is None:
+                        raise ConfigError(f"{self._key}.models.{at}.{price} is not set: a limit on the cost needs it")
+        self._budget = budget
+
+    async def ask(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        schema: type[T],
+        *,
+        model: str | None = None,
+        vote: int = 0,
+        check: Callable[[T], None] | None = None,
+    ) -> Answer[T]:
+        """The reply's last JSON object, as an instance of `schema`.
+
+        `model=None` asks the models in order until one answers; a name asks that one only. `check` raises ValueError
+        for what a schema cannot say. Equal questions with another `vote` are asked anew. A reply that does not
+        validate is asked for once more, with what was wrong.
+
+        Raises:
+            JudgeError: the second reply does not validate either, a reply was cut off, or no model accepts the request.
+            PolicyError: no model that was asked answers.
+            BudgetSpent: the call was not sent.
+        """
+        said: list[PolicyError | WorkflowError] = []
+        for member in self._in_order(model):
+            try:
+                return await self._answer(self._question(member, messages, schema, check, vote))
+            except (PolicyError, WorkflowError) as error:
+                said.append(error)
+        told = "; ".join(map(str, said))
+        if all(isinstance(error, WorkflowError) for error in said):
+            raise JudgeError(f"no model accepts the request: {told}") from said[-1]
+        raise PolicyError(f"no model answers: {told}") from said[-1]
+
+    def _in_order(self, name: str | None) -> list[_Model]:
+        if name is None:
+            now = asyncio.get_running_loop().time()
+            awake = [model for model in self._models.values() if not model.breaker.resting(now)]
+            return awake or [self._models[self.names[0]]]
+        if name not in self._models:
+            raise ValueError(f"{self._key}.models has no {name!r}.{nearest(name, self.names)}")
+        return [self._models[name]]
+
+    def _question(
+        self,
+        model: _Model,
+        messages: Sequence[Mapping[str, Any]],
+        schema: type[T],
+        check: Callable[[T], None] | None,
+        vote: int,
+    ) -> _Question[T]:
+        body = {
+            "messages": [dict(message) for message in messages],
+            "temperature": self._config.temperature,
+            model.config.limit_field: self._config.max_tokens,
+            **response_format(model.config.response_format, schema),
+        }
+        depends_on = [model.config.base_url, model.config.model, body, schema.model_json_schema(), vote]
+        return _Question(model, body, schema, check, cache_key(depends_on))
+
+    async def _answer(self, question: _Question[T]) -> Answer[T]:
+        name = question.model.name
+        known = self._known(question)
+        if known is not None:
+            self.usage += Usage(cached=1)
+            return Answer(known, name, Usage(cached=1))
+        (content, usage), led = await self._state().flights.join(question.key, lambda: self._conversation(question))
+        if not led:
+            usage = Usage(cached=1)
+            self.usage += usage
+        try:
+            return Answer(question.read(content), name, usage)
+        except ValueError as error:
+            raise _unusable(name, content, error) from error
+
+    def _known(self, question: _Question[T]) -> T | None:
+        """From the cache; None also where `check` no longer lets pass what is there."""
+        reply = self._cache.get(question.key) if self._cache else None
+        if reply is None:
+            return None
+        try:
+            return question.read(reply.content)
+        except ValueError:
+            return None
+
+    async def _conversation(self, question: _Question[T]) -> tuple[str, Usage]:
+        """A reply that validates, and what it cost."""
+        model, body = question.model, question.body
+        reply, usage = await self._call(model, body)
+        content = self._whole(model, reply)
+        try:
+            question.read(content)
+        except ValueError as error:
+            reply, more = await self._call(model, _asked_again(body, content, error, question.schema))
+            content, usage = self._whole(model, reply), usage + more
+            try:
+                question.read(content)
+            except ValueError as still:
+                raise _unusable(model.name, content, still) from still
+        if self._cache:
+            kept = CachedReply(content, model.name, usage.prompt_tokens, usage.completion_tokens)
+            self._cache.put(question.key, kept)
+        return content, usage
+
+    def _whole(self, model: _Model, reply: ChatReply) -> str:
+        if reply.finish_reason == "length":
+            raise JudgeError(
+                f"{model.name}: the reply was cut off after {self._config.max_tokens} tokens; raise "
+                f"{self._key}.max_tokens"
+            )
+        return str(reply.message["content"] or "")
+
+    async def _call(self, model: _Model, body: Mapping[str, Any]) -> tuple[ChatReply, Usage]:
+        async with self._state().slots:
+            if self._budget is not None:
+                self._budget.check(self.usage, self._under_way)
+            self._under_way += 1
+            try:
+                await self._turn(model)
+                reply = await self._reply(model, body)
+                usage = self._paid(model, reply)
+            finally:
+                self._under_way -= 1
+        return reply, usage
+
+    async def _turn(self, model: _Model) -> None:
+        """Waits until the rate limit lets the next request go; first come, first served."""
+        if model.limit is None:
+            return
+        clock = asyncio.get_running_loop().time
+        async with self._state().turns[model.name]:
+            await asyncio.sleep(model.limit.wait(clock()))
+            model.limit.take(clock())
+
+    async def _reply(self, model: _Model, body: Mapping[str, Any]) -> ChatReply:
+        try:
+            reply = await model.client.complete(body)
+        except PolicyError as error:
+            rest = model.breaker.failed(asyncio.get_running_loop().time())
+            if len(self._models) > 1:
+                logger.warning("{} rests for {:.0f} s, the next model goes on: {}", model.name, rest, error)
+            raise
+        model.breaker.answered()
+        return reply
+
+    def _paid(self, model: _Model, reply: ChatReply) -> Usage:
+        if reply.usage is None and not model.warned:
+            model.warned = True
+            logger.warning("{} does not report tokens: they count as 0, and the cost is unknown", model.name)
+        usage = usage_of_call(reply.usage, model.config)
+        self.usage += usage
+        return usage
+
+    def _state(self) -> _LoopState:
+        loop = asyncio.get_running_loop()
+        if loop not in self._loops:
+            self._loops = {other: state for other, state in self._loops.items() if not other.is_closed()}
+            self._loops[loop] = _LoopState(self._config.max_concurrent, self.names)
+        return self._loops[loop]
+
+
+def _unique_names(models: Sequence[JudgeModelConfig]) -> list[str]:
+    names: list[str] = []
+    for model in models:
+        candidates = (model.model, *(f"{model.model}#{number}" for number in range(2, len(models) + 2)))
+        names.append(next(name for name in candidates if name not in names))
+    return names
+
+
+def _asked_again(body: Mapping[str, Any], content: str, wrong: ValueError, schema: type[BaseModel]) -> dict[str, Any]:
+    said = {"role": "assistant", "content": content}
+    return {**body, "messages": [*body["messages"], said, {"role": "user", "content": repair_request(wrong, schema)}]}
+
+
+def _unusable(name: str, content: str, wrong: ValueError) -> JudgeError:
+    excerpt = content if len(content) <= EXCERPT else f"{content[:EXCERPT]}..."
+    return JudgeError(f"{name}: the reply cannot be used: {wrong}. It was: {excerpt!r}")

@@ -1,0 +1,53 @@
+"""When a model may be asked next: a rate limit, and a rest after failures. Arithmetic on times in seconds, no clock."""
+
+from __future__ import annotations
+
+import math
+
+FIRST_REST = 30.0
+LONGEST_REST = 300.0
+
+
+class RateLimit:
+    """A token bucket: in no minute more than `per_minute` requests (one, if that is less than one), evenly spaced
+    after a burst of a tenth of them.
+
+        limit = RateLimit(60)          # 6 at once, then one in 60/55 s
+        limit.wait(now)                # seconds until the next request may go
+        limit.take(now)                # it goes
+    """
+
+    def __init__(self, per_minute: float) -> None:
+        self.burst = max(1, int(per_minute / 10))
+        self.interval = 60.0 / (per_minute - self.burst + 1)
+        self._full_at = -math.inf
+        """When the bucket is full again."""
+
+    def wait(self, now: float) -> float:
+        return max(0.0, self._full_at - (self.burst - 1) * self.interval - now)
+
+    def take(self, now: float) -> None:
+        self._full_at = max(self._full_at, now) + self.interval
+
+
+class CircuitBreaker:
+    """Lets a model that failed rest: 30 seconds, twice as long after each further failure up to 5 minutes, until it
+    answers. Failures of calls that were under way when the rest began do not add to it."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._until = -math.inf
+
+    def resting(self, now: float) -> bool:
+        return now < self._until
+
+    def failed(self, now: float) -> float:
+        """Returns the seconds that the model rests from now."""
+        if not self.resting(now):
+            self._failures += 1
+            self._until = now + min(FIRST_REST * 2.0 ** (self._failures - 1), LONGEST_REST)
+        return self._until - now
+
+    def answered(self) -> None:
+        self._failures = 0
+        self._until = -math.inf
