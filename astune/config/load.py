@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from astune.config.keys import FIELDS, FREE_FORM, LEAVES, children, unknown_key, value_at
-from astune.config.rules import contradictions
+from astune.config.rules import contradictions, judge_contradictions
 from astune.config.schema import Config
 from astune.config.section import Located
 from astune.config.source import Layer, Origin, Place, read_overrides, read_yaml
@@ -100,7 +100,7 @@ def load_config(
     stack.locate_files()
     config = stack.check()
     loaded = LoadedConfig(config, stack.origins(), conf)
-    for key, what in contradictions(config) if for_run else ():
+    for key, what in contradictions(config) if for_run else judge_contradictions(config):
         stack.problem(key, what)
     if stack.problems:
         raise stack.error()
@@ -142,7 +142,12 @@ class _Stack:
         return found
 
     def problem(self, key: str, what: str) -> None:
-        place = self.place(key) or self.place(key.rpartition(".")[0]) or self.source
+        place = self.place(key)
+        above = key
+        while place is None and above:
+            above = above.rpartition(".")[0]
+            place = self.place(above)
+        place = place or self.source
         self.problems.append(f"{place}: {key}: {what}" if place else f"{key}: {what}")
 
     def error(self) -> ConfigError:
@@ -176,10 +181,17 @@ class _Stack:
         """Makes paths absolute that are relative to the file they stand in."""
         for key in LEAVES:
             mark = next((mark for mark in FIELDS[key].metadata if isinstance(mark, Located)), None)
-            place, value = self.place(key), self.get(key)
-            if mark and place:
-                file = _file(place)
-                self.set(key, _all_located(value, mark.kind, file.parent if file else Path()))
+            if mark:
+                self.set(key, self._located(key, self.get(key), mark.kind))
+
+    def _located(self, key: str, value: Any, kind: str) -> Any:
+        """`value` with the paths in it made absolute: a text, the texts of a section, or a list of either."""
+        if isinstance(value, dict):
+            return {name: self._located(f"{key}.{name}", inner, kind) for name, inner in value.items()}
+        if place := self.place(key):
+            file = _file(place)
+            return _all_located(value, kind, file.parent if file else Path())
+        return value
 
     def check(self) -> Config:
         try:
@@ -228,7 +240,6 @@ def _merged(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _all_located(value: Any, kind: str, folder: Path) -> Any:
-    """`value` with the paths in it made absolute, where it is a text, the texts of a section, or a list of either."""
     if isinstance(value, dict):
         return {name: _all_located(inner, kind, folder) for name, inner in value.items()}
     if isinstance(value, list):

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 
 from astune.config.schema import AlgorithmConfig, AstuneConfig, Config, SynchronizerConfig
 
+ASKS_MODELS = {"LlmAsJudge", "MathAnswerAndLlmAsJudge", "RubricsAsJudge"}
+"""Judges that ask the models of `astune.task_judge.llm.models`."""
 GROUP_ADVANTAGES = ("grpo", "dr_grpo")
 
 
 def contradictions(config: Config) -> Iterator[tuple[str, str]]:
     """The key to change and what is wrong with it."""
     astune = config.astune
+    yield from judge_contradictions(config)
     yield from _examples(astune)
     if astune.backbone == "local":
         yield from _synchronizer(astune)
@@ -19,6 +22,26 @@ def contradictions(config: Config) -> Iterator[tuple[str, str]]:
         yield from _training(astune)
     if plays_episodes(astune):
         yield from _rollouts(astune)
+
+
+def judge_contradictions(config: Config) -> Iterator[tuple[str, str]]:
+    """Those of the judge alone, which commands without a run look for too."""
+    judge = config.astune.task_judge
+    names = {named.judge for named in judge.judges}
+    asking = sorted(names & ASKS_MODELS)
+    if asking and not judge.llm.models:
+        yield (
+            "astune.task_judge.llm.models",
+            f"not set; {asking[0]} asks other models. Expected a list such as "
+            "[{base_url: https://.../v1, model: ..., api_key_env: ...}]",
+        )
+    if "RubricsAsJudge" in names and judge.rubrics.file is None:
+        yield "astune.task_judge.rubrics.file", "not set; RubricsAsJudge judges by it, and `astune rubrics` writes one"
+    if judge.llm.votes > 1 and judge.llm.temperature == 0:
+        yield (
+            "astune.task_judge.llm.temperature",
+            f"0 makes all {judge.llm.votes} votes equal; expected more than 0, or astune.task_judge.llm.votes 1",
+        )
 
 
 def _rollouts(astune: AstuneConfig) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 
 from astune.clients.chat import ChatClient, ChatReply
-from astune.config.chat_models import AuxiliaryModelConfig
+from astune.config.chat_models import AuxiliaryModelConfig, ChatModelConfig
 from astune.doctor.findings import Finding, fail, ok, skip, warn
 from astune.doctor.patient import Patient
 from astune.errors import RolloutError, nearest
@@ -33,10 +33,13 @@ def check_endpoints(patient: Patient) -> Iterator[Finding]:
             yield from asyncio.run(_ask(key, model, _where(patient, key)))
 
 
-def _models(patient: Patient) -> Mapping[str, AuxiliaryModelConfig]:
+def _models(patient: Patient) -> Mapping[str, ChatModelConfig]:
     config = patient.config
-    auxiliary = {f"astune.rollout.auxiliary_models.{name}": m for name, m in config.rollout.auxiliary_models.items()}
-    return auxiliary | {f"astune.debug.endpoints.{at}": m for at, m in enumerate(config.debug.endpoints)}
+    return {
+        **{f"astune.rollout.auxiliary_models.{name}": m for name, m in config.rollout.auxiliary_models.items()},
+        **{f"astune.debug.endpoints.{at}": m for at, m in enumerate(config.debug.endpoints)},
+        **{f"astune.task_judge.llm.models.{at}": m for at, m in enumerate(config.task_judge.llm.models)},
+    }
 
 
 def _where(patient: Patient, key: str) -> str:
@@ -44,11 +47,12 @@ def _where(patient: Patient, key: str) -> str:
     return patient.where(section).replace(section, key)
 
 
-async def _ask(key: str, model: AuxiliaryModelConfig, where: str) -> list[Finding]:
+async def _ask(key: str, model: ChatModelConfig, where: str) -> list[Finding]:
     quick = model.model_copy(update={"timeout": min(model.timeout, SECONDS), "max_retries": 0})
     client = ChatClient(key.rpartition(".")[2], quick, key=key)
     known = await _known(client)
-    wanted = {"logprobs": True, "return_token_ids": True} if model.trainable else {}
+    trainable = isinstance(model, AuxiliaryModelConfig) and model.trainable
+    wanted = {"logprobs": True, "return_token_ids": True} if trainable else {}
     try:
         reply = await client.complete({**HELLO, model.limit_field: 16, **wanted})
     except RolloutError as error:
@@ -65,7 +69,7 @@ async def _ask(key: str, model: AuxiliaryModelConfig, where: str) -> list[Findin
                 mend=f"it lists {', '.join(known[:8])}.{nearest(model.model, known)}",
             )
         )
-    if model.trainable:
+    if trainable:
         found += _trainable(reply, where)
     return found or [ok(f"{key}: {model.model} at {model.base_url} answers")]
 

@@ -172,6 +172,62 @@ def test_values_that_cannot_work_together_are_explained(tmp_path: Path, text: st
     assert message in complaint(tmp_path, text)
 
 
+JUDGES = [
+    ("judge_protocol: [{judge: a.py:f, weigth: 2}]", "judge_protocol: expected a list of {judge, weight}, of which"),
+    ("judge_protocol: [{judge: a.py:f, weight: x}]", "expected a list of {judge: name, weight: number}, of which"),
+    ("judge_protocol: []", "judge_protocol: expected the name of a judge, or a list of {judge, weight}, got []"),
+    ("judge_protocol: 3", "judge_protocol: expected the name of a judge, or a list of {judge, weight}, got 3"),
+    ("judge_protocol: LlmAsJudge", "llm.models: not set; LlmAsJudge asks other models. Expected a list such as"),
+    ("judge_protocol: [{judge: MathAnswerAsJudge}, {judge: LlmAsJudge}]", "llm.models: not set; LlmAsJudge asks"),
+    ("{judge_protocol: RubricsAsJudge, llm: {models: [{base_url: 'http://x/v1', model: m}]}}", "rubrics.file: not set"),
+    ("llm: {votes: 3}", "llm.temperature: 0 makes all 3 votes equal; expected more than 0"),
+    ("llm: {criteria: {good: {txt: x}}}", "criteria.good: expected a text, or a section with text and any of min, max"),
+    (
+        "llm: {criteria: {good: {text: x, min: 3, max: 3}}}",
+        "criteria.good: expected min below max, got min 3",
+    ),
+    (
+        "llm: {models: [{base_url: 'http://x/v1', model: m, price: 1}]}",
+        "models.0: expected base_url, model and any",
+    ),
+    (
+        "llm: {mode: pairwize}",
+        "or 'listwise', got 'pairwize'. Did you mean 'pairwise'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("judge", "expected"), JUDGES)
+@pytest.mark.parametrize("for_run", [True, False])
+def test_what_is_wrong_with_a_judge_is_said_with_its_line(
+    judge: str, expected: str, for_run: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "job.yaml"
+    section = judge if judge.startswith("{") else f"{{{judge}}}"
+    path.write_text(f"{GOOD}  task_judge: {section}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, for_run=for_run)
+    assert str(caught.value).startswith(f"{path}:4: astune.task_judge.")
+    assert expected in str(caught.value)
+
+
+def test_without_a_run_nothing_of_a_run_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("astune: {task_judge: {judge_protocol: MathAnswerAsJudge}}\n")
+    assert load_config(path, for_run=False).config.astune.rollout.agentscope_learn_protocol is None
+    with pytest.raises(ConfigError, match="agentscope_learn_protocol"):
+        load_config(path)
+
+
+def test_judges_in_files_are_meant_from_the_file_that_names_them(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    judge = "{judge_protocol: [{judge: a.py:f}, {judge: MathAnswerAsJudge}], scorers: {exam: b/c.py:g}}"
+    path.write_text(f"astune: {{task_judge: {judge}}}\n")
+    found = load_config(path, ["astune.task_judge.scorers.other=d.py:h"], for_run=False).config.astune.task_judge
+    assert [named.judge for named in found.judges] == [f"{tmp_path}/a.py:f", "MathAnswerAsJudge"]
+    assert found.scorers["exam"] == f"{tmp_path}/b/c.py:g"
+
+
 def test_the_debugger_takes_what_only_training_forbids(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(GOOD.replace("'agent.py:W'", "'agent.py:W', num_repeat: 1, temperature: 0"))

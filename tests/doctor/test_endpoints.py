@@ -31,6 +31,13 @@ def test_an_api_that_answers_is_left_alone(clinic: Clinic) -> None:
     assert any("small at" in finding.what for finding in findings)
 
 
+def test_an_api_that_judges_is_asked_too(clinic: Clinic) -> None:
+    with api(404, models=["judge-7b"]) as (url, _):
+        found = the_problem(clinic({"task_judge": {"llm": {"models": [{"base_url": url, "model": "judge-8b"}]}}}))
+    assert (found.check, found.level) == ("endpoints", "fail")
+    assert "astune.task_judge.llm.models.0" in found.where and "Did you mean 'judge-7b'?" in found.mend
+
+
 def test_an_api_that_is_not_there(clinic: Clinic) -> None:
     with api(HELLO) as (url, _):
         pass

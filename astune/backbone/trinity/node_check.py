@@ -54,11 +54,14 @@ def _plugins(config: AstuneConfig) -> Iterator[str]:
 
 
 def _files(config: AstuneConfig) -> Iterator[str]:
-    """Tasks, or examples, are read by a process on any node."""
-    files = {"astune.trainer.examples": config.trainer.examples}
+    """Tasks, or examples, are read by a process on any node, rubrics by each runner."""
+    files = {
+        "astune.trainer.examples": config.trainer.examples,
+        "astune.task_judge.rubrics.file": config.task_judge.rubrics.file,
+    }
     if config.algorithm.method == "rl" and config.task_reader.type == "jsonl":
         jsonl = config.task_reader.jsonl
-        files = {f"astune.task_reader.jsonl.{split}.file_path": file.file_path for split, file in jsonl}
+        files |= {f"astune.task_reader.jsonl.{split}.file_path": file.file_path for split, file in jsonl}
     for key, path in files.items():
         if path is not None and not Path(path).is_file():
             yield f"{key}: there is no file {path}; put it where every node sees it under this path"
