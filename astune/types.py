@@ -274,6 +274,10 @@ class Episode:
     """Rewards of single agents, in place of the verdict's, as the workflow gave them (`tuner.reward`)."""
     turn_rewards: Mapping[int, float] = field(default_factory=dict)
     """Rewards of single turns by their number, on top (`tuner.reward_turn`)."""
+    env_score: float | None = None
+    """What the environment that the workflow named with `tuner.use_environment` says of the episode."""
+    env_error: str = ""
+    """Why that environment gave no score, if it was asked for one."""
 
     @property
     def reward(self) -> float | None:

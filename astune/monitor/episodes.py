@@ -9,7 +9,7 @@
 A turn's `messages` are those after the first `messages_kept` of the same agent's turn before, and `tools` is left out
 where it did not change. In the same way a timeline's `token_ids` are those after the first `tokens_kept` of the same
 agent's timeline before, and a shared span leaves its logprobs to the span of its turn that is not. So ids stand once; a
-turn holds ids of its own only if no span has it.
+turn holds ids of its own only if no span has it. An episode in an environment has `env_score` and `env_error` too.
 """
 
 from __future__ import annotations
@@ -109,6 +109,8 @@ def episode_to_row(record: EpisodeRecord) -> dict[str, Any]:
         "turns": _turns_to_rows(episode),
         "timelines": _timelines_to_rows(episode.timelines),
     }
+    if episode.env_score is not None or episode.env_error:
+        row |= {"env_score": episode.env_score, "env_error": episode.env_error}
     plain_row: dict[str, Any] = plain(row)
     return plain_row
 
@@ -222,6 +224,8 @@ def episode_from_row(row: Mapping[str, Any]) -> EpisodeRecord:
         unique_tokens=row["unique_tokens"],
         agent_rewards=row["agent_rewards"],
         turn_rewards={int(turn): reward for turn, reward in row["turn_rewards"].items()},
+        env_score=row.get("env_score"),
+        env_error=row.get("env_error", ""),
     )
     return EpisodeRecord(row["step"], row["phase"], episode)
 

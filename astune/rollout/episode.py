@@ -30,6 +30,7 @@ from typing import Any, Literal
 
 from astune.context_tracker.tracker import ContextTracker
 from astune.errors import ContextOverflow, JudgeError, RolloutError, TooManyTokens, TooManyTurns, WorkflowError
+from astune.rollout.environment import release, with_score
 from astune.rollout.setup import RolloutSetup
 from astune.task_judge.judge_base import GroupJudge, Judge, check_verdict
 from astune.types import Episode, EpisodeError, Sampling, StopReason, Task, Verdict, WorkflowOutput
@@ -72,11 +73,7 @@ async def run_episode(
     tuner = Tuner(task, episode_id, tracker, setup.chat_format, setup.policy.context_length)
     episode = None
     try:
-        try:
-            end = await _run_workflow(task, tuner, tracker, setup)
-        finally:
-            tuner.close()
-        episode = _episode(task, tuner, tracker, end)
+        episode = await _played(task, tuner, tracker, setup)
         _warn_of_unused_call(episode)
         _warn_of_inexact_turns(tracker, setup)
         if judged:
@@ -88,6 +85,18 @@ async def run_episode(
             setup.observer.cancelled(replace(cut, stop_reason=StopReason.CANCELLED, metrics=metrics))
         raise
     return replace(episode, metrics=_metrics(tracker, time.monotonic() - started))
+
+
+async def _played(task: Task, tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup) -> Episode:
+    """The episode as the workflow made it, without a verdict. Its environment is released, whatever happens."""
+    try:
+        try:
+            end = await _run_workflow(task, tuner, tracker, setup)
+        finally:
+            tuner.close()
+        return await with_score(_episode(task, tuner, tracker, end), tuner.environment, setup.judge_timeout)
+    finally:
+        await release(tuner.environment)
 
 
 def _episode(task: Task, tuner: Tuner, tracker: ContextTracker, end: _End) -> Episode:

@@ -14,6 +14,8 @@ from astune.types import Task
 if TYPE_CHECKING:
     import openai
 
+    from astune.clients.env_service import EnvInstance
+
 MAIN_AGENT = "agent"
 
 
@@ -43,6 +45,7 @@ class Tuner:
         """What model calls raised, in order, whether or not the agent passed it on."""
         self.agent_rewards: dict[str, float] = {}
         self.turn_rewards: dict[int, float] = {}
+        self.environment: EnvInstance | None = None
         self._tracker = tracker
         self._chat_format = chat_format
         self._context_length = context_length
@@ -149,6 +152,32 @@ class Tuner:
             raise WorkflowError(f"reward_turn({name!r}, turn={turn}): the agent has had {len(mine)} turns")
         number = mine[turn]
         self.turn_rewards[number] = self.turn_rewards.get(number, 0.0) + float(value)
+
+    def use_environment(
+        self, url: str, instance_id: str, *, env_type: str | None = None, task_id: str | None = None
+    ) -> None:
+        """Name the instance that the workflow has created at an environment service.
+
+            tuner.use_environment("http://127.0.0.1:8080", instance_id)
+
+        When the workflow has ended, however it did, the service is asked for the instance's score
+        (`Episode.env_score`, which `EnvServiceJudge` makes the reward) and then told to release it. `env_type` and
+        `task_id` are the task's unless given. Raises WorkflowError for a second one, and RolloutError once the episode
+        is over.
+        """
+        from astune.clients.env_service import EnvInstance
+
+        if self._closed:
+            raise RolloutError(f"episode {self.episode_id} is over: it can use no environment any more")
+        if self.environment is not None:
+            used = f"{self.environment.instance_id!r} at {self.environment.url}"
+            raise WorkflowError(f"use_environment({url!r}, {instance_id!r}): the episode has its environment, {used}")
+        if not url.startswith(("http://", "https://")) or not instance_id:
+            raise WorkflowError(
+                f"use_environment({url!r}, {instance_id!r}): expected an address that begins with http:// or https://, "
+                "and the id that the service gave the instance"
+            )
+        self.environment = EnvInstance(url, instance_id, env_type or self.task.env_type, task_id or self.task.task_id)
 
     def _check_reward(self, name: str, value: float) -> list[int]:
         """The numbers of the agent's turns, if it has any and `value` is a reward."""
