@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from loguru import logger
 from pydantic import BaseModel
 
-from astune.clients.chat import ChatClient, ChatReply
+from astune.clients.chat import ChatClient, ChatReply, TokenUsage
 from astune.clients.json_reply import read_reply, repair_request, response_format
 from astune.clients.rate_limit import CircuitBreaker, RateLimit
 from astune.clients.reply_cache import CachedReply, ReplyCache, cache_key
@@ -19,7 +19,7 @@ from astune.clients.single_flight import SingleFlight
 from astune.clients.usage import Budget, BudgetSpent, Usage, usage_of_call
 from astune.config.chat_models import JudgeModelConfig
 from astune.config.judges import LlmJudgeConfig
-from astune.errors import ConfigError, JudgeError, PolicyError, WorkflowError, nearest
+from astune.errors import ConfigError, JudgeError, PolicyError, WorkflowError
 
 __all__ = ["Answer", "Budget", "BudgetSpent", "ChatModels", "Usage"]
 
@@ -37,6 +37,8 @@ class Answer(Generic[T]):
     """Which of `ChatModels.names` gave it."""
     usage: Usage
     """What this answer cost, a reply that had to be asked for again included."""
+    paid: Usage
+    """What the reply cost when it was paid for: as `usage`, also where it comes from the cache now."""
 
 
 @dataclass
@@ -46,6 +48,8 @@ class _Model:
     client: ChatClient
     limit: RateLimit | None
     breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
+    said: str = ""
+    """Why it rests."""
     warned: bool = False
     """Whether the user was told that the API does not report tokens."""
 
@@ -140,25 +144,28 @@ class ChatModels:
             PolicyError: no model that was asked answers.
             BudgetSpent: the call was not sent.
         """
-        said: list[PolicyError | WorkflowError] = []
-        for member in self._in_order(model):
+        members = [*self._models.values()] if model is None else [self._named(model)]
+        questions = [self._question(member, messages, schema, check, vote) for member in members]
+        for question in questions:
+            if (known := self._known(question)) is not None:
+                return known
+        said = {member.name: f"{member.name} rests since: {member.said}" for member in members}
+        refusals = 0
+        for question in _awake(questions):
             try:
-                return await self._answer(self._question(member, messages, schema, check, vote))
+                return self._known(question) or await self._answer(question)  # others may have asked in the meantime
             except (PolicyError, WorkflowError) as error:
-                said.append(error)
-        told = "; ".join(map(str, said))
-        if all(isinstance(error, WorkflowError) for error in said):
-            raise JudgeError(f"no model accepts the request: {told}") from said[-1]
-        raise PolicyError(f"no model answers: {told}") from said[-1]
+                said[question.model.name] = str(error)
+                refusals += isinstance(error, WorkflowError)
+        told = "; ".join(said.values())
+        if refusals == len(members):
+            raise JudgeError(f"no model accepts the request: {told}")
+        raise PolicyError(f"no model answers: {told}")
 
-    def _in_order(self, name: str | None) -> list[_Model]:
-        if name is None:
-            now = asyncio.get_running_loop().time()
-            awake = [model for model in self._models.values() if not model.breaker.resting(now)]
-            return awake or [self._models[self.names[0]]]
+    def _named(self, name: str) -> _Model:
         if name not in self._models:
-            raise ValueError(f"{self._key}.models has no {name!r}.{nearest(name, self.names)}")
-        return [self._models[name]]
+            raise ValueError(f"{self._key}.models has no {name!r}, only {', '.join(self.names)}")
+        return self._models[name]
 
     def _question(
         self,
@@ -177,30 +184,28 @@ class ChatModels:
         depends_on = [model.config.base_url, model.config.model, body, schema.model_json_schema(), vote]
         return _Question(model, body, schema, check, cache_key(depends_on))
 
-    async def _answer(self, question: _Question[T]) -> Answer[T]:
-        name = question.model.name
-        known = self._known(question)
-        if known is not None:
-            self.usage += Usage(cached=1)
-            return Answer(known, name, Usage(cached=1))
-        (content, usage), led = await self._state().flights.join(question.key, lambda: self._conversation(question))
-        if not led:
-            usage = Usage(cached=1)
-            self.usage += usage
-        try:
-            return Answer(question.read(content), name, usage)
-        except ValueError as error:
-            raise _unusable(name, content, error) from error
-
-    def _known(self, question: _Question[T]) -> T | None:
+    def _known(self, question: _Question[T]) -> Answer[T] | None:
         """From the cache; None also where `check` no longer lets pass what is there."""
         reply = self._cache.get(question.key) if self._cache else None
         if reply is None:
             return None
         try:
-            return question.read(reply.content)
+            value = question.read(reply.content)
         except ValueError:
             return None
+        return Answer(value, question.model.name, self._free(), _usage_of_cached(reply, question.model.config))
+
+    async def _answer(self, question: _Question[T]) -> Answer[T]:
+        name = question.model.name
+        (content, usage), led = await self._state().flights.join(question.key, lambda: self._conversation(question))
+        try:
+            return Answer(question.read(content), name, usage if led else self._free(), usage)
+        except ValueError as error:
+            raise _unusable(name, content, error) from error
+
+    def _free(self) -> Usage:
+        self.usage += Usage(cached=1)
+        return Usage(cached=1)
 
     async def _conversation(self, question: _Question[T]) -> tuple[str, Usage]:
         """A reply that validates, and what it cost."""
@@ -218,7 +223,7 @@ class ChatModels:
                 raise _unusable(model.name, content, still) from still
         if self._cache:
             kept = CachedReply(content, model.name, usage.prompt_tokens, usage.completion_tokens)
-            self._cache.put(question.key, kept)
+            await asyncio.to_thread(self._cache.put, question.key, kept)
         return content, usage
 
     def _whole(self, model: _Model, reply: ChatReply) -> str:
@@ -255,9 +260,10 @@ class ChatModels:
         try:
             reply = await model.client.complete(body)
         except PolicyError as error:
+            model.said = str(error)
             rest = model.breaker.failed(asyncio.get_running_loop().time())
-            if len(self._models) > 1:
-                logger.warning("{} rests for {:.0f} s, the next model goes on: {}", model.name, rest, error)
+            if rest and len(self._models) > 1:
+                logger.warning("{} is not asked for {:.0f} s where another model can be: {}", model.name, rest, error)
             raise
         model.breaker.answered()
         return reply
@@ -276,6 +282,19 @@ class ChatModels:
             self._loops = {other: state for other, state in self._loops.items() if not other.is_closed()}
             self._loops[loop] = _LoopState(self._config.max_concurrent, self.names)
         return self._loops[loop]
+
+
+def _awake(questions: Sequence[_Question[T]]) -> Sequence[_Question[T]]:
+    """Those to models that do not rest; if all do, or there is one only, the first."""
+    now = asyncio.get_running_loop().time()
+    awake = [question for question in questions if not question.model.breaker.resting(now)]
+    return awake or questions[:1]
+
+
+def _usage_of_cached(reply: CachedReply, config: JudgeModelConfig) -> Usage:
+    """What was paid for it. A cached reply without tokens is one whose API did not report them."""
+    tokens = TokenUsage(reply.prompt_tokens, reply.completion_tokens) if reply.prompt_tokens else None
+    return usage_of_call(tokens, config)
 
 
 def _unique_names(models: Sequence[JudgeModelConfig]) -> list[str]:

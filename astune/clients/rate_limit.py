@@ -42,11 +42,13 @@ class CircuitBreaker:
         return now < self._until
 
     def failed(self, now: float) -> float:
-        """Returns the seconds that the model rests from now."""
-        if not self.resting(now):
-            self._failures += 1
-            self._until = now + min(FIRST_REST * 2.0 ** (self._failures - 1), LONGEST_REST)
-        return self._until - now
+        """Returns the seconds of the rest that begins; 0 where one is under way."""
+        if self.resting(now):
+            return 0.0
+        self._failures += 1
+        rest = min(FIRST_REST * 2.0 ** (self._failures - 1), LONGEST_REST)
+        self._until = now + rest
+        return rest
 
     def answered(self) -> None:
         self._failures = 0

@@ -31,15 +31,24 @@ class ScriptedChatServer:
 
     A text is the content of the answer, a number an HTTP error, a mapping the whole response body. A list that is
     used up gives error 500. `GET /models` lists `models`; without any there is no such list, as with some APIs.
+    `usage=True` reports tokens with every text: its words, and those of the request's messages. `headers` go with
+    every response.
     """
 
     def __init__(
-        self, answers: Sequence[Script] | Callable[[dict[str, Any]], Script], *, models: Sequence[str] = ()
+        self,
+        answers: Sequence[Script] | Callable[[dict[str, Any]], Script],
+        *,
+        models: Sequence[str] = (),
+        usage: bool = False,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self._answers = answers
         self._models = models
+        self._usage = usage
+        self._sent_headers = dict(headers or {})
         self._lock = threading.Lock()
         self._server = QuietServer(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
@@ -69,11 +78,12 @@ class ScriptedChatServer:
         if isinstance(answer, int):
             return answer, {"error": {"message": f"scripted error {answer}", "type": "scripted", "code": None}}
         if isinstance(answer, str):
-            return 200, chat_completion({"content": answer})
+            reported: dict[str, Any] = {"usage": _words(body, answer)} if self._usage else {}
+            return 200, chat_completion({"content": answer}, **reported)
         return 200, dict(answer)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
-        answer, models = self._answer, self._models
+        answer, models, headers = self._answer, self._models, self._sent_headers
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:  # the name is http.server's
@@ -91,6 +101,8 @@ class ScriptedChatServer:
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(data)))
+                for name, value in headers.items():
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(data)
 
@@ -98,6 +110,12 @@ class ScriptedChatServer:
                 pass
 
         return Handler
+
+
+def _words(body: Mapping[str, Any], answer: str) -> dict[str, int]:
+    prompt = sum(len(str(message["content"]).split()) for message in body["messages"])
+    completion = len(answer.split())
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
 def chat_completion(
