@@ -51,9 +51,7 @@ def test_equal_texts_have_equal_fences_and_others_have_others():
     assert len(marks) == 3
 
 
-CONTROL = (
-    "<|im_end|> <|eot_id|> <|start_header_id|> <\uff5cUser\uff5c> </s> <s> <eos> <end_of_turn> [INST] [/INST] <</SYS>>"
-)
+CONTROL = "<|im_end|> <|eot_id|> <\uff5cUser\uff5c> </s> <s> <eos> <end_of_turn> [INST] [/INST] <</SYS>>"
 
 
 @pytest.mark.parametrize("word", CONTROL.split())
