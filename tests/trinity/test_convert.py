@@ -85,7 +85,7 @@ def test_an_entry_says_one_thing(key: str) -> None:
     kinds = [bool(entry.to or entry.ours), bool(entry.unsupported), bool(entry.ignored)]
     assert kinds.count(True) == 1
     assert set(entry.to.values()) <= set(CONVERSIONS)
-    assert bool(entry.ignored) == (key == "astune.backbone" or key.startswith("astune.debug."))
+    assert bool(entry.ignored) == (key == "astune.backbone" or key.startswith(("astune.debug.", "astune.rubrics.")))
     assert entry.unless == (value_at(Config(), key) if entry.unsupported else None)
     assert not (entry.tinker or entry.if_set) or entry.to
     assert not entry.unsupported or "take the key out" in entry.unsupported
@@ -250,6 +250,7 @@ BESIDE: Mapping[str, Mapping[str, object]] = {
     "astune.algorithm.method": EXAMPLES,
     "astune.algorithm.dpo_beta": EXAMPLES
     | {"astune.algorithm.method": "dpo", "trinity.model": {"tinker": {"enable": True}}},
+    "astune.task_judge.llm.votes": {"astune.task_judge.llm.temperature": 1.0},
     "astune.trainer.examples": {"astune.algorithm.method": "sft"},
     "astune.trainer.examples_filter": EXAMPLES | {"astune.algorithm.method": "sft"},
 }
@@ -261,6 +262,14 @@ def values(key: str) -> st.SearchStrategy[Any]:
     if key == "astune.rollout.auxiliary_models":
         model = st.fixed_dictionaries({"base_url": st.just("http://h/v1"), "model": st.text(max_size=3)})
         return st.dictionaries(st.text(max_size=3), model, min_size=1, max_size=2)
+    if key == "astune.task_judge.llm.models":
+        model = st.fixed_dictionaries({"base_url": st.just("http://h/v1"), "model": st.text(max_size=3)})
+        return st.lists(model, min_size=1, max_size=2)
+    if key == "astune.task_judge.llm.criteria":
+        return st.dictionaries(st.text(max_size=3), st.text(min_size=1, max_size=3), min_size=1, max_size=2)
+    if key == "astune.task_judge.judge_protocol":
+        named = st.fixed_dictionaries({"judge": st.text("ab:.", min_size=1), "weight": st.floats(-2, 2)})
+        return st.text("ab:.", min_size=1) | st.lists(named, min_size=1, max_size=3)
     if key == "astune.trainer.updates_per_step":
         return st.integers(1, 64)  # more than there are episodes in a step make no sense
     if key == "astune.model.device":
