@@ -298,5 +298,8 @@ def test_a_judge_that_compares_attempts_is_asked_after_the_last(conf):
     report, text = debug(conf, ["42", "The answer is 42."], "astune.debug.num_repeat=2", judge)
     table = text.partition("what a training step")[2]
     assert [line.split()[:3] for line in table.splitlines()[2:4]] == [["0", "0", "-1.000"], ["1", "1", "+1.000"]]
-    assert [record.episode.reward for record in read_episodes(report.run_dir / "episodes" / "debug.jsonl")] == [0.0, 1.0]
+    assert [record.episode.reward for record in read_episodes(report.run_dir / "episodes" / "debug.jsonl")] == [
+        0.0,
+        1.0,
+    ]
     assert "reward -1" in debug(conf, ["42"], judge)[1], "a lone attempt is judged alone"
