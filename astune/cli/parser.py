@@ -48,6 +48,12 @@ COMMAND_EXAMPLES = {
     "diff": """\
   {program} diff runs/p/a-debug/recordings/debug_t1_0.json runs/p/b-debug/recordings/debug_t1_0.json
   {program} diff runs/p/n/episodes/train.jsonl#3 runs/p/n/episodes/train.jsonl#4""",
+    "judge-report": """\
+  {program} judge-report --conf my_agent.yaml --examples labelled.jsonl
+  {program} judge-report --conf my_agent.yaml --examples labelled.jsonl --judge MathAnswerAsJudge --judge mine.py:judge
+  {program} judge-report --conf my_agent.yaml --examples graded.jsonl --pass-label 4 --out judges.html
+
+one of the examples: {{"question": "6 * 12?", "answer": "72", "response": "Surely #### 72", "label": true}}""",
     "doctor": """\
   {program} doctor --conf my_agent.yaml
   {program} doctor --conf my_agent.yaml --offline --json > doctor.json""",
@@ -90,6 +96,8 @@ def _command(known: argparse.Namespace, command_line: str) -> Callable[[], int]:
         return _looking(known)
     if known.command in ("replay", "rescore", "diff"):
         return _recorded(known)
+    if known.command == "judge-report":
+        return _judge_report(known)
     if known.command == "tinker-server":
         from astune.cli.tinker_server import tinker_server
 
@@ -117,6 +125,24 @@ def _looking(known: argparse.Namespace) -> Callable[[], int]:
     from astune.cli.doctor import doctor
 
     return partial(doctor, known.conf, known.overrides, known.backbone, known.json, known.offline)
+
+
+def _judge_report(known: argparse.Namespace) -> Callable[[], int]:
+    from astune.cli.judge_report import judge_report
+
+    return partial(
+        judge_report,
+        known.conf,
+        known.overrides,
+        known.examples,
+        known.judges,
+        response_field=known.response_field,
+        label_field=known.label_field,
+        pass_label=known.pass_label,
+        pass_reward=known.pass_reward,
+        out=known.out,
+        as_json=known.json,
+    )
 
 
 def _recorded(known: argparse.Namespace) -> Callable[[], int]:
@@ -156,6 +182,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     _add_view(commands.add_parser("view", help="look at the episodes of a run: one page, no network"))
     _add_doctor(commands.add_parser("doctor", help="find what would break a run before it starts"))
     _add_episode_commands(commands)
+    _add_judge_report(commands.add_parser("judge-report", help="how well judges agree with answers you have labelled"))
     _add_tinker_server(commands.add_parser("tinker-server", help="serve a model to clients of the tinker SDK"))
     for name, examples in COMMAND_EXAMPLES.items():
         commands.choices[name].epilog = "examples:\n" + examples.format(program=program)
@@ -237,6 +264,36 @@ def _add_episode_commands(commands: argparse._SubParsersAction[_Parser]) -> None
     diff = commands.add_parser("diff", help="the first point where two recorded episodes part")
     diff.add_argument("first", type=Path, metavar="A")
     diff.add_argument("second", type=Path, metavar="B")
+
+
+def _add_judge_report(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--conf", type=Path, required=True, metavar="X.yaml", help="the configuration")
+    command.add_argument(
+        "--examples", type=Path, required=True, metavar="FILE", help="JSON Lines: a task, `response` and `label` each"
+    )
+    command.add_argument(
+        "--judge",
+        action="append",
+        dest="judges",
+        default=[],
+        metavar="J",
+        help="as astune.task_judge.judge_protocol names it; may be repeated; default: the configured one",
+    )
+    command.add_argument("--response-field", default="response", metavar="KEY", help="of the answer to judge")
+    command.add_argument("--label-field", metavar="KEY", help="of the label; default: label or is_correct")
+    command.add_argument(
+        "--pass-label", type=float, metavar="X", help="label from which an answer is right; default: the middle"
+    )
+    command.add_argument(
+        "--pass-reward",
+        type=float,
+        default=0.5,
+        metavar="X",
+        help="reward from which an answer passes, where the verdict does not say whether it does; default: 0.5",
+    )
+    command.add_argument("--out", type=Path, metavar="FILE", help="write the report as a page, too")
+    command.add_argument("--json", action="store_true", help="print JSON, with all disagreements")
+    command.add_argument("overrides", nargs="*", metavar="key=value", help="replaces a value")
 
 
 def _add_tinker_server(command: argparse.ArgumentParser) -> None:

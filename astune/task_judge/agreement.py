@@ -72,7 +72,8 @@ def bootstrap_interval(
     level: float = 0.95,
 ) -> Interval | None:
     """Percentile interval of `figure(indices)`, of examples drawn with replacement (Efron, 1979), or of whole clusters
-    of them. Equal arguments give equal intervals. None if more than half of the draws leave `figure` undefined.
+    of them. Equal arguments give equal intervals. None if more than half of the draws leave `figure` undefined,
+    and if all draws give the same: such examples do not show how much it varies.
 
     >>> bootstrap_interval(lambda chosen: cohen_kappa([labels[i] for i in chosen], [given[i] for i in chosen]), n)
     """
@@ -84,7 +85,7 @@ def bootstrap_interval(
     rng = random.Random(seed)
     drawn = ([index for group in rng.choices(groups, k=len(groups)) for index in group] for _ in range(resamples))
     found = sorted(value for indices in drawn if (value := figure(indices)) is not None)
-    if 2 * len(found) < resamples:
+    if 2 * len(found) < resamples or found[0] == found[-1]:
         return None
     tail = (1 - level) / 2
     return _quantile(found, tail), _quantile(found, 1 - tail)

@@ -94,7 +94,7 @@ def curve_svg(metrics: Metrics, title: str = "Learning curve") -> str:
     for name, points in held_out.items():
         parts += _held_out(frame, name, points, figure)
     parts += _legend(training, held_out, figure)
-    return _svg(WIDTH, HEIGHT, f"{title}: {figure} by training step", parts)
+    return svg(WIDTH, HEIGHT, f"{title}: {figure} by training step", parts)
 
 
 WIDTH, HEIGHT = 800, 380
@@ -224,10 +224,11 @@ def small_svg(title: str, points: Points) -> str:
     parts += [_hover(frame, step, value, f"step {step}: {value:.5g}") for step, value in points]
     parts.append(f'<text x="16" y="133" font-size="11">step {points[0][0]}</text>')
     parts.append(f'<text x="244" y="133" font-size="11" text-anchor="end">{points[-1][0]}</text>')
-    return _svg(260, 140, title, parts)
+    return svg(260, 140, title, parts)
 
 
-def _svg(width: int, height: int, label: str, parts: Sequence[str]) -> str:
+def svg(width: int, height: int, label: str, parts: Sequence[str]) -> str:
+    """A picture of `parts` in the style of all charts; `label` is for readers who do not see it."""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="as-chart" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" role="img" aria-label="{escape(label)}">'

@@ -1,0 +1,174 @@
+"""`astune judge-report`: judges before answers that people have labelled."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from astune.cli.judge_tables import show_report
+from astune.cli.labelled_answers import LabelledAnswers, read_labelled_answers
+from astune.config.load import load_config
+from astune.config.schema import AstuneConfig
+from astune.errors import ConfigError
+from astune.plugins import load_plugin
+from astune.rollout.episode import ask_group, ask_judge
+from astune.task_judge import GroupJudge, Judge, Scorers, make_judge
+from astune.task_judge.judge_figures import JudgeFigures, Outcome, judge_figures
+from astune.task_judge.judge_report import JudgeReport
+from astune.task_judge.registry import BUILTIN_JUDGES, load_judge
+from astune.types import Episode, Task
+from astune.viewer.judge_page import write_judge_page
+
+JudgeOf = Callable[[Task], Judge]
+
+AT_ONCE = 16
+"""Answers, or groups of them, that are judged side by side."""
+
+
+def judge_report(
+    conf: Path,
+    overrides: Sequence[str],
+    examples: Path,
+    names: Sequence[str],
+    *,
+    response_field: str,
+    label_field: str | None,
+    pass_label: float | None,
+    pass_reward: float,
+    out: Path | None,
+    as_json: bool,
+) -> int:
+    """Prints how well judges agree with labels; 1 if one of them could not judge any answer. What the user's own code
+    prints goes to standard error."""
+    if out is not None and not out.absolute().parent.is_dir():
+        raise ConfigError(f"--out {out}: there is no folder {out.absolute().parent}")
+    config = load_config(conf, overrides, for_run=False).config.astune
+    answers = read_labelled_answers(
+        examples,
+        config.task_reader.fields,
+        response_field=response_field,
+        label_field=label_field,
+        pass_label=pass_label,
+    )
+    with redirect_stdout(sys.stderr):
+        judges = _judges(config, names, [episode.task for episode in answers.episodes])
+        judged = asyncio.run(_judge_all(judges, answers, config.task_judge.seconds, pass_reward))
+    report = JudgeReport(
+        source=str(examples),
+        labels=answers.labels,
+        graded=answers.graded,
+        pass_label=answers.pass_label,
+        pass_reward=pass_reward,
+        figures=tuple(figures for figures, _ in judged),
+        outcomes=tuple(tuple(outcomes) for _, outcomes in judged),
+    )
+    if as_json:
+        print(json.dumps(report.to_json(), indent=2, ensure_ascii=False))
+    else:
+        show_report(report)
+    if out is not None:
+        write_judge_page(report, out)
+        print(f"written {out}", file=sys.stderr)
+    return 1 if any(figures.judged == 0 for figures in report.figures) else 0
+
+
+def _judges(config: AstuneConfig, names: Sequence[str], tasks: Sequence[Task]) -> dict[str, JudgeOf]:
+    """The judges by name; if none is named, those that a run would ask. Raises ConfigError where there is none."""
+    if any(name not in BUILTIN_JUDGES and ":" not in name and "->" not in name for name in names):
+        _import_workflow(config)
+    if not names:
+        return _configured(config, tasks)
+    return {name: _always(load_judge(name, config.task_judge, key="--judge")) for name in names}
+
+
+def _always(judge: Judge) -> JudgeOf:
+    return lambda task: judge
+
+
+def _import_workflow(config: AstuneConfig) -> None:
+    """Its module may register judges."""
+    if config.rollout.agentscope_learn_protocol is not None:
+        load_plugin(config.rollout.agentscope_learn_protocol, kind="workflow")
+
+
+def _configured(config: AstuneConfig, tasks: Sequence[Task]) -> dict[str, JudgeOf]:
+    """The judge that the task names, else the one of the configuration."""
+    judge, scorers = make_judge(config.task_judge), Scorers(config.task_judge)
+
+    def judge_of(task: Task) -> Judge:
+        chosen = scorers.of(task) or judge
+        if chosen is None:
+            raise ConfigError("no judge: name one with --judge, or set astune.task_judge.judge_protocol")
+        return chosen
+
+    for task in tasks:
+        judge_of(task)
+    return {" + ".join(part.judge for part in config.task_judge.judges) or "scorers": judge_of}
+
+
+async def _judge_all(
+    judges: Mapping[str, JudgeOf], answers: LabelledAnswers, seconds: float, pass_reward: float
+) -> list[tuple[JudgeFigures, list[Outcome]]]:
+    """One judge after the other, so that they do not slow each other down."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    done = []
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        for name, judge_of in judges.items():
+            bar = progress.add_task(name, total=len(answers.episodes))
+            started = time.monotonic()
+            outcomes = await judge_answers(judge_of, answers.episodes, seconds, partial(progress.advance, bar))
+            took = time.monotonic() - started
+            figures = judge_figures(
+                name, answers.labels, outcomes, graded=answers.graded, seconds=took, pass_reward=pass_reward
+            )
+            done.append((figures, outcomes))
+    return done
+
+
+async def judge_answers(
+    judge_of: JudgeOf, episodes: Sequence[Episode], seconds: float, advance: Callable[[float], None]
+) -> list[Outcome]:
+    """For each episode a verdict, or the error that kept the judge from one. A judge of groups gets all answers to a
+    task together, other judges each alone; at most `AT_ONCE` are asked about at a time."""
+    free = asyncio.Semaphore(AT_ONCE)
+    outcomes: dict[int, Outcome] = {}
+
+    async def ask(numbers: Sequence[int]) -> None:
+        async with free:
+            shown = [episodes[number] for number in numbers]
+            outcomes.update(zip(numbers, await _ask(judge_of(shown[0].task), shown, seconds), strict=True))
+            advance(len(numbers))
+
+    await asyncio.gather(*(ask(numbers) for numbers in _together(judge_of, episodes)))
+    return [outcomes[number] for number in range(len(episodes))]
+
+
+def _together(judge_of: JudgeOf, episodes: Sequence[Episode]) -> list[list[int]]:
+    """Numbers of the episodes that are judged in one go."""
+    by_task: dict[str, list[int]] = defaultdict(list)
+    for number, episode in enumerate(episodes):
+        by_task[episode.task.task_id].append(number)
+    groups: list[list[int]] = []
+    for numbers in by_task.values():
+        is_for_groups = isinstance(judge_of(episodes[numbers[0]].task), GroupJudge)
+        groups += [numbers] if is_for_groups else [[number] for number in numbers]
+    return groups
+
+
+async def _ask(judge: Judge, episodes: Sequence[Episode], seconds: float) -> Sequence[Outcome]:
+    if isinstance(judge, GroupJudge):
+        return await ask_group(judge, episodes, seconds)
+    try:
+        return [await ask_judge(judge, episodes[0], seconds)]
+    except Exception as error:
+        return [error]

@@ -1,0 +1,91 @@
+"""Answers with the labels that people gave them, from a JSON Lines file.
+
+{"question": "6 * 12?", "answer": "72", "response": "That is \\\\boxed{72}.", "label": true}
+{"question": "6 * 12?", "answer": "72", "response": "Probably 62", "label": false}
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from astune.config.schema import FieldsConfig
+from astune.errors import TaskError, nearest
+from astune.task_judge.judge_figures import Label
+from astune.task_reader.jsonl import read_jsonl
+from astune.task_reader.rows import tasks_from_rows
+from astune.types import Episode, StopReason, Task, WorkflowOutput
+
+LABEL_FIELDS = ("label", "is_correct")
+
+
+@dataclass(frozen=True)
+class LabelledAnswers:
+    """`labels[i]` is of `episodes[i]`. Labels are graded if one of them is a number other than 0 and 1."""
+
+    episodes: tuple[Episode, ...]
+    labels: tuple[Label, ...]
+    graded: bool
+    pass_label: float
+    """An answer counts as right from this label on."""
+
+
+def read_labelled_answers(
+    path: Path, fields: FieldsConfig, *, response_field: str, label_field: str | None, pass_label: float | None
+) -> LabelledAnswers:
+    """Each line is a task, as `fields` names its columns, with the answer in `response_field` and the label, a truth
+    value or a number, in `label_field` (None: the first of `LABEL_FIELDS` that is there). Lines with the same task id,
+    or without id the same task, are answers to one task. `pass_label=None` is the middle between the lowest and the
+    highest label. Raises `TaskError` that names file, line and key.
+    """
+    episodes: list[Episode] = []
+    values: list[float] = []
+    for place, row in read_jsonl(path):
+        label_key = label_field or next((name for name in LABEL_FIELDS if name in row), LABEL_FIELDS[0])
+        values.append(_number(row, label_key, place))
+        response = _value(row, response_field, place, "the answer to judge", "--response-field")
+        rest = {name: value for name, value in row.items() if name not in (response_field, label_key)}
+        (task,) = tasks_from_rows([(place, rest)], fields)
+        episodes.append(_episode(f"{path.name}-{len(episodes) + 1}", task, response))
+    if not episodes:
+        raise TaskError(f"{path}: no examples, the file is empty")
+    middle = (min(values) + max(values)) / 2 if any(value not in (0, 1) for value in values) else 0.5
+    threshold = middle if pass_label is None else pass_label
+    return LabelledAnswers(
+        tuple(episodes),
+        _labels(episodes, values, threshold),
+        graded=any(value not in (0, 1) for value in values),
+        pass_label=threshold,
+    )
+
+
+def _labels(episodes: Sequence[Episode], values: Sequence[float], threshold: float) -> tuple[Label, ...]:
+    return tuple(
+        Label(episode.task.task_id, value, value >= threshold, len(response_text(episode)))
+        for episode, value in zip(episodes, values, strict=True)
+    )
+
+
+def response_text(episode: Episode) -> str:
+    return "" if episode.output is None else str(episode.output.answer)
+
+
+def _episode(episode_id: str, task: Task, response: Any) -> Episode:
+    return Episode(episode_id, task, (), (), StopReason.COMPLETED, output=WorkflowOutput(answer=response))
+
+
+def _number(row: Mapping[str, Any], key: str, place: str) -> float:
+    value = _value(row, key, place, "the label", "--label-field")
+    if not isinstance(value, bool | int | float) or not math.isfinite(value):
+        raise TaskError(f"{place}: {key!r} must be true, false or a number, found {value!r:.60}")
+    return float(value)
+
+
+def _value(row: Mapping[str, Any], key: str, place: str, what: str, option: str) -> Any:
+    if row.get(key) is None:
+        found = "is null" if key in row else f"is missing; the line has {', '.join(map(repr, row)) or 'no keys'}"
+        raise TaskError(f"{place}: {key!r}, {what}, {found}.{nearest(key, row)} {option} names another key")
+    return row[key]
