@@ -2,6 +2,7 @@
 
 from astune.testing.chat_server import ScriptedChatServer
 from astune.testing.model_dir import write_test_model_dir
+from astune.testing.planted_rubrics import Faults, PlantedWorld
 from astune.testing.policies import ScriptedPolicy
 
-__all__ = ["ScriptedChatServer", "ScriptedPolicy", "write_test_model_dir"]
+__all__ = ["Faults", "PlantedWorld", "ScriptedChatServer", "ScriptedPolicy", "write_test_model_dir"]

@@ -32,7 +32,7 @@ class ScriptedChatServer:
     A text is the content of the answer, a number an HTTP error, a mapping the whole response body. A list that is
     used up gives error 500. `GET /models` lists `models`; without any there is no such list, as with some APIs.
     `usage=True` reports tokens with every text: its words, and those of the request's messages. `headers` go with
-    every response.
+    every response. Port 0 is any free one.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class ScriptedChatServer:
         models: Sequence[str] = (),
         usage: bool = False,
         headers: Mapping[str, str] | None = None,
+        port: int = 0,
     ) -> None:
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
@@ -50,7 +51,7 @@ class ScriptedChatServer:
         self._usage = usage
         self._sent_headers = dict(headers or {})
         self._lock = threading.Lock()
-        self._server = QuietServer(("127.0.0.1", 0), self._handler())
+        self._server = QuietServer(("127.0.0.1", port), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
 
     @property

@@ -1,0 +1,267 @@
+"""The planted world keeps what it promises: labels follow the planted features, and the API that plays the language
+model sees answers, not labels."""
+
+import json
+import random
+import urllib.error
+import urllib.request
+from collections import Counter
+from statistics import mean
+from typing import Any
+
+import pytest
+
+from astune.rubrics.prompts import (
+    ARRANGE,
+    HOLISTIC,
+    PROPOSE,
+    REVISE,
+    Shown,
+    arrange_messages,
+    holistic_messages,
+    propose_messages,
+    revise_messages,
+)
+from astune.task_judge.rubric import Criterion, Rubric
+from astune.task_judge.rubrics_as_judge import JUDGE, CriteriaReply, check_scores, rubric_messages
+from astune.testing import Faults, PlantedWorld
+from astune.testing.planted_features import FEATURES, VAGUE, draw_answer, draw_case, features_of, meaning
+from astune.testing.planted_rubrics import Kind, PlantedModel, meanings
+
+FEATURE = {feature.name: feature for feature in FEATURES}
+GOOD = "Dear Ms Costa, the sum is EUR 12.50. Your next step is to reply with a photo."
+BAD = "We are sorry for this. All will be well!"
+
+
+def ask(model: PlantedModel, messages: list[dict[str, Any]]) -> Any:
+    reply = model({"messages": messages})
+    assert isinstance(reply, str), reply
+    return json.loads(reply)
+
+
+def rubric_of(*texts: str, scale: str = "binary") -> Rubric:
+    criteria = [Criterion.model_validate({"id": f"c{n}", "text": text, "scale": scale}) for n, text in enumerate(texts)]
+    return Rubric(name="r", criteria=tuple(criteria))
+
+
+def proposal(model: PlantedModel, count: int = 6, better: str = GOOD, worse: str = BAD) -> list[str]:
+    shown = [Shown("better", "Where is it?", better), Shown("worse", "Where is it?", worse)]
+    reply = ask(model, propose_messages(shown, [], count, "binary", ""))
+    return [entry["text"] for entry in reply["criteria"]]
+
+
+# Features
+
+
+@pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.name)
+def test_each_sentence_has_its_own_feature_and_no_other(feature: Any) -> None:
+    for sentence in feature.sentences:
+        text = sentence.format(name="Ms Costa", order=12345, day="Friday", amount="10.50")
+        expected = {feature.name} ^ {name for name, other in FEATURE.items() if other.by_absence} | {"short"}
+        assert features_of(text) == expected
+
+
+def test_each_wording_means_its_feature_alone() -> None:
+    wordings = [(wording, feature) for feature in FEATURES for wording in feature.wordings]
+    assert len({wording for wording, _ in wordings}) == len(wordings)
+    for wording, feature in wordings:
+        assert meaning(wording) is feature
+        assert meaning(wording.upper().rstrip(".")) is feature
+    assert [text for text in VAGUE if meaning(text)] == []
+
+
+def test_features_are_half_and_half_and_independent() -> None:
+    rng = random.Random(0)
+    drawn = [features_of(draw_answer(draw_case(rng), rng)) for _ in range(2000)]
+    names = [feature.name for feature in FEATURES if feature.sentences]
+    assert len(names) >= 12
+    for name in names:
+        assert 0.45 < mean(name in found for found in drawn) < 0.55
+        assert all(0.18 < mean({name, other} <= found for found in drawn) < 0.32 for other in names if other != name)
+
+
+# Labels
+
+
+def test_scored_labels_are_what_the_planted_features_say_and_half_are_good() -> None:
+    for seed in range(6):
+        world = PlantedWorld(seed, 40, noise=0.0)
+        assert len(world.planted) in {3, 4}
+        assert [row["score"] for row in world.examples] == [
+            int(world.true_label(row["answer"]) > 0.5) for row in world.examples
+        ]
+        assert sum(row["score"] for row in world.examples) == 20
+
+
+@pytest.mark.parametrize("kind", ["paired", "ranked"])
+def test_answers_are_ordered_by_the_planted_features(kind: Kind) -> None:
+    for row in PlantedWorld(1, 30, kind, noise=0.0).examples:
+        worths = [PlantedWorld(1, 0).true_label(answer) for answer in answers_of(row)]
+        assert worths == sorted(set(worths), reverse=True)
+
+
+def answers_of(row: dict[str, Any]) -> list[str]:
+    return row["answers"] if "answers" in row else [row["chosen"], row["rejected"]]
+
+
+def test_noise_turns_its_share_of_the_labels_round() -> None:
+    world = PlantedWorld(0, 600, noise=0.1)
+    wrong = mean((world.true_label(row["answer"]) > 0.5) != bool(row["score"]) for row in world.examples)
+    assert 0.07 < wrong < 0.13
+    pairs = PlantedWorld(0, 600, "paired", noise=0.1)
+    wrong = mean(pairs.true_label(row["chosen"]) < pairs.true_label(row["rejected"]) for row in pairs.examples)
+    assert 0.07 < wrong < 0.13
+
+
+@pytest.mark.parametrize("kind", ["scored", "paired", "ranked"])
+def test_shuffled_labels_say_nothing(kind: Kind) -> None:
+    world = PlantedWorld(0, 600, kind, shuffled_labels=True)
+    if kind == "scored":
+        right = [(world.true_label(row["answer"]) > 0.5) == bool(row["score"]) for row in world.examples]
+    else:
+        worths = [[world.true_label(answer) for answer in answers_of(row)] for row in world.examples]
+        right = [first > last for first, *_, last in worths]
+    assert 0.44 < mean(right) < 0.56
+
+
+def test_planted_features_may_be_named() -> None:
+    world = PlantedWorld(0, 20, planted=["reason", "next_step", "no_apology"])
+    assert world.planted == {"reason", "next_step", "no_apology"}
+    assert world.true_label("It is late because of the depot. The next step is ours.") == 1.0
+    with pytest.raises(ValueError, match="no feature 'resaon'"):
+        PlantedWorld(0, 20, planted=["resaon"])
+
+
+def test_a_world_is_the_same_every_time() -> None:
+    assert PlantedWorld(3, 10, "ranked").examples == PlantedWorld(3, 10, "ranked").examples
+    assert PlantedWorld(3, 10).planted == PlantedWorld(3, 10).planted
+    assert len({PlantedWorld(seed, 0).planted for seed in range(10)}) > 7
+
+
+def test_what_a_rubric_finds_are_planted_features_that_it_weighs() -> None:
+    world = PlantedWorld(0, 0, planted=["reason", "link", "list"])
+    rubric = rubric_of(FEATURE["reason"].wordings[1], FEATURE["greeting"].wordings[0], VAGUE[0])
+    unweighted = Criterion(id="x", text=FEATURE["link"].wordings[0], weight=0.0)
+    assert world.finds(Rubric(name="r", criteria=(*rubric.criteria, unweighted))) == {"reason"}
+
+
+# The API
+
+
+def test_proposals_are_mostly_of_what_tells_the_answers_apart() -> None:
+    telling = features_of(GOOD) - features_of(BAD)
+    texts = [text for n in range(100) for text in proposal(PlantedModel(hint="link"), 3, GOOD + " So." * n)]
+    means = Counter(feature.name if (feature := meaning(text)) else "" for text in texts)
+    assert 0.6 < sum(means[name] for name in telling) / len(texts) < 0.8
+    assert means[""] > 0
+    assert len(set(texts)) > 15  # in several wordings
+
+
+def test_a_revision_does_not_repeat_criteria_in_play() -> None:
+    in_play = {str(n): FEATURE[name].wordings[0] for n, name in enumerate(("greeting", "amount"))}
+    shown = [Shown("better", "q", GOOD), Shown("worse", "q", BAD)]
+    model = PlantedModel(hint="link")
+    reply = ask(model, revise_messages(in_play, shown, "it said worse", 5, "binary", ""))
+    found = meanings(entry["text"] for entry in reply["criteria"])
+    assert found & {"next_step", "no_apology", "no_exclamation"}
+    assert not found & {"greeting", "amount"}
+
+
+@pytest.mark.parametrize(("scale", "most"), [("binary", 1), ("scaled", 4)])
+def test_answers_are_judged_by_what_the_criteria_mean(scale: str, most: int) -> None:
+    rubric = rubric_of(FEATURE["amount"].wordings[2], FEATURE["link"].wordings[0], scale=scale)
+    reply = ask(PlantedModel(hint="link"), rubric_messages(rubric, "q", GOOD, None, ""))
+    assert check_scores(rubric, CriteriaReply.model_validate(reply)) == {"c0": most, "c1": 0}
+
+
+def test_the_judge_errs_at_its_rate_and_guesses_by_what_means_nothing() -> None:
+    model = PlantedModel(hint="link", judge_noise=0.1)
+    rubric = rubric_of(FEATURE["amount"].wordings[0], VAGUE[0])
+    met = Counter[str]()
+    for n in range(500):
+        reply = ask(model, rubric_messages(rubric, "q", f"{GOOD} {n}", None, ""))
+        met.update({entry["id"]: entry["score"] for entry in reply["criteria"]})
+    assert 430 < met["c0"] < 470
+    assert 215 < met["c1"] < 285
+
+
+def test_the_judge_without_criteria_is_better_than_chance_and_far_from_right() -> None:
+    right = []
+    for seed in range(12):
+        world, model = PlantedWorld(seed, 40, "paired", noise=0.0), PlantedWorld(seed, 0).model()
+        for row in world.examples:
+            scores = [ask(model, holistic_messages(row["query"], a, None, ""))["score"] for a in answers_of(row)]
+            right.append((scores[0] > scores[1]) + 0.5 * (scores[0] == scores[1]))
+    assert 0.55 < mean(right) < 0.75
+
+
+@pytest.mark.parametrize("scale", ["binary", "scaled"])
+def test_every_criterion_gets_a_theme_and_anchors_where_they_are_asked_for(scale: str) -> None:
+    texts = {"a": FEATURE["amount"].wordings[0], "b": VAGUE[0], "c": FEATURE["reason"].wordings[0]}
+    reply = ask(PlantedModel(hint="link"), arrange_messages(texts, scale))
+    assert {theme["theme"]: theme["criteria"] for theme in reply["themes"]} == {"Facts": ["a", "c"], "Overall": ["b"]}
+    assert set(reply.get("anchors", {})) == (set(texts) if scale == "scaled" else set())
+
+
+def test_replies_depend_on_the_request_and_not_on_those_before_it() -> None:
+    one, other = (PlantedModel(hint="link", judge_noise=0.2) for _ in range(2))
+    answers = [f"{GOOD} {n}" for n in range(20)]
+    forward = [proposal(one, 3, answer) for answer in answers]
+    backward = [proposal(other, 3, answer) for answer in reversed(answers)]
+    assert forward == backward[::-1]
+    assert len({tuple(texts) for texts in forward}) > 10
+
+
+# Faults
+
+
+def test_faults_come_at_their_rate_and_a_second_attempt_may_succeed() -> None:
+    model = PlantedModel(hint="link", faults=Faults(failing=0.3))
+    bodies = [{"messages": holistic_messages("q", f"{GOOD} {n}", None, "")} for n in range(300)]
+    failed = [body for body in bodies if model(body) == 500]
+    assert 65 < len(failed) < 115
+    assert any([model(body) != 500 for body in failed])
+    assert model.calls == {HOLISTIC: 300 + len(failed)}
+
+
+def test_replies_can_break_off_lack_a_criterion_or_repeat_one() -> None:
+    rubric = rubric_of(FEATURE["amount"].wordings[0], FEATURE["link"].wordings[0])
+    messages = rubric_messages(rubric, "q", GOOD, None, "")
+    with pytest.raises(json.JSONDecodeError):
+        ask(PlantedModel(hint="link", faults=Faults(malformed=1.0)), messages)
+    missing = ask(PlantedModel(hint="link", faults=Faults(missing=1.0)), messages)
+    assert [entry["id"] for entry in missing["criteria"]] == ["c0"]
+    faults = Faults(repeated=1.0)
+    assert [e["id"] for e in ask(PlantedModel(hint="link", faults=faults), messages)["criteria"]] == ["c0", "c1", "c0"]
+    texts = proposal(PlantedModel(hint="link", faults=faults), 3)
+    assert len(texts) == 4 and texts[0] == texts[3]
+
+
+def test_over_http_it_is_a_chat_api_that_counts_its_calls() -> None:
+    with PlantedWorld(0, 0, faults=Faults(failing=0.5)).server() as server:
+        statuses = Counter(post(server.base_url, f"{GOOD} {n}") for n in range(20))
+        assert set(statuses) == {200, 500}
+        assert server.calls == {HOLISTIC: 20}
+
+
+def post(base_url: str, answer: str) -> int:
+    body = json.dumps({"model": "planted", "messages": holistic_messages("q", answer, None, "")}).encode()
+    request = urllib.request.Request(f"{base_url}/chat/completions", body, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as response:
+            assert 0 <= json.loads(json.load(response)["choices"][0]["message"]["content"])["score"] <= 10
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def test_each_job_is_counted_and_an_unknown_one_is_an_error() -> None:
+    model = PlantedModel(hint="link")
+    proposal(model)
+    ask(model, arrange_messages({"a": VAGUE[0]}, "binary"))
+    ask(model, rubric_messages(rubric_of(VAGUE[0]), "q", GOOD, None, ""))
+    ask(model, revise_messages({}, [Shown("better", "q", GOOD)], "wrong", 1, "binary", ""))
+    assert model.calls == {PROPOSE: 1, ARRANGE: 1, JUDGE: 1, REVISE: 1}
+    with pytest.raises(ValueError, match="Sing a song"):
+        model({"messages": [{"role": "system", "content": "Sing a song."}, {"role": "user", "content": ""}]})
