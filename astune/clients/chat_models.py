@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -176,7 +177,7 @@ class ChatModels:
         vote: int,
     ) -> _Question[T]:
         body = {
-            "messages": [dict(message) for message in messages],
+            "messages": json.loads(_sendable(json.dumps(messages, ensure_ascii=False))),
             "temperature": self._config.temperature,
             model.config.limit_field: self._config.max_tokens,
             **response_format(model.config.response_format, schema),
@@ -232,7 +233,7 @@ class ChatModels:
                 f"{model.name}: the reply was cut off after {self._config.max_tokens} tokens; raise "
                 f"{self._key}.max_tokens"
             )
-        return str(reply.message["content"] or "")
+        return _sendable(reply.message["content"] or "")
 
     async def _call(self, model: _Model, body: Mapping[str, Any]) -> tuple[ChatReply, Usage]:
         async with self._state().slots:
@@ -297,6 +298,11 @@ def _usage_of_cached(reply: CachedReply, config: JudgeModelConfig) -> Usage:
     return usage_of_call(tokens, config)
 
 
+def _sendable(text: str) -> str:
+    """The text with ? for halves of surrogate pairs: neither APIs nor files take them, but agents' answers have some."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def _unique_names(models: Sequence[JudgeModelConfig]) -> list[str]:
     names: list[str] = []
     for model in models:
@@ -311,5 +317,5 @@ def _asked_again(body: Mapping[str, Any], content: str, wrong: ValueError, schem
 
 
 def _unusable(name: str, content: str, wrong: ValueError) -> JudgeError:
-    excerpt = content if len(content) <= EXCERPT else f"{content[:EXCERPT]}..."
-    return JudgeError(f"{name}: the reply cannot be used: {wrong}. It was: {excerpt!r}")
+    end = content if len(content) <= EXCERPT else f"...{content[-EXCERPT:]}"
+    return JudgeError(f"{name}: the reply cannot be used: {wrong}. It was: {end!r}")

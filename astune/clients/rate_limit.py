@@ -9,8 +9,8 @@ LONGEST_REST = 300.0
 
 
 class RateLimit:
-    """A token bucket: in no minute more than `per_minute` requests (one, if that is less than one), evenly spaced
-    after a burst of a tenth of them.
+    """A token bucket: in no minute more than `per_minute` requests, rounded up; evenly spaced after a burst of a tenth
+    of them.
 
         limit = RateLimit(60)          # 6 at once, then one in 60/55 s
         limit.wait(now)                # seconds until the next request may go

@@ -1,6 +1,6 @@
 import pytest
 
-from astune.clients.chat import ChatClient
+from astune.clients.chat import ChatClient, TokenUsage
 from astune.config.chat_models import AuxiliaryModelConfig
 from astune.errors import ConfigError, PolicyError, WorkflowError
 from astune.testing import ScriptedChatServer
@@ -43,6 +43,24 @@ async def test_reasoning_tool_calls_and_token_ids_are_read_where_engines_put_the
         reply = await client_of(server.base_url).complete(HI)
     assert reply.message == {"role": "assistant", "content": None, "reasoning_content": "Hm.", "tool_calls": CALLS}
     assert (reply.prompt_ids, reply.output_ids, reply.logprobs) == ((1, 2, 3), (7, 8), (("a", -0.5),))
+
+
+@pytest.mark.parametrize(
+    ("reported", "read"),
+    [
+        ({"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}, TokenUsage(9, 2)),
+        (
+            {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 8}},
+            TokenUsage(9, 2, cached_prompt_tokens=8),
+        ),
+        ({"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {}}, TokenUsage(9, 2)),
+        ({"prompt_tokens": 9}, None),
+        (None, None),
+    ],
+)
+async def test_the_tokens_are_those_that_the_api_counts(reported, read):
+    with ScriptedChatServer([chat_completion({"content": "Hello"}, usage=reported)]) as server:
+        assert (await client_of(server.base_url).complete(HI)).usage == read
 
 
 async def test_a_cut_answer_says_so():
