@@ -102,8 +102,9 @@ class PlantedModel:
     def _proposed(self, most: int, fences: Fences, rng: random.Random, fate: random.Random) -> list[dict[str, str]]:
         """Criteria that more of the better answers than of the worse meet, and criteria that do not matter, none of
         them in play already."""
-        known = {meant.name for name, text in fences if name == "criterion" if (meant := meaning(_second_line(text)))}
-        gaps = {feature: _gap(feature, fences) for feature in FEATURES if feature.name not in known}
+        known = meanings(_second_line(text) for name, text in fences if name == "criterion")
+        better, worse = _better_and_worse(fences)
+        gaps = {one: _share(one, better) - _share(one, worse) for one in FEATURES if one.name not in known}
         telling = [feature for feature, gap in gaps.items() if gap > 0]
         telling.sort(key=lambda feature: gaps[feature] + rng.random(), reverse=True)
         idle = [rng.choice(feature.wordings) for feature, gap in gaps.items() if gap <= 0] + [*VAGUE]
@@ -144,13 +145,17 @@ class PlantedModel:
         return max(0, min(HOLISTIC_MAX, round(score)))
 
 
-def _gap(feature: Feature, fences: Fences) -> float:
-    """How much more often better answers meet it than worse ones; one half where there are none."""
-    shares = []
-    for role in ("better", "worse"):
-        met = [feature.met(text) for name, text in fences if name == role]
-        shares.append(sum(met) / len(met) if met else 0.5)
-    return shares[0] - shares[1]
+def _better_and_worse(fences: Fences) -> tuple[list[str], list[str]]:
+    """An answer shown alone is better if the mistake that is told of it says that people found it good."""
+    found_good = any("people found it good" in text for name, text in fences if name == "mistake")
+    roles = ("better", "answer") if found_good else ("better",), ("worse",) if found_good else ("worse", "answer")
+    better, worse = ([text for name, text in fences if name in wanted] for wanted in roles)
+    return better, worse
+
+
+def _share(feature: Feature, answers: Sequence[str]) -> float:
+    """Of answers that have it; one half where there are none."""
+    return sum(map(feature.met, answers)) / len(answers) if answers else 0.5
 
 
 def _arranged(fences: Fences, *, scaled: bool) -> dict[str, Any]:
