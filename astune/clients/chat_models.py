@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from loguru import logger
 from pydantic import BaseModel
 
 from astune.clients.chat import ChatClient, ChatReply, TokenUsage
 from astune.clients.json_reply import read_reply, repair_request, response_format
-from astune.clients.rate_limit import CircuitBreaker, RateLimit
+from astune.clients.limited_model import LimitedModel
 from astune.clients.reply_cache import CachedReply, ReplyCache, cache_key
 from astune.clients.single_flight import SingleFlight
-from astune.clients.usage import Budget, BudgetSpent, Usage, usage_of_call
+from astune.clients.usage import Budget, BudgetSpent, Usage
 from astune.config.chat_models import JudgeModelConfig
 from astune.config.judges import LlmJudgeConfig
 from astune.errors import ConfigError, JudgeError, PolicyError, WorkflowError
@@ -42,24 +41,11 @@ class Answer(Generic[T]):
     """What the reply cost when it was paid for: as `usage`, also where it comes from the cache now."""
 
 
-@dataclass
-class _Model:
-    name: str
-    config: JudgeModelConfig
-    client: ChatClient
-    limit: RateLimit | None
-    breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
-    said: str = ""
-    """Why it rests."""
-    warned: bool = False
-    """Whether the user was told that the API does not report tokens."""
-
-
 @dataclass(frozen=True)
 class _Question(Generic[T]):
     """One request to one model, and how its reply is read."""
 
-    model: _Model
+    model: LimitedModel
     body: Mapping[str, Any]
     schema: type[T]
     check: Callable[[T], None] | None
@@ -86,7 +72,7 @@ class ChatModels:
         answer.value.score, answer.model, answer.usage.cost
 
     May be used on one event loop after another. A model that fails is not asked again until it has rested (see
-    `CircuitBreaker`), unless by name. Replies that were understood are kept in `config.cache`, by everything that the
+    `CircuitBreaker` in rate_limit.py), unless by name. Replies that were understood are kept in `config.cache`, by everything that the
     reply depends on; equal requests under way at the same time are sent once. Raises ConfigError if there is no model.
     """
 
@@ -96,12 +82,7 @@ class ChatModels:
         self._config = config
         self._key = key
         self._models = {
-            name: _Model(
-                name=name,
-                config=model,
-                client=ChatClient(name, model, key=f"{key}.models.{at}"),
-                limit=None if model.requests_per_minute is None else RateLimit(model.requests_per_minute),
-            )
+            name: LimitedModel(name, model, key=f"{key}.models.{at}")
             for at, (name, model) in enumerate(zip(_unique_names(config.models), config.models, strict=True))
         }
         self.names = tuple(self._models)
@@ -124,6 +105,11 @@ class ChatModels:
                     if getattr(model, price) is None:
                         raise ConfigError(f"{self._key}.models.{at}.{price} is not set: a limit on the cost needs it")
         self._budget = budget
+
+    def in_order(self) -> tuple[str, ...]:
+        """`names`, those that rest last: in which order to ask by name. For code that runs on an event loop."""
+        now = asyncio.get_running_loop().time()
+        return tuple(sorted(self.names, key=lambda name: self._models[name].breaker.resting(now)))
 
     async def ask(
         self,
@@ -150,7 +136,7 @@ class ChatModels:
         for question in questions:
             if (known := self._known(question)) is not None:
                 return known
-        said = {member.name: f"{member.name} rests since: {member.said}" for member in members}
+        said = {member.name: f"{member.name} rests after: {member.last_failure}" for member in members}
         refusals = 0
         for question in _awake(questions):
             try:
@@ -163,14 +149,14 @@ class ChatModels:
             raise JudgeError(f"no model accepts the request: {told}")
         raise PolicyError(f"no model answers: {told}")
 
-    def _named(self, name: str) -> _Model:
+    def _named(self, name: str) -> LimitedModel:
         if name not in self._models:
             raise ValueError(f"{self._key}.models has no {name!r}, only {', '.join(self.names)}")
         return self._models[name]
 
     def _question(
         self,
-        model: _Model,
+        model: LimitedModel,
         messages: Sequence[Mapping[str, Any]],
         schema: type[T],
         check: Callable[[T], None] | None,
@@ -227,7 +213,7 @@ class ChatModels:
             await asyncio.to_thread(self._cache.put, question.key, kept)
         return content, usage
 
-    def _whole(self, model: _Model, reply: ChatReply) -> str:
+    def _whole(self, model: LimitedModel, reply: ChatReply) -> str:
         if reply.finish_reason == "length":
             raise JudgeError(
                 f"{model.name}: the reply was cut off after {self._config.max_tokens} tokens; raise "
@@ -235,47 +221,19 @@ class ChatModels:
             )
         return _sendable(reply.message["content"] or "")
 
-    async def _call(self, model: _Model, body: Mapping[str, Any]) -> tuple[ChatReply, Usage]:
+    async def _call(self, model: LimitedModel, body: Mapping[str, Any]) -> tuple[ChatReply, Usage]:
         async with self._state().slots:
             if self._budget is not None:
                 self._budget.check(self.usage, self._under_way)
             self._under_way += 1
             try:
-                await self._turn(model)
-                reply = await self._reply(model, body)
-                usage = self._paid(model, reply)
+                async with self._state().turns[model.name]:
+                    await model.turn()
+                reply, usage = await model.complete(body)
+                self.usage += usage
             finally:
                 self._under_way -= 1
         return reply, usage
-
-    async def _turn(self, model: _Model) -> None:
-        """Waits until the rate limit lets the next request go; first come, first served."""
-        if model.limit is None:
-            return
-        clock = asyncio.get_running_loop().time
-        async with self._state().turns[model.name]:
-            await asyncio.sleep(model.limit.wait(clock()))
-            model.limit.take(clock())
-
-    async def _reply(self, model: _Model, body: Mapping[str, Any]) -> ChatReply:
-        try:
-            reply = await model.client.complete(body)
-        except PolicyError as error:
-            model.said = str(error)
-            rest = model.breaker.failed(asyncio.get_running_loop().time())
-            if rest and len(self._models) > 1:
-                logger.warning("{} is not asked for {:.0f} s where another model can be: {}", model.name, rest, error)
-            raise
-        model.breaker.answered()
-        return reply
-
-    def _paid(self, model: _Model, reply: ChatReply) -> Usage:
-        if reply.usage is None and not model.warned:
-            model.warned = True
-            logger.warning("{} does not report tokens: they count as 0, and the cost is unknown", model.name)
-        usage = usage_of_call(reply.usage, model.config)
-        self.usage += usage
-        return usage
 
     def _state(self) -> _LoopState:
         loop = asyncio.get_running_loop()
@@ -287,8 +245,7 @@ class ChatModels:
 
 def _awake(questions: Sequence[_Question[T]]) -> Sequence[_Question[T]]:
     """Those to models that do not rest; if all do, or there is one only, the first."""
-    now = asyncio.get_running_loop().time()
-    awake = [question for question in questions if not question.model.breaker.resting(now)]
+    awake = [question for question in questions if not question.model.resting()]
     return awake or questions[:1]
 
 
@@ -299,7 +256,7 @@ def _usage_of_cached(reply: CachedReply, config: JudgeModelConfig) -> Usage:
 
 
 def _sendable(text: str) -> str:
-    """The text with ? for halves of surrogate pairs: neither APIs nor files take them, but agents' answers have some."""
+    """The text with ? for halves of surrogate pairs, which agents write at times and neither APIs nor files take."""
     return text.encode("utf-8", "replace").decode()
 
 
