@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from astune.errors import JudgeError
 from astune.types import Episode, StopReason, Task
 
-NO_ANSWER_IN_TIME = (StopReason.MAX_TURNS, StopReason.CONTEXT_OVERFLOW)
+NO_ANSWER_IN_TIME = (StopReason.MAX_TURNS, StopReason.MAX_TOKENS, StopReason.CONTEXT_OVERFLOW)
 """Ends of an episode that are the agent's own doing: without an output they count as no answer."""
 
 

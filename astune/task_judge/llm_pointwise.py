@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, field_validator
 
-from astune.errors import nearest
+from astune.errors import JudgeError, nearest
 from astune.task_judge.fence import fenced
+from astune.task_judge.llm_case import Case, Ruling, mean, short, spread, together, usage_metrics
 from astune.task_judge.llm_prompts import DATA, blocks, messages
 from astune.task_judge.rubric import Criterion, Rubric
+from astune.task_judge.shown import Shown
 
 JUDGE = "Judge by criteria."
 """First line of the system message, by which a scripted server knows what it is asked."""
@@ -50,6 +52,33 @@ class CriteriaReply(BaseModel):
     criteria: list[CriterionScore]
 
 
+async def pointwise(case: Case, attempts: Sequence[Shown]) -> list[Ruling | JudgeError]:
+    """Each attempt by itself. Equal answers are asked about once; one without an answer gets 0 without a call."""
+    texts = list(dict.fromkeys(shown.text for shown in attempts if shown.text is not None))
+    times = Counter(shown.text for shown in attempts)
+    found = dict(zip(texts, await together([_scored(case, text, times[text]) for text in texts]), strict=True))
+    return [Ruling(0.0, shown.missing) if shown.text is None else found[shown.text] for shown in attempts]
+
+
+async def _scored(case: Case, text: str, times: int) -> Ruling | JudgeError:
+    """The ruling on an answer that `times` attempts gave, or why there is none."""
+    prompt = rubric_messages(case.rubric, case.query, text, case.reference, case.instructions)
+
+    def check(reply: CriteriaReply) -> None:
+        check_scores(case.rubric, reply)
+
+    try:
+        answers = await together([case.ask(prompt, CriteriaReply, vote, check) for vote in range(case.votes)])
+    except JudgeError as error:
+        return error
+    votes = [check_scores(case.rubric, answer.value) for answer in answers]
+    rewards = [rubric_reward(case.rubric, scores) for scores in votes]
+    scores = {name: mean([vote[name] for vote in votes]) for name in votes[0]}
+    reasons = "; ".join(f"{one.id} {one.score}: {short(one.reason)}" for one in answers[0].value.criteria)
+    metrics = {**scores, "total": mean(rewards), **spread(rewards)}
+    return Ruling(mean(rewards), reasons, metrics, usage_metrics([answer.usage for answer in answers], times))
+
+
 def rubric_messages(
     rubric: Rubric, query: str, answer: str, reference: str | None, instructions: str
 ) -> list[dict[str, Any]]:
@@ -69,7 +98,7 @@ def criterion_line(criterion: Criterion) -> str:
 
 
 def check_scores(rubric: Rubric, reply: CriteriaReply) -> dict[str, int]:
-    """The scores by id, in the rubric's order. Raises ValueError unless each criterion has exactly one, on its scale."""
+    """The scores by id, in the rubric's order. Raises ValueError unless each has exactly one, on its scale."""
     criteria = {criterion.id: criterion for criterion in rubric.criteria}
     times = Counter(given.id for given in reply.criteria)
     problems = [

@@ -77,7 +77,7 @@ class Criterion(Section):
             raise ValueError(f"scores from {low} to {high}")
         return value
 
-    def share(self, score: int) -> float:
+    def share(self, score: float) -> float:
         """Where `score` stands on the scale, from 0 to 1."""
         return (score - self.min) / (self.max - self.min)
 
