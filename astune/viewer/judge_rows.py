@@ -27,6 +27,11 @@ def conventions(report: JudgeReport) -> list[str]:
         "In brackets: 95 % intervals. Length and reward, length and label: rank correlations; a judge that likes long "
         "answers has more of the first than of the second."
     ]
+    if len({label.task_id for label in report.labels}) < len(report.labels):
+        said.append(
+            "Some answers are to the same task: the intervals allow for that, but those of false positives and "
+            "negatives, of the bins and McNemar's p take each answer as new."
+        )
     if report.graded:
         values = [label.value for label in report.labels]
         said.append(
