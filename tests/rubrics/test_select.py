@@ -63,19 +63,23 @@ def test_a_criterion_never_lowers_the_rate_and_adds_less_to_more(chosen: list[in
     assert -1e-12 <= gain_of_larger <= gain_of_smaller + 1e-12
 
 
-def test_each_choice_has_the_largest_product_of_what_it_adds_and_its_help() -> None:
-    helps = [0.3, 0.31, 0.2, 0.12, 0.25, 0.24, 0.05, 0.0]
-    chosen = select_criteria(TEXTS, helps, at_most=7, seed=0)
-    likeness = gram(TEXTS[:7])
+@given(st.integers(0, 10_000))
+@settings(deadline=None, max_examples=20)
+def test_each_choice_has_the_largest_product_of_what_it_adds_and_its_help(seed: int) -> None:
+    rng = random.Random(seed)
+    words = "refund parcel depot label courier invoice receipt voucher address discount".split()  # noqa: SIM905
+    texts = [" ".join(rng.sample(words, 4)) for _ in range(8)]
+    helps = [rng.uniform(0.1, 0.4) for _ in texts]
+    likeness = gram(texts)
+
+    def rate(chosen: list[int]) -> float:
+        return coding_rate([[likeness[i][j] for j in chosen] for i in chosen])
+
+    chosen = select_criteria(texts, helps, at_most=8, seed=0)
     for count in range(len(chosen)):
         done = chosen[:count]
-
-        def product(index: int, done: list[int] = done) -> float:
-            rates = [coding_rate([[likeness[i][j] for j in of] for i in of]) for of in (done, [*done, index])]
-            return (rates[1] - rates[0]) * helps[index]
-
-        left = [index for index in range(7) if index not in done]
-        assert chosen[count] == max(left, key=product)
+        products = {i: (rate([*done, i]) - rate(done)) * helps[i] for i in range(8) if i not in done}
+        assert products[chosen[count]] == pytest.approx(max(products.values()), abs=1e-9)
 
 
 def test_of_two_wordings_one_is_taken_before_criteria_that_help_less() -> None:

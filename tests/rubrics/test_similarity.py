@@ -31,6 +31,7 @@ DIFFERENT = [
     ("Mentions the unit of the quantity.", "Mentions the order number."),
     ("Is at most 40 words long.", "Is at most 80 words long."),
     ("Does not apologise.", "Apologises."),
+    ("Contains no apology.", "Contains an apology."),
     ("Gives a concrete example.", "Gives the next step."),
     ("Uses a numbered list.", "Ends with a question."),
     ("States the next step.", "States the unit."),
@@ -88,6 +89,13 @@ def test_equal_scores_make_one_criterion_of_two_wordings() -> None:
     assert duplicate_groups(["Is polite.", "Names a date."], [ups, ups]) == [[0, 1]]
     assert duplicate_groups(["Is polite.", "Names a date."], [ups, [0.0, *ups[1:]]]) == [[0, 1]]  # 19 of 20
     assert duplicate_groups(["Is polite.", "Names a date."], [ups, [0.0, 1.0, *ups[2:]]]) == [[0], [1]]  # 18 of 20
+
+
+def test_what_is_like_a_later_member_of_a_group_does_not_join_it() -> None:
+    first = [1.0, 0.0] * 10
+    second = [0.0, *first[1:]]
+    third = [0.0, 1.0, *first[2:]]
+    assert duplicate_groups(["Is polite.", "Names a date.", "Has a list."], [first, second, third]) == [[0, 1], [2]]
 
 
 def test_equal_scores_of_few_answers_or_without_variation_say_nothing() -> None:

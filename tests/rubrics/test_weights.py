@@ -92,6 +92,13 @@ def test_labels_make_the_comparisons_that_their_order_says() -> None:
     assert fit_weights(scores, [False, True, True], [], seed=0) == fit_weights(scores, [], implied[:2], seed=0)
 
 
+def test_comparisons_of_the_same_answers_are_not_taken_for_more_answers() -> None:
+    scores, pairs = pairs_by([2.0, 1.0, 0.0], 10, 0)
+    assert fit_weights(scores, [], pairs * 5, seed=0) == fit_weights(scores, [], pairs, seed=0)
+    more = fit_weights([*scores, *scores], [], [*pairs, *((a + 20, b + 20) for a, b in pairs)], seed=0)
+    assert more != fit_weights(scores, [], pairs, seed=0)
+
+
 def test_weights_are_where_the_objective_is_smallest() -> None:
     scores, pairs = pairs_by([2.0, 1.0, 0.0, -1.0], 150, 1)
     weights = module._minimum(
