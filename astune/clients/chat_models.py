@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
 
-from astune.clients.chat import ChatClient, ChatReply, TokenUsage
+from astune.clients.chat import ChatReply
 from astune.clients.json_reply import read_reply, repair_request, response_format
 from astune.clients.limited_model import LimitedModel
 from astune.clients.reply_cache import CachedReply, ReplyCache, cache_key
@@ -38,7 +38,7 @@ class Answer(Generic[T]):
     usage: Usage
     """What this answer cost, a reply that had to be asked for again included."""
     paid: Usage
-    """What the reply cost when it was paid for: as `usage`, also where it comes from the cache now."""
+    """What its reply cost when it was sent, also where that was long ago and it comes from the cache now."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class ChatModels:
         answer.value.score, answer.model, answer.usage.cost
 
     May be used on one event loop after another. A model that fails is not asked again until it has rested (see
-    `CircuitBreaker` in rate_limit.py), unless by name. Replies that were understood are kept in `config.cache`, by everything that the
+    rate_limit.CircuitBreaker), unless by name. Replies that were understood are kept in `config.cache`, by all that a
     reply depends on; equal requests under way at the same time are sent once. Raises ConfigError if there is no model.
     """
 
@@ -108,8 +108,7 @@ class ChatModels:
 
     def in_order(self) -> tuple[str, ...]:
         """`names`, those that rest last: in which order to ask by name. For code that runs on an event loop."""
-        now = asyncio.get_running_loop().time()
-        return tuple(sorted(self.names, key=lambda name: self._models[name].breaker.resting(now)))
+        return tuple(sorted(self.names, key=lambda name: self._models[name].resting()))
 
     async def ask(
         self,
@@ -180,7 +179,7 @@ class ChatModels:
             value = question.read(reply.content)
         except ValueError:
             return None
-        return Answer(value, question.model.name, self._free(), _usage_of_cached(reply, question.model.config))
+        return Answer(value, question.model.name, self._free(), reply.paid)
 
     async def _answer(self, question: _Question[T]) -> Answer[T]:
         name = question.model.name
@@ -209,8 +208,7 @@ class ChatModels:
             except ValueError as still:
                 raise _unusable(model.name, content, still) from still
         if self._cache:
-            kept = CachedReply(content, model.name, usage.prompt_tokens, usage.completion_tokens)
-            await asyncio.to_thread(self._cache.put, question.key, kept)
+            await asyncio.to_thread(self._cache.put, question.key, CachedReply(content, model.name, usage))
         return content, usage
 
     def _whole(self, model: LimitedModel, reply: ChatReply) -> str:
@@ -247,12 +245,6 @@ def _awake(questions: Sequence[_Question[T]]) -> Sequence[_Question[T]]:
     """Those to models that do not rest; if all do, or there is one only, the first."""
     awake = [question for question in questions if not question.model.resting()]
     return awake or questions[:1]
-
-
-def _usage_of_cached(reply: CachedReply, config: JudgeModelConfig) -> Usage:
-    """What was paid for it. A cached reply without tokens is one whose API did not report them."""
-    tokens = TokenUsage(reply.prompt_tokens, reply.completion_tokens) if reply.prompt_tokens else None
-    return usage_of_call(tokens, config)
 
 
 def _sendable(text: str) -> str:

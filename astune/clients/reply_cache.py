@@ -11,23 +11,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from astune.clients.usage import Usage
 from astune.errors import ConfigError
 
 BUSY_SECONDS = 30.0
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS astune_replies (key TEXT PRIMARY KEY, content TEXT NOT NULL, model TEXT NOT NULL,"
-    " prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL) WITHOUT ROWID"
+    " calls INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL, cost REAL)"
+    " WITHOUT ROWID"
 )
 
 
 @dataclass(frozen=True)
 class CachedReply:
-    """A reply that was used, the model that gave it, and the tokens that were paid for it."""
+    """A reply that could be used, the model that gave it, and what was paid for it."""
 
     content: str
     model: str
-    prompt_tokens: int
-    completion_tokens: int
+    paid: Usage
 
 
 def cache_key(request: Any) -> str:
@@ -48,15 +49,20 @@ class ReplyCache:
         self._setting = setting
 
     def get(self, key: str) -> CachedReply | None:
+        columns = "content, model, calls, prompt_tokens, completion_tokens, cost"
         with self._opened() as database:
-            columns = "content, model, prompt_tokens, completion_tokens"
             row = database.execute(f"SELECT {columns} FROM astune_replies WHERE key = ?", (key,)).fetchone()
-        return None if row is None else CachedReply(*row)
+        if row is None:
+            return None
+        content, model, calls, prompt_tokens, completion_tokens, cost = row
+        paid = Usage(calls=calls, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, cost=cost)
+        return CachedReply(content, model, paid)
 
     def put(self, key: str, reply: CachedReply) -> None:
-        row = (key, reply.content, reply.model, reply.prompt_tokens, reply.completion_tokens)
+        paid = reply.paid
+        row = (key, reply.content, reply.model, paid.calls, paid.prompt_tokens, paid.completion_tokens, paid.cost)
         with self._opened() as database:
-            database.execute("INSERT OR REPLACE INTO astune_replies VALUES (?, ?, ?, ?, ?)", row)
+            database.execute("INSERT OR REPLACE INTO astune_replies VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:

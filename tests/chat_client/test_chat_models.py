@@ -111,34 +111,50 @@ async def test_where_all_rest_the_first_is_asked():
         assert (await ask(models)).model == "a"
 
 
+async def test_models_that_rest_are_named_last():
+    with ScriptedChatServer([500]) as broken, ScriptedChatServer([GOOD] * 2) as good:
+        models = chat_models(broken, good, good)
+        assert models.in_order() == models.names == ("a", "b", "c")
+        await ask(models)
+        assert (models.in_order(), models.names) == (("b", "c", "a"), ("a", "b", "c"))
+
+
 async def test_an_error_says_why_the_models_rest_that_were_not_asked():
     with ScriptedChatServer([503]) as one, ScriptedChatServer([GOOD, 500]) as two:
         models = chat_models(one, two)
         await ask(models)
         with pytest.raises(
-            PolicyError, match=r"a rests since: judge\.llm\.models\.0: .*503.*; judge\.llm\.models\.1: .*500"
+            PolicyError, match=r"a rests after: judge\.llm\.models\.0: .*503.*; judge\.llm\.models\.1: .*500"
         ):
             await ask(models)
     assert len(one.requests) == 1
 
 
 async def test_a_pinned_model_has_no_substitute():
-    with ScriptedChatServer([]) as broken, ScriptedChatServer([GOOD]) as good:
-        with pytest.raises(PolicyError, match=r"models\.0: .* failed \(1 attempt\)"):
-            await ask(chat_models(broken, good), model="a")
+    with (
+        ScriptedChatServer([]) as broken,
+        ScriptedChatServer([GOOD]) as good,
+        pytest.raises(PolicyError, match=r"models\.0: .* failed \(1 attempt\)"),
+    ):
+        await ask(chat_models(broken, good), model="a")
     assert good.requests == []
 
 
 async def test_an_unknown_name_is_an_error_that_lists_the_models():
-    with ScriptedChatServer([]) as server:
-        with pytest.raises(ValueError, match=r"judge\.llm\.models has no 'z', only a, b"):
-            await ask(chat_models(server, server), model="z")
+    with (
+        ScriptedChatServer([]) as server,
+        pytest.raises(ValueError, match=r"judge\.llm\.models has no 'z', only a, b"),
+    ):
+        await ask(chat_models(server, server), model="z")
 
 
 async def test_a_request_that_no_model_accepts_is_the_judges_error():
-    with ScriptedChatServer([400]) as one, ScriptedChatServer([422]) as two:
-        with pytest.raises(JudgeError, match=r"no model accepts the request: .*\(400: .*\(422: "):
-            await ask(chat_models(one, two))
+    with (
+        ScriptedChatServer([400]) as one,
+        ScriptedChatServer([422]) as two,
+        pytest.raises(JudgeError, match=r"no model accepts the request: .*\(400: .*\(422: "),
+    ):
+        await ask(chat_models(one, two))
 
 
 async def test_a_busy_model_is_asked_again_when_it_says():

@@ -17,7 +17,7 @@ from astune.clients.reply_cache import CachedReply, ReplyCache, cache_key
 from astune.errors import ConfigError, JudgeError, PolicyError
 from astune.testing import ScriptedChatServer
 
-REPLY = CachedReply("text", "m", 3, 4)
+REPLY = CachedReply("text", "m", Usage(2, 0, 3, 4, cost=None))
 ELSEWHERE = """
 import asyncio, sys
 sys.path.insert(0, {here!r})
@@ -47,6 +47,7 @@ async def test_a_reply_is_paid_once_whoever_asks(file):
         third = await other.ask(QUESTION, Score)
     assert first.value == second.value == third.value == Score(score=3)
     assert [a.usage.calls for a in (first, second, third)] == [1, 0, 0]
+    assert first.usage == first.paid == second.paid == third.paid == Usage(1, 0, 4, 4, cost=None)
     assert (models.usage.cached, other.usage, len(server.requests)) == (1, Usage(cached=1), 1)
 
 
@@ -70,9 +71,11 @@ async def test_a_reply_of_a_later_model_is_not_paid_again_when_the_first_is_back
 
 
 async def test_a_reply_that_was_mended_is_kept_as_the_reply(file):
-    with ScriptedChatServer(["no", GOOD]) as server:
+    prices = {"prompt_price": 0.0, "completion_price": 1_000_000}
+    with ScriptedChatServer(["no", GOOD], usage=True) as server:
         for calls in (2, 0):
-            assert (await chat_models(server, cache=file).ask(QUESTION, Score)).usage.calls == calls
+            answer = await chat_models(server, cache=file, model=prices).ask(QUESTION, Score)
+            assert (answer.usage.calls, answer.paid.calls, answer.paid.cost) == (calls, 2, 5.0)
 
 
 CHANGES = {
@@ -143,17 +146,21 @@ async def test_without_a_cache_every_question_is_a_call():
 async def test_a_damaged_file_is_named_with_what_to_do(tmp_path):
     file = tmp_path / "replies.sqlite"
     file.write_bytes(b"no database" * 200)
-    with ScriptedChatServer([GOOD]) as server:
-        with pytest.raises(ConfigError, match=r"^judge\.llm\.cache: .*replies\.sqlite is no cache .*delete it"):
-            await asked(server, file)
+    with (
+        ScriptedChatServer([GOOD]) as server,
+        pytest.raises(ConfigError, match=r"^judge\.llm\.cache: .*replies\.sqlite is no cache .*delete it"),
+    ):
+        await asked(server, file)
     assert server.requests == []
 
 
 async def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with ScriptedChatServer([GOOD]) as server:
-        with pytest.raises(ConfigError, match=r"judge\.llm\.cache: .*replies\.sqlite cannot be used as a cache"):
-            await asked(server, tmp_path / "file" / "replies.sqlite")
+    with (
+        ScriptedChatServer([GOOD]) as server,
+        pytest.raises(ConfigError, match=r"judge\.llm\.cache: .*replies\.sqlite cannot be used as a cache"),
+    ):
+        await asked(server, tmp_path / "file" / "replies.sqlite")
 
 
 def test_many_threads_may_write_and_read_at_once(file):
