@@ -114,8 +114,9 @@ class ChatClient:
         if isinstance(error, openai.APITimeoutError):
             return PolicyError(f"{self._key}: no answer within {timeout:g} s ({attempts}; see timeout)")
         if isinstance(error, openai.APIConnectionError):
+            cause = error.__cause__ or error
             return PolicyError(
-                f"{self._key}: cannot reach {config.base_url} ({error.__cause__ or error}; {attempts}). "
+                f"{self._key}: cannot reach {config.base_url} ({str(cause) or type(cause).__name__}; {attempts}). "
                 "Is the server running, and base_url right?"
             )
         if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError):

@@ -14,7 +14,9 @@ Script = str | int | Mapping[str, Any]
 
 
 class QuietServer(ThreadingHTTPServer):
-    """An HTTP server that makes no words about clients that hang up."""
+    """An HTTP server that makes no words about clients that hang up, and lets many connect at once."""
+
+    request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exc_info()[1], ConnectionError):
