@@ -101,27 +101,19 @@ def serve(expected: Sequence[Expected], calls: Sequence[ToolCall], ordered: bool
 
 
 def _in_any_order(expected: Sequence[Expected], calls: Sequence[ToolCall]) -> dict[int, int]:
-    """A maximum matching of right arguments (augmenting paths, calls that succeeded first), filled up by name."""
-    exact = [number for number, one in enumerate(expected) if one.arguments is not None]
+    """First where the arguments are given and right, then where any will do, then by name; calls that succeeded come
+    before those that failed. No choice can spoil another: right arguments are equal arguments."""
     order = sorted(range(len(calls)), key=lambda number: calls[number].failed)
+    exact = [number for number, one in enumerate(expected) if one.arguments is not None]
     served: dict[int, int] = {}
-
-    def place(call: int, tried: set[int]) -> bool:
-        for one in exact:
-            if one not in tried and expected[one].is_right(calls[call]):
-                tried.add(one)
-                if one not in served or place(served[one], tried):
-                    served[one] = call
-                    return True
-        return False
-
-    for call in order:
-        place(call, set())
-    for one in sorted(range(len(expected)), key=lambda number: expected[number].arguments is not None):
-        if one not in served:
-            free = (call for call in order if expected[one].is_tool(calls[call]) and _is_new(call, calls, served))
-            if (call := next(free, -1)) >= 0:
-                served[one] = call
+    for one in exact:
+        right = (call for call in order if call not in served.values() and expected[one].is_right(calls[call]))
+        if (call := next(right, None)) is not None:
+            served[one] = call
+    for one in sorted(range(len(expected)), key=exact.__contains__):
+        new = (call for call in order if expected[one].is_tool(calls[call]) and _is_new(call, calls, served))
+        if one not in served and (call := next(new, None)) is not None:
+            served[one] = call
     return served
 
 

@@ -51,6 +51,14 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
+async def until(condition):
+    async def waits():
+        while not condition():
+            await asyncio.sleep(0.01)
+
+    await asyncio.wait_for(waits(), 10)
+
+
 @contextmanager
 def running_service():
     with QuietServer(("127.0.0.1", 0), Handler) as server:
@@ -176,8 +184,7 @@ async def test_an_episode_that_is_cancelled_gives_its_instance_back_first(run_in
 async def test_an_episode_that_is_cancelled_while_it_is_scored_gives_its_instance_back_once(run_in, service):
     service.seconds = 30.0
     run = asyncio.ensure_future(run_in())
-    while not service.asked:
-        await asyncio.sleep(0.01)
+    await until(lambda: service.asked)
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
@@ -200,8 +207,7 @@ async def test_being_cancelled_twice_does_not_stop_the_release(run_in, service, 
     with pytest.raises(asyncio.CancelledError):
         await run
     may_go.set()
-    while "release" not in service.actions:
-        await asyncio.sleep(0.01)
+    await until(lambda: "release" in service.actions)
     assert service.actions == ["evaluate", "release"]
 
 
