@@ -113,7 +113,8 @@ def _configured(config: AstuneConfig, tasks: Sequence[Task]) -> dict[str, JudgeO
 
     for task in tasks:
         judge_of(task)
-    return {" + ".join(part.judge for part in config.task_judge.judges) or "scorers": judge_of}
+    names = [part.judge.rpartition("/")[2] for part in config.task_judge.judges]  # a file is known by its name
+    return {" + ".join(names) or "scorers": judge_of}
 
 
 async def _judge_all(

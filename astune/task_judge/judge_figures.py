@@ -48,10 +48,12 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Usage:
-    """What judging took per 1,000 answers, as far as the verdicts say: None where one says nothing."""
+    """What judging took per 1,000 answers, as the metrics of the verdicts say: None where they do not. Replies from the
+    cache are counted on their own; they take no call, no tokens and no money."""
 
     seconds: float
     calls: float | None
+    cached: float | None
     tokens: float | None
     cost: float | None
 
@@ -131,7 +133,7 @@ def judge_figures(
     bins = tuple(calibration_bins(rewards, right)) if in_range else ()
     count, of_a_task, pairwise = _pairwise(values, rewards, tasks)
     lengths = [float(label.length) for label in known]
-    consistency = [v.metrics["position_consistency"] for v in verdicts if "position_consistency" in v.metrics]
+    consistency = [value for verdict in verdicts for value in _metric(verdict, "position_consistency")]
     return JudgeFigures(
         judge=judge,
         n=len(labels),
@@ -217,14 +219,23 @@ def _reward_by_label(values: Sequence[float], rewards: Sequence[float]) -> tuple
 
 
 def _usage(verdicts: Sequence[Verdict], n: int, seconds: float) -> Usage:
+    """A verdict without `llm_calls` took none; calls of which one tells no cost have no known cost."""
+    calls = [value for verdict in verdicts for value in _metric(verdict, "llm_calls")]
+    costs = [value for verdict in verdicts for value in _metric(verdict, "llm_cost")]
+
     def per_thousand(*names: str) -> float | None:
-        if not verdicts or not all(name in verdict.metrics for verdict in verdicts for name in names):
-            return None
-        return 1000 * fmean(sum(verdict.metrics[name] for name in names) for verdict in verdicts)
+        total = sum(value for verdict in verdicts for name in names for value in _metric(verdict, name))
+        return 1000 * total / len(verdicts) if calls else None
 
     return Usage(
         seconds=1000 * seconds / n if n else 0.0,
         calls=per_thousand("llm_calls"),
+        cached=per_thousand("llm_cached"),
         tokens=per_thousand("llm_prompt_tokens", "llm_completion_tokens"),
-        cost=per_thousand("llm_cost"),
+        cost=per_thousand("llm_cost") if len(costs) == len(calls) else None,
     )
+
+
+def _metric(verdict: Verdict, name: str) -> list[float]:
+    """The metric, also those of the parts of a judge that is made of several."""
+    return [float(value) for key, value in verdict.metrics.items() if key.rpartition("/")[2] == name]

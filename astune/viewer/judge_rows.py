@@ -44,6 +44,10 @@ def conventions(report: JudgeReport) -> list[str]:
             f"{', '.join(by_reward)}: where a verdict does not say whether the answer passed, it does from reward "
             f"{report.pass_reward:g} on (--pass-reward)."
         )
+    if any(figures.usage.cached for figures in report.figures):
+        said.append(
+            "Some replies came from the cache, at no cost: astune.task_judge.llm.cache=null shows what they cost anew."
+        )
     if any(figures.failed for figures in report.figures):
         said.append(
             "What a judge could not judge is in no figure but 'could not judge' and 'agrees, of all': it is neither "
@@ -78,6 +82,7 @@ def figure_rows(report: JudgeReport) -> list[Row]:
         ("same in both orders", lambda one: _share(one.position_consistency)),
         ("cost per 1,000", lambda one: _count(one.usage.cost)),
         ("calls per 1,000", lambda one: _count(one.usage.calls)),
+        ("from the cache per 1,000", lambda one: _count(one.usage.cached)),
         ("tokens per 1,000", lambda one: _count(one.usage.tokens)),
         ("seconds per 1,000", lambda one: _count(one.usage.seconds)),
     ]

@@ -9,6 +9,8 @@ from xml.etree import ElementTree
 import pytest
 
 from astune.cli import main
+from astune.task_judge.fence import read_fences
+from astune.testing import ScriptedChatServer
 
 JUDGES = '''
 from astune.errors import JudgeError
@@ -27,6 +29,9 @@ def hidden(task, response):
 def graded(task, episode):
     return episode.output.answer.count("!") / 4
 
+def unpriced(task, episode):
+    return Verdict(1.0, True, "", {"llm_calls": 1.0})
+
 def broken(task, episode):
     return float("nan")
 
@@ -44,9 +49,12 @@ class Ranks:
         ]
 
 class Costly:
+    """Asks no model about task e."""
     def __init__(self, config):
         pass
     async def judge(self, task, episode):
+        if task.task_id == "e":
+            return Verdict(1.0, True, "by rule")
         used = {"llm_calls": 2.0, "llm_prompt_tokens": 90.0, "llm_completion_tokens": 10.0, "llm_cost": 0.003}
         return Verdict(1.0, True, "yes", used)
 '''
@@ -161,9 +169,46 @@ def test_cost_calls_and_tokens_are_told_per_thousand_answers(
 ) -> None:
     assert report("--judge", "judges.py:Costly", "--judge", "judges.py:lenient") == 0
     text = capsys.readouterr().out
-    assert cells(text, "cost per 1,000") == ["3", "-"]
-    assert cells(text, "calls per 1,000") == ["2,000", "-"]
-    assert cells(text, "tokens per 1,000") == ["100,000", "-"]
+    assert cells(text, "cost per 1,000") == ["2.57", "-"]
+    assert cells(text, "calls per 1,000") == ["1,714", "-"]
+    assert cells(text, "tokens per 1,000") == ["85,714", "-"]
+
+
+def test_the_cost_is_not_known_where_that_of_one_call_is_not(
+    report: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    protocol = "astune.task_judge.judge_protocol=[{judge: 'judges.py:Costly'}, {judge: 'judges.py:unpriced'}]"
+    assert report("--json", protocol, rows=ROWS[:4]) == 0
+    (judge,) = printed(capsys)["judges"]
+    assert (judge["judge"], judge["usage"]["calls"]) == ("judges.py:Costly + judges.py:unpriced", 3000)
+    assert judge["usage"]["cost"] is None
+
+
+def test_an_llm_judge_is_told_what_its_mode_its_mistakes_and_its_cache_cost(
+    report: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def answer(body: dict[str, Any]) -> str | int:
+        blocks = dict(read_fences(body["messages"][1]["content"]))
+        if "11" in blocks["answer"]:
+            return 400
+        name = blocks["criteria"].split(" | ")[0]
+        highest = int(blocks["criteria"].split(" | ")[1].partition("-")[2])
+        good = any(text in blocks["answer"] for text in ("72", "10", "two"))
+        return json.dumps({"criteria": [{"id": name, "reason": "by its look", "score": highest * good}]})
+
+    with ScriptedChatServer(answer, usage=True) as server:
+        model = f"{{base_url: '{server.base_url}', model: m, max_retries: 0, prompt_price: 1, completion_price: 2}}"
+        options = ["--json", "--judge", "LlmAsJudge", f"astune.task_judge.llm.models=[{model}]"]
+        options.append("astune.task_judge.llm.cache=replies.sqlite")
+        assert report(*options, rows=ROWS[:5]) == 0
+        (first,) = printed(capsys)["judges"]
+        assert report(*options, rows=ROWS[:5]) == 0
+        (second,) = printed(capsys)["judges"]
+    assert (first["judged"], first["failed"], first["failures"][0]["number"]) == (4, 1, 4)
+    assert [(row["number"], row["reason"]) for row in first["disagreements"]] == [(2, "correct 1: by its look")]
+    assert first["usage"]["calls"] == 1000 and first["usage"]["cached"] == 0 and first["usage"]["cost"] > 0
+    assert second["usage"]["calls"] == 0 and second["usage"]["cached"] == 1000 and second["usage"]["cost"] == 0
+    assert second["disagreements"] == first["disagreements"]
 
 
 def test_judges_do_not_see_the_label(report: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
