@@ -20,6 +20,7 @@ examples:
   {program} --conf my_agent.yaml astune.trainer.total_steps=10 astune.model.path=Qwen/Qwen3-0.6B
   {program} demo                                      watch a small agent learn, on this machine, in minutes
   {program} view runs/my_project/my_agent             look at the episodes of a run in the browser
+  {program} rubrics --conf rubrics.yaml               learn from a few examples what to judge answers by
   {program} config show --conf my_agent.yaml          every value and where it comes from
   {program} config convert --conf my_agent.yaml --backbone=trinity         the same for Trinity's own configuration
 
@@ -60,6 +61,12 @@ one of the examples: {{"question": "6 * 12?", "answer": "72", "response": "Surel
     "view": """\
   {program} view runs/p/n --open
   {program} view runs/p/n --serve --open                   while the run goes on""",
+    "rubrics": """\
+  {program} rubrics --conf rubrics.yaml                    learn: from 5 to 100 examples to a rubric in a file
+  {program} rubrics --conf rubrics.yaml --keep-edited astune.rubrics.rounds=5
+  {program} rubrics show learned.yaml
+  {program} rubrics check learned.yaml --conf rubrics.yaml --examples new.jsonl
+  {program} rubrics diff learned.yaml other.yaml""",
     "tinker-server": """\
   {program} tinker-server --model tiny                     on the CPU, for a first try
   {program} tinker-server --model Qwen/Qwen3-0.6B --dir runs/tinker --port 0
@@ -68,6 +75,8 @@ one of the examples: {{"question": "6 * 12?", "answer": "72", "response": "Surel
 
 DEBUG_OPTIONS = ("tasks", "index", "split", "num_tasks", "num_repeat", "filter", "step", "commands", "with_update")
 """Options of the command line that are keys of `astune.debug`."""
+
+RUBRICS_ACTIONS = ("learn", "show", "check", "diff")
 
 
 def parse(arguments: Sequence[str], program: str) -> Callable[[], int]:
@@ -78,7 +87,11 @@ def parse(arguments: Sequence[str], program: str) -> Callable[[], int]:
         parser.exit(2)
     first = arguments[0]
     is_run = (first.startswith("-") and first not in ("-h", "--help", "--version")) or "=" in first
-    known, rest = parser.parse_known_args(["run", *arguments] if is_run else arguments)
+    if is_run:
+        arguments = ["run", *arguments]
+    elif first == "rubrics" and not {*RUBRICS_ACTIONS, "-h", "--help"} & {*arguments[1:2]}:
+        arguments = ["rubrics", "learn", *arguments[1:]]
+    known, rest = parser.parse_known_args(arguments)
     for extra in rest:
         if extra.startswith("-"):
             parser.error(f"unknown option {extra}")
@@ -98,6 +111,8 @@ def _command(known: argparse.Namespace, command_line: str) -> Callable[[], int]:
         return _recorded(known)
     if known.command == "judge-report":
         return _judge_report(known)
+    if known.command == "rubrics":
+        return _rubrics(known)
     if known.command == "tinker-server":
         from astune.cli.tinker_server import tinker_server
 
@@ -157,6 +172,18 @@ def _recorded(known: argparse.Namespace) -> Callable[[], int]:
     return partial(episodes.rescore, files, known.judge, known.conf, overrides, known.filter, known.out)
 
 
+def _rubrics(known: argparse.Namespace) -> Callable[[], int]:
+    from astune.cli import rubrics
+
+    if known.action == "learn":
+        return partial(rubrics.learn, known.conf, known.overrides, known.keep_edited)
+    if known.action == "show":
+        return partial(rubrics.show, known.file)
+    if known.action == "check":
+        return partial(rubrics.check, known.file, known.conf, known.examples, known.overrides)
+    return partial(rubrics.diff, known.first, known.second)
+
+
 def _debug_options(known: argparse.Namespace) -> dict[str, object]:
     """The values by key that options of the debugger stand for, of those that were given."""
     given = {f"astune.debug.{name}": getattr(known, name, None) for name in DEBUG_OPTIONS}
@@ -183,6 +210,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     _add_doctor(commands.add_parser("doctor", help="find what would break a run before it starts"))
     _add_episode_commands(commands)
     _add_judge_report(commands.add_parser("judge-report", help="how well judges agree with answers you have labelled"))
+    _add_rubrics(commands.add_parser("rubrics", help="learn from a few examples what to judge answers by"))
     _add_tinker_server(commands.add_parser("tinker-server", help="serve a model to clients of the tinker SDK"))
     for name, examples in COMMAND_EXAMPLES.items():
         commands.choices[name].epilog = "examples:\n" + examples.format(program=program)
@@ -294,6 +322,26 @@ def _add_judge_report(command: argparse.ArgumentParser) -> None:
     command.add_argument("--out", type=Path, metavar="FILE", help="write the report as a page, too")
     command.add_argument("--json", action="store_true", help="print JSON, with all disagreements")
     command.add_argument("overrides", nargs="*", metavar="key=value", help="replaces a value")
+
+
+def _add_rubrics(command: argparse.ArgumentParser) -> None:
+    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
+    learn = actions.add_parser("learn", help="learn a rubric (the default: `learn` may be left out)")
+    learn.add_argument("--conf", type=Path, required=True, metavar="X.yaml", help="with astune.rubrics and the models")
+    learn.add_argument(
+        "--keep-edited", action="store_true", help="keep what was edited by hand in the file that is overwritten"
+    )
+    show = actions.add_parser("show", help="criteria, test report and origin of a rubric")
+    check = actions.add_parser("check", help="whether a rubric is valid, what was edited, how it judges examples")
+    check.add_argument("--conf", type=Path, metavar="X.yaml", help="judge examples with the models that it names")
+    check.add_argument("--examples", type=Path, metavar="FILE", help="default: astune.rubrics.examples")
+    for action in (show, check):
+        action.add_argument("file", type=Path, metavar="RUBRIC")
+    diff = actions.add_parser("diff", help="what differs between two rubrics")
+    diff.add_argument("first", type=Path, metavar="A")
+    diff.add_argument("second", type=Path, metavar="B")
+    for action in (learn, check):
+        action.add_argument("overrides", nargs="*", metavar="key=value", help="replaces a value, as astune.seed=1")
 
 
 def _add_tinker_server(command: argparse.ArgumentParser) -> None:

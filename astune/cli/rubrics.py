@@ -1,0 +1,111 @@
+"""`astune rubrics`: learn a rubric from examples; show, check and compare rubrics."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from astune.config.load import load_config
+from astune.rubrics.keep import edits_of
+from astune.rubrics.learn import NothingHelps
+from astune.rubrics.run import GO_ON, check_rubric, learn_rubric
+from astune.rubrics.show import show_difference, show_rubric
+from astune.task_judge.rubric import load_rubric
+
+MOST_SHOWN = 15
+
+
+def learn(conf: Path, overrides: Sequence[str], keep_edited: bool) -> int:
+    """Learns a rubric and writes it; 1 if no criterion was found that helps."""
+    loaded = load_config(conf, overrides, for_run=False)
+    console = Console(highlight=False)
+    try:
+        with _stages(Console(stderr=True, highlight=False)) as stages:
+            rubric, out = learn_rubric(loaded, stages, date.today(), keep_edited=keep_edited)
+    except KeyboardInterrupt:
+        print(f"interrupted. {GO_ON}", file=sys.stderr)
+        return 130
+    except NothingHelps as error:
+        for text, gain in sorted(error.candidates, key=lambda entry: -entry[1])[:MOST_SHOWN]:
+            console.print(f"{gain:+.3f}  {text}", markup=False)
+        raise
+    show_rubric(rubric, console)
+    console.print(f"\nwritten: {out}", markup=False)
+    return 0
+
+
+def show(file: Path) -> int:
+    show_rubric(load_rubric(file), Console(highlight=False))
+    return 0
+
+
+def check(file: Path, conf: Path | None, examples: Path | None, overrides: Sequence[str]) -> int:
+    """Whether a rubric is valid, what was edited, and with a configuration how it judges labelled examples."""
+    rubric = load_rubric(file)
+    console = Console(highlight=False, markup=False)
+    console.print(f"{file}: valid, {len(rubric.criteria)} criteria, digest {rubric.digest}")
+    edits = edits_of(rubric)
+    for one in edits.criteria:
+        console.print(f"edited or added by hand: {one.id}")
+    for name in sorted(edits.removed):
+        console.print(f"taken out by hand: {name}")
+    if rubric.digest != rubric.provenance.get("digest", rubric.digest):
+        console.print("the report in it is of the rubric before it was edited")
+    if conf is None:
+        return 0
+    loaded = load_config(conf, overrides, for_run=False)
+    with _stages(Console(stderr=True, highlight=False)) as stages:
+        accuracy, labelled = check_rubric(rubric, loaded, examples, stages)
+    kappa = "-" if accuracy.kappa is None else f"{accuracy.kappa:.2f}"
+    console.print(
+        f"{labelled.path}: accuracy {accuracy.accuracy:.1%} of {accuracy.n} {labelled.kind} examples "
+        f"(95 %: {accuracy.low:.1%} to {accuracy.high:.1%}), kappa {kappa}, {accuracy.could_not_judge} answers could "
+        "not be judged"
+    )
+    if labelled.sha256 == rubric.provenance.get("examples", {}).get("sha256"):
+        console.print("it was learned from these examples: only the test figures of its report are of new ones")
+    return 0
+
+
+def diff(first: Path, second: Path) -> int:
+    """1 if the rubrics differ."""
+    console = Console(highlight=False)
+    if show_difference(load_rubric(first), load_rubric(second), console):
+        return 1
+    console.print("no difference", markup=False)
+    return 0
+
+
+class _Stages:
+    """A bar for each stage on a terminal; elsewhere a line."""
+
+    def __init__(self, console: Console, progress: Progress | None) -> None:
+        self._console = console
+        self._progress = progress
+        self._task: TaskID | None = None
+
+    def stage(self, name: str, total: int) -> None:
+        if self._progress is None:
+            self._console.print(f"{name}: {total} question{'s' if total != 1 else ''}", markup=False)
+        else:
+            self._task = self._progress.add_task(name, total=total)
+
+    def advance(self) -> None:
+        if self._progress is not None and self._task is not None:
+            self._progress.advance(self._task)
+
+
+@contextmanager
+def _stages(console: Console) -> Iterator[_Stages]:
+    if not console.is_terminal:
+        yield _Stages(console, None)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        yield _Stages(console, progress)

@@ -1,0 +1,168 @@
+"""Criteria that models propose from the differences between answers, and from verdicts that were wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from astune.config.judges import RubricsConfig
+from astune.rubrics.examples import Example, Kind
+from astune.rubrics.judge_examples import Asking, Scores
+from astune.rubrics.measure import Rewards, how_right
+from astune.rubrics.prompts import Message, Proposal, Shown, propose_messages, revise_messages
+from astune.rubrics.select import select_criteria
+from astune.rubrics.similarity import duplicate_groups
+from astune.task_judge.rubric import Criterion
+
+Contrast = tuple[list[Shown], tuple[str, ...]]
+"""Answers, and the ids of their examples."""
+
+MOST_NEW = 40
+"""Candidates that one round may add: each batch of ten costs a call for each answer. Of more, those that were proposed
+from many examples and differ from each other are taken."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question to the models, and the examples that it shows."""
+
+    messages: list[Message]
+    sources: tuple[str, ...]
+
+
+def new_criterion(text: str, scale: str, sources: Sequence[str]) -> Criterion:
+    """Its id depends on its text alone, so it is the same in every run.
+
+    >>> new_criterion("Names the fee.", "binary", ["t1"]).id
+    'names-the-fee-7c0d77'
+    """
+    text = " ".join(text.split())
+    slug = "-".join(re.findall(r"\w+", text.lower())[:5])[:40].strip("-")
+    name = f"{slug or 'criterion'}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+    return Criterion.model_validate({"id": name, "text": text, "scale": scale, "sources": tuple(sources)})
+
+
+def contrasts(train: Sequence[Example], kind: Kind, seed: int) -> list[Contrast]:
+    """A better and a worse answer each, with the ids of their examples. Of pairs and ranks the best and the worst of
+    an example; every scored answer is there at least once, beside one to the same question if there is one."""
+    if kind != "scored":
+        return [([_shown(one, "better", 0), _shown(one, "worse", len(one.answers) - 1)], (one.id,)) for one in train]
+    shuffled = list(train)
+    random.Random(seed).shuffle(shuffled)
+    good, bad = [one for one in shuffled if one.good], [one for one in shuffled if not one.good]
+    many, few = (good, bad) if len(good) >= len(bad) else (bad, good)
+    used = dict.fromkeys((one.id for one in few), 0)
+    found: list[Contrast] = []
+    for one in many:
+        other = min(
+            few, key=lambda candidate: (used[candidate.id] > 0, candidate.query != one.query, used[candidate.id])
+        )
+        used[other.id] += 1
+        better, worse = (one, other) if one.good else (other, one)
+        found.append(([_shown(better, "better", 0), _shown(worse, "worse", 0)], (better.id, worse.id)))
+    return found
+
+
+def proposals(
+    train: Sequence[Example],
+    kind: Kind,
+    known: Sequence[Criterion],
+    config: RubricsConfig,
+    instructions: str,
+    seed: int,
+) -> list[Question]:
+    texts = [criterion.text for criterion in known]
+    return [
+        Question(propose_messages(shown, texts, config.proposals, config.scale, instructions), sources)
+        for shown, sources in contrasts(train, kind, seed)
+    ]
+
+
+def revisions(
+    train: Sequence[Example],
+    kind: Kind,
+    criteria: Sequence[Criterion],
+    scores: Scores,
+    rewards: Rewards,
+    pass_at: float,
+    config: RubricsConfig,
+    instructions: str,
+) -> list[Question]:
+    """A question for each example on which `criteria` give the wrong verdict, with what they said and why. What could
+    not be judged has no verdict to revise."""
+    texts = {criterion.id: criterion.text for criterion in criteria}
+    asked = []
+    for one in train:
+        if how_right(one, kind, rewards, pass_at) == 1.0 or any(
+            rewards[one.id, number] is None for number in range(len(one.answers))
+        ):
+            continue
+        shown, mistake = _mistake(one, kind, criteria, scores, rewards, pass_at)
+        messages = revise_messages(texts, shown, mistake, config.proposals, config.scale, instructions)
+        asked.append(Question(messages, (one.id,)))
+    return asked
+
+
+async def proposed(asking: Asking, questions: Sequence[Question], scale: str, stage: str) -> list[Criterion]:
+    """What the models propose, in the order of the questions. A reply that cannot be used proposes nothing."""
+    replies = await asking.stage(stage, [asking.ask(question.messages, Proposal) for question in questions])
+    return [
+        new_criterion(entry.text, scale, question.sources)
+        for question, reply in zip(questions, replies, strict=True)
+        for entry in (reply.criteria if reply else ())
+        if entry.text.strip()
+    ]
+
+
+def merged(pool: Sequence[Criterion], found: Sequence[Criterion], seed: int) -> list[Criterion]:
+    """Those of `found` that say something new, each once, with the examples of all that say the same."""
+    together = [*pool, *found]
+    groups = duplicate_groups([criterion.text for criterion in together], [[] for _ in together])
+    new = []
+    for group in groups:
+        if group[0] < len(pool):
+            continue
+        sources = sorted({source for index in group for source in together[index].sources})
+        new.append(together[group[0]].model_copy(update={"sources": tuple(sources)}))
+    if len(new) <= MOST_NEW:
+        return new
+    seen = [float(len(criterion.sources)) for criterion in new]
+    return [new[index] for index in sorted(select_criteria([one.text for one in new], seen, MOST_NEW, seed))]
+
+
+def _shown(example: Example, role: str, number: int) -> Shown:
+    return Shown(role, example.query, example.answers[number], example.reference)  # type: ignore[arg-type]
+
+
+def _mistake(
+    one: Example, kind: Kind, criteria: Sequence[Criterion], scores: Scores, rewards: Rewards, pass_at: float
+) -> tuple[list[Shown], str]:
+    """The answers that the verdict was wrong about, and the fence `mistake`."""
+    if kind == "scored":
+        taken, found = ("bad", "good") if one.good else ("good", "bad")
+        text = (
+            f"The criteria gave this answer {rewards[one.id, 0]:.2f} of 1 and took it for a {taken} one, which passes "
+            f"from {pass_at:g}. Expected: people found it {found}.\n{_said(one, 0, criteria, scores)}"
+        )
+        return [_shown(one, "answer", 0)], text
+    better, worse = max(
+        one.orders, key=lambda order: (rewards[one.id, order[1]] or 0) - (rewards[one.id, order[0]] or 0)
+    )
+    text = (
+        f"The criteria gave the better answer {rewards[one.id, better]:.2f} of 1 and the worse one "
+        f"{rewards[one.id, worse]:.2f}. Expected: more for the better one.\n"
+        f"Of the better answer:\n{_said(one, better, criteria, scores)}\n"
+        f"Of the worse answer:\n{_said(one, worse, criteria, scores)}"
+    )
+    return [_shown(one, "better", better), _shown(one, "worse", worse)], text
+
+
+def _said(one: Example, number: int, criteria: Sequence[Criterion], scores: Scores) -> str:
+    key = one.id, number
+    return "\n".join(
+        f"- {criterion.id}: met to {scores.of(criterion, key) or 0:.0%}. {scores.reason(criterion, key)}".rstrip()
+        for criterion in criteria
+    )

@@ -1,0 +1,152 @@
+"""Which of the candidates become the rubric, and how much each counts.
+
+The dev examples alone say which criteria help: each is worth what it takes off the loss mean log(1 + exp(-margin)) of
+the comparisons of dev answers, where the margin is what the criteria chosen so far and it give the better answer more
+than the worse (forward selection). A criterion that takes nothing off is not taken. Of those that help, a small set
+whose members differ from each other is selected by the coding rate (`select.py`), and weights are fitted on train and
+dev (`weights.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from astune.rubrics.examples import Kind
+from astune.rubrics.judge_examples import Scores
+from astune.rubrics.measure import Accuracy, Key, comparisons, keys, measure, pass_mark
+from astune.rubrics.select import select_criteria
+from astune.rubrics.similarity import duplicate_groups
+from astune.rubrics.split import Split
+from astune.rubrics.weights import fit_weights
+from astune.task_judge.rubric import Criterion
+
+SMALLEST_WEIGHT = 0.05
+"""Criteria of less than this, where the mean is 1, are left out."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Criteria with their weights. `helps` has by id what each candidate alone takes off the loss on dev."""
+
+    criteria: tuple[Criterion, ...]
+    pass_at: float
+    train: Accuracy
+    dev: Accuracy
+    helps: Mapping[str, float]
+
+
+def choose(
+    pool: Sequence[Criterion],
+    kept: Collection[str],
+    scores: Scores,
+    split: Split,
+    kind: Kind,
+    at_most: int,
+    seed: int,
+) -> Choice | None:
+    """The best rubric of criteria of `pool`; those whose ids are in `kept` are in it as they are. None if there are
+    none of these, and no other helps."""
+    ordered = comparisons(split.dev, kind)
+    margins = {one.id: _margins(one, ordered, scores) for one in pool}
+    alone = dev_helps(pool, scores, split, kind)
+    given = [one for one in pool if one.id in kept]
+    candidates = _without_duplicates(pool, given, alone, scores, split)
+    gains = _forward([one.id for one in given], [one.id for one in candidates], margins)
+    helpful = [one for one in candidates if one.id in gains]
+    indices = select_criteria(
+        [one.text for one in helpful], [gains[one.id] for one in helpful], max(0, at_most - len(given)), seed
+    )
+    chosen = _weighted(given, [helpful[index] for index in indices], scores, split, kind, seed)
+    if not any(one.weight for one in chosen):
+        return None
+    rewards = scores.rewards(chosen, [key for one in (*split.train, *split.dev) for key in keys(one)])
+    mark = pass_mark(split.train, kind, rewards)
+    train, dev = (measure(part, kind, rewards, mark) for part in (split.train, split.dev))
+    return Choice(tuple(chosen), mark, train, dev, alone)
+
+
+def dev_helps(pool: Sequence[Criterion], scores: Scores, split: Split, kind: Kind) -> dict[str, float]:
+    """By id, what each criterion alone takes off the loss on dev: log 2 at most, nothing or less if it is no help."""
+    ordered = comparisons(split.dev, kind)
+    return {one.id: math.log(2) - _loss(_margins(one, ordered, scores)) for one in pool}
+
+
+def _margins(criterion: Criterion, ordered: Sequence[tuple[Key, Key]], scores: Scores) -> list[float]:
+    """What the criterion gives the better answer more; 0 where it could not be judged."""
+    shares = [(scores.of(criterion, better), scores.of(criterion, worse)) for better, worse in ordered]
+    return [0.0 if better is None or worse is None else better - worse for better, worse in shares]
+
+
+def _loss(margins: Sequence[float]) -> float:
+    return math.fsum(math.log1p(math.exp(-margin)) for margin in margins) / len(margins)
+
+
+def _without_duplicates(
+    pool: Sequence[Criterion], given: Sequence[Criterion], alone: Mapping[str, float], scores: Scores, split: Split
+) -> list[Criterion]:
+    """Of criteria that say or do the same the one that helps most; none that says what is given already."""
+    judged = [key for one in (*split.train, *split.dev) for key in keys(one)]
+    others = [one for one in pool if one not in given]
+    together = [*given, *sorted(others, key=lambda one: -alone[one.id])]
+    groups = duplicate_groups([one.text for one in together], [scores.column(one, judged) for one in together])
+    return [together[group[0]] for group in groups if group[0] >= len(given)]
+
+
+def _forward(
+    given: Sequence[str], candidates: Sequence[str], margins: Mapping[str, Sequence[float]]
+) -> dict[str, float]:
+    """What each candidate that helps took off the loss when it was its turn, beside those before it."""
+    totals = [math.fsum(parts) for parts in zip(*(margins[name] for name in given), strict=True)]
+    totals = totals or [0.0] * len(next(iter(margins.values())))
+    gains: dict[str, float] = {}
+    left = list(candidates)
+    while left:
+        losses = [_loss([a + b for a, b in zip(totals, margins[name], strict=True)]) for name in left]
+        at = min(range(len(left)), key=losses.__getitem__)
+        gain = _loss(totals) - losses[at]
+        if gain <= 1e-9:
+            break
+        name = left.pop(at)
+        gains[name] = gain
+        totals = [a + b for a, b in zip(totals, margins[name], strict=True)]
+    return gains
+
+
+def _weighted(
+    given: Sequence[Criterion], chosen: Sequence[Criterion], scores: Scores, split: Split, kind: Kind, seed: int
+) -> list[Criterion]:
+    """`given` with the weights that they have, the others with fitted ones on the same measure, the heaviest first."""
+    together = [*given, *chosen]
+    if not chosen:
+        return together
+    fitted = _fitted(together, scores, split, kind, seed)
+    of_given, theirs = sum(one.weight for one in given), sum(fitted[: len(given)])
+    unit = of_given / theirs if of_given and theirs else 1.0
+    weighted = [
+        one.model_copy(update={"weight": round(weight * unit, 2)})
+        for one, weight in zip(chosen, fitted[len(given) :], strict=True)
+        if weight >= SMALLEST_WEIGHT
+    ]
+    return [*given, *sorted(weighted, key=lambda one: -one.weight)]
+
+
+def _fitted(criteria: Sequence[Criterion], scores: Scores, split: Split, kind: Kind, seed: int) -> list[float]:
+    """On the answers of train and dev that could be judged by all of `criteria`."""
+    rows: list[list[float]] = []
+    labels: list[float] = []
+    places: dict[Key, int] = {}
+    for one in (*split.train, *split.dev):
+        for key in keys(one):
+            row = [scores.of(criterion, key) for criterion in criteria]
+            known = [share for share in row if share is not None]
+            if len(known) == len(row):
+                places[key] = len(rows)
+                rows.append(known)
+                labels.append(float(one.good))
+    if kind == "scored":
+        return fit_weights(rows, labels, [], seed)
+    ordered = [pair for part in (split.train, split.dev) for pair in comparisons(part, kind)]
+    pairs = [(places[better], places[worse]) for better, worse in ordered if better in places and worse in places]
+    return fit_weights(rows, [], pairs, seed)

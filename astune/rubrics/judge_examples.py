@@ -1,0 +1,215 @@
+"""Judging the answers of examples while a rubric is learned. What people said of them is never in a prompt here."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from pydantic import BaseModel
+
+from astune.clients.chat_models import BudgetSpent, ChatModels
+from astune.clients.usage import Usage
+from astune.config.judges import LlmJudgeConfig
+from astune.errors import AstuneError, JudgeError, PolicyError
+from astune.rubrics.examples import Example
+from astune.rubrics.measure import Key
+from astune.rubrics.prompts import HOLISTIC_MAX, HolisticReply, holistic_messages
+from astune.task_judge.rubric import Criterion, Rubric
+from astune.task_judge.rubrics_as_judge import CriteriaReply, check_scores, rubric_messages, rubric_reward
+
+MOST_CRITERIA_OF_A_CALL = 10
+
+B = TypeVar("B", bound=BaseModel)
+R = TypeVar("R")
+
+
+class Watch(Protocol):
+    """Told how far it is."""
+
+    def stage(self, name: str, total: int) -> None: ...
+    def advance(self) -> None: ...
+
+
+@dataclass
+class Asking:
+    """Asks the models, stage by stage, and adds up what the replies cost when they were paid for.
+
+    All calls of a stage go out together; results stand in the order of the questions, so nothing depends on which
+    reply comes first. A question that was asked before, in this run or in one that was cut off, is answered from the
+    cache; `paid` counts it once, so it is the same however often a run was cut off.
+    """
+
+    models: ChatModels
+    llm: LlmJudgeConfig
+    watch: Watch
+    paid: dict[str, Usage] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    stopped_by: AstuneError | None = None
+    """What no further question is asked after: the models are gone, or the budget."""
+
+    def __post_init__(self) -> None:
+        self._slots = asyncio.Semaphore(self.llm.max_concurrent)
+
+    async def ask(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        schema: type[B],
+        check: Callable[[B], None] | None = None,
+        vote: int = 0,
+    ) -> B | None:
+        """None where no reply could be used: that is noted in `errors`, and never taken for a score."""
+        question = hashlib.sha256(json.dumps([messages, schema.__name__, vote]).encode()).hexdigest()
+        async with self._slots:
+            if self.stopped_by is not None:
+                raise self.stopped_by
+            try:
+                answer = await self.models.ask(messages, schema, vote=vote, check=check)
+            except JudgeError as error:
+                self.errors.append(str(error))
+                return None
+            except (PolicyError, BudgetSpent) as error:
+                self.stopped_by = error
+                raise
+        self.paid[question] = answer.paid
+        return answer.value
+
+    async def stage(self, name: str, questions: Sequence[Awaitable[R]]) -> list[R]:
+        """The answers in order. Raises PolicyError and BudgetSpent, once those under way, which are paid, have come."""
+        self.watch.stage(name, len(questions))
+        return await together([self._watched(question) for question in questions])
+
+    async def _watched(self, question: Awaitable[R]) -> R:
+        result = await question
+        self.watch.advance()
+        return result
+
+    @property
+    def total(self) -> Usage:
+        """In an order that does not depend on which reply came first, for sums of floats do."""
+        return sum((self.paid[question] for question in sorted(self.paid)), Usage())
+
+
+async def together(work: Sequence[Awaitable[R]]) -> list[R]:
+    """All results in order; raises the first exception once all have ended."""
+    results = await asyncio.gather(*work, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """An answer judged by a rubric: one reply for each vote."""
+
+    rubric: Rubric
+    replies: tuple[CriteriaReply, ...]
+
+    @property
+    def reward(self) -> float:
+        """The mean over votes."""
+        rewards = [rubric_reward(self.rubric, check_scores(self.rubric, reply)) for reply in self.replies]
+        return sum(rewards) / len(rewards)
+
+    def share(self, criterion: Criterion) -> float:
+        """How far the criterion was met, from 0 to 1: the mean over votes."""
+        scores = [check_scores(self.rubric, reply)[criterion.id] for reply in self.replies]
+        return sum(criterion.share(score) for score in scores) / len(scores)
+
+    def reason(self, criterion: Criterion) -> str:
+        return next(entry.reason for entry in self.replies[0].criteria if entry.id == criterion.id)
+
+
+async def judge_by_rubric(
+    asking: Asking, rubric: Rubric, examples: Sequence[Example], stage: str
+) -> dict[Key, Judged | None]:
+    """The answers of `examples` as `RubricsAsJudge` judges them; None where a reply could not be used."""
+    named = list(_answers(examples))
+    judged = await asking.stage(stage, [_judge(asking, rubric, example, answer) for _, example, answer in named])
+    return {key: one for (key, _, _), one in zip(named, judged, strict=True)}
+
+
+async def judge_as_a_whole(asking: Asking, examples: Sequence[Example], stage: str) -> dict[Key, float | None]:
+    """Rewards of a judge without criteria."""
+    named = list(_answers(examples))
+    rewards = await asking.stage(stage, [_score(asking, example, answer) for _, example, answer in named])
+    return {key: reward for (key, _, _), reward in zip(named, rewards, strict=True)}
+
+
+def rewards_of(judged: Mapping[Key, Judged | None]) -> dict[Key, float | None]:
+    return {key: None if one is None else one.reward for key, one in judged.items()}
+
+
+class Scores:
+    """How far each answer meets each criterion of a pool that grows; the criteria of a call are at most ten."""
+
+    def __init__(self, asking: Asking, examples: Sequence[Example]) -> None:
+        self._asking = asking
+        self._examples = examples
+        self._judged: dict[str, dict[Key, Judged | None]] = {}
+
+    async def add(self, criteria: Sequence[Criterion], stage: str) -> None:
+        """Judges all answers by criteria that are new to it."""
+        size = MOST_CRITERIA_OF_A_CALL
+        batches = [
+            Rubric(name="candidates", criteria=tuple(unweighted(one) for one in criteria[at : at + size]))
+            for at in range(0, len(criteria), size)
+        ]
+        named = [(batch, key, one, answer) for batch in batches for key, one, answer in _answers(self._examples)]
+        questions = [_judge(self._asking, batch, one, answer) for batch, _, one, answer in named]
+        for (batch, key, _, _), judged in zip(named, await self._asking.stage(stage, questions), strict=True):
+            for criterion in batch.criteria:
+                self._judged.setdefault(criterion.id, {})[key] = judged
+
+    def of(self, criterion: Criterion, key: Key) -> float | None:
+        """From 0 to 1; None where it could not be judged."""
+        judged = self._judged[criterion.id][key]
+        return None if judged is None else judged.share(criterion)
+
+    def reason(self, criterion: Criterion, key: Key) -> str:
+        judged = self._judged[criterion.id][key]
+        return "" if judged is None else judged.reason(criterion)
+
+    def column(self, criterion: Criterion, keys: Sequence[Key]) -> list[float | None]:
+        return [self.of(criterion, key) for key in keys]
+
+    def rewards(self, criteria: Sequence[Criterion], keys: Sequence[Key]) -> dict[Key, float | None]:
+        """What a rubric of these criteria gives each answer; None where one of them could not be judged."""
+        rewards: dict[Key, float | None] = {}
+        total = sum(criterion.weight for criterion in criteria)
+        for key in keys:
+            shares = [(criterion.weight, self.of(criterion, key)) for criterion in criteria]
+            known = [weight * share for weight, share in shares if share is not None]
+            rewards[key] = sum(known) / total if len(known) == len(shares) else None
+        return rewards
+
+
+def unweighted(criterion: Criterion) -> Criterion:
+    """As a candidate: what a person gave weight 0 is judged all the same."""
+    return criterion.model_copy(update={"weight": 1.0})
+
+
+def _answers(examples: Sequence[Example]) -> list[tuple[Key, Example, str]]:
+    return [((one.id, number), one, answer) for one in examples for number, answer in enumerate(one.answers)]
+
+
+async def _judge(asking: Asking, rubric: Rubric, example: Example, answer: str) -> Judged | None:
+    messages = rubric_messages(rubric, example.query, answer, example.reference, asking.llm.instructions)
+
+    def check(reply: CriteriaReply) -> None:
+        check_scores(rubric, reply)
+
+    votes = asking.llm.votes
+    replies = await together([asking.ask(messages, CriteriaReply, check, vote) for vote in range(votes)])
+    usable = tuple(reply for reply in replies if reply is not None)
+    return Judged(rubric, usable) if len(usable) == votes else None
+
+
+async def _score(asking: Asking, example: Example, answer: str) -> float | None:
+    messages = holistic_messages(example.query, answer, example.reference, asking.llm.instructions)
+    reply = await asking.ask(messages, HolisticReply)
+    return None if reply is None else reply.score / HOLISTIC_MAX

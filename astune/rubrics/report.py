@@ -1,0 +1,77 @@
+"""What stands in the file beside the criteria: where they come from, and how well they were found to judge."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+from astune.rubrics.examples import Examples
+from astune.rubrics.judge_examples import Asking
+from astune.rubrics.keep import criterion_digest
+from astune.rubrics.learn import Learned
+from astune.rubrics.measure import Accuracy
+from astune.rubrics.prompts import PROMPTS_VERSION
+from astune.rubrics.split import Split
+from astune.task_judge.rubric import Rubric
+
+WIDE = 0.2
+
+
+def with_report(name: str, learned: Learned, examples: Examples, split: Split, asking: Asking, seed: int) -> Rubric:
+    """The rubric as it is written. Nothing in it depends on how often the run was cut off."""
+    rubric = learned.in_use.rubric.model_copy(update={"name": name})
+    return rubric.model_copy(
+        update={
+            "provenance": _provenance(rubric, learned, examples, split, asking, seed),
+            "report": _report(learned),
+        }
+    )
+
+
+def dated(rubric: Rubric, created: date) -> Rubric:
+    return rubric.model_copy(update={"provenance": {"created": created.isoformat(), **rubric.provenance}})
+
+
+def _provenance(
+    rubric: Rubric, learned: Learned, examples: Examples, split: Split, asking: Asking, seed: int
+) -> dict[str, Any]:
+    paid = asking.total
+    return {
+        "examples": {"file": examples.path.name, "sha256": examples.sha256, "kind": examples.kind},
+        "split": {"train": len(split.train), "dev": len(split.dev), "test": len(split.test), "digest": split.digest},
+        "seed": seed,
+        "models": list(asking.models.names),
+        "prompts": PROMPTS_VERSION,
+        "rounds": learned.rounds,
+        "replies": len(asking.paid),
+        "prompt_tokens": paid.prompt_tokens,
+        "completion_tokens": paid.completion_tokens,
+        "cost": None if paid.cost is None else round(paid.cost, 6),
+        "pass_at": learned.in_use.pass_at,
+        "digest": rubric.digest,
+        "criteria": {criterion.id: criterion_digest(criterion) for criterion in rubric.criteria},
+    }
+
+
+def _report(learned: Learned) -> dict[str, Any]:
+    test = learned.test
+    report: dict[str, Any] = {
+        "test": test.as_dict(),
+        "baselines": {
+            "majority": learned.majority.as_dict(),
+            "without_rubric": learned.without_rubric.as_dict(),
+            "one_round": None if learned.one_round is None else learned.one_round.as_dict(),
+        },
+        "dev": learned.in_use.dev.as_dict(),
+        "helps": {name: round(gain, 4) for name, gain in learned.helps.items()},
+    }
+    if test.high - test.low > WIDE:
+        report["note"] = how_sure(test)
+    return report
+
+
+def how_sure(test: Accuracy) -> str:
+    return (
+        f"{test.n} test examples say little: the accuracy may as well be {test.low:.0%} or {test.high:.0%}. "
+        "More examples make it surer."
+    )

@@ -1,0 +1,93 @@
+"""The whole way from a configuration to a rubric in a file, and a rubric judged by labelled examples."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import date
+from pathlib import Path
+
+from astune.clients.chat_models import Budget, BudgetSpent, ChatModels
+from astune.config.judges import LlmJudgeConfig
+from astune.config.load import LoadedConfig
+from astune.errors import AstuneError, ConfigError, PolicyError
+from astune.rubrics.examples import Examples, read_examples
+from astune.rubrics.judge_examples import Asking, Watch, judge_by_rubric, rewards_of
+from astune.rubrics.keep import Edits, edits_of
+from astune.rubrics.learn import Learner
+from astune.rubrics.measure import Accuracy, measure
+from astune.rubrics.report import dated, with_report
+from astune.rubrics.split import split_examples
+from astune.task_judge.rubric import Rubric, load_rubric, save_rubric
+
+DEFAULT_OUT = Path("rubrics.yaml")
+GO_ON = "All replies so far are kept, and none is paid twice: the same command goes on from there"
+
+
+def learn_rubric(loaded: LoadedConfig, watch: Watch, today: date, *, keep_edited: bool = False) -> tuple[Rubric, Path]:
+    """Learns a rubric as `astune.rubrics` says and writes it; the file is replaced in one step.
+
+    Raises ConfigError and TaskError before any call for what cannot work, NothingHelps where nothing came of it, and
+    AstuneError where the budget or the models ended it: what is paid is kept, and the same call goes on.
+    """
+    config = loaded.config.astune
+    examples = read_examples(_examples_path(loaded))
+    out = Path(config.rubrics.out) if config.rubrics.out else DEFAULT_OUT
+    edits = _edits(out, keep_edited)
+    split = split_examples(examples, config.rubrics.dev_share, config.rubrics.test_share, config.seed)
+    asking = _asking(_with_cache(config.task_judge.llm, out), watch)
+    asking.models.budget = Budget(config.rubrics.max_calls, config.rubrics.max_cost)
+    learner = Learner(examples, split, config.rubrics, asking, config.seed, edits)
+    try:
+        learned = asyncio.run(learner.learn())
+    except BudgetSpent as error:
+        raise AstuneError(
+            f"{error}. {GO_ON}, with astune.rubrics.max_calls and max_cost counted anew; raise them to do it at once"
+        ) from error
+    except PolicyError as error:
+        raise AstuneError(f"{error}. {GO_ON}") from error
+    rubric = dated(with_report(out.stem, learned, examples, split, asking, config.seed), today)
+    save_rubric(rubric, out)
+    return rubric, out
+
+
+def check_rubric(
+    rubric: Rubric, loaded: LoadedConfig, examples: Path | None, watch: Watch
+) -> tuple[Accuracy, Examples]:
+    """How a rubric, as it is, judges labelled examples. Nothing is learned or written."""
+    labelled = read_examples(examples or _examples_path(loaded))
+    asking = _asking(loaded.config.astune.task_judge.llm, watch)
+    judged = asyncio.run(judge_by_rubric(asking, rubric, labelled.all, "judge the examples"))
+    pass_at = float(rubric.provenance.get("pass_at", loaded.config.astune.task_judge.rubrics.pass_at))
+    return measure(labelled.all, labelled.kind, rewards_of(judged), pass_at), labelled
+
+
+def _examples_path(loaded: LoadedConfig) -> Path:
+    path = loaded.config.astune.rubrics.examples
+    if path is None:
+        raise ConfigError(
+            f"{loaded.where('astune.rubrics.examples')} is not set, expected a JSON Lines file of examples"
+        )
+    return Path(path)
+
+
+def _edits(out: Path, keep_edited: bool) -> Edits:
+    """What a person changed in the file that is there, if it is to be kept. Raises ConfigError if it would be lost."""
+    if not out.exists():
+        return Edits()
+    edits = edits_of(load_rubric(out))
+    if edits and not keep_edited:
+        names = [*(one.id for one in edits.criteria), *(f"{name} (taken out)" for name in sorted(edits.removed))]
+        raise ConfigError(
+            f"{out} was edited by hand ({', '.join(names)}), and would be overwritten: add --keep-edited to keep what "
+            "was edited and learn the rest anew, or write to another file with astune.rubrics.out=..."
+        )
+    return edits
+
+
+def _with_cache(llm: LlmJudgeConfig, out: Path) -> LlmJudgeConfig:
+    """A run that is cut off goes on from the cache, so there always is one."""
+    return llm if llm.cache is not None else llm.model_copy(update={"cache": f"{out}.replies.sqlite"})
+
+
+def _asking(llm: LlmJudgeConfig, watch: Watch) -> Asking:
+    return Asking(ChatModels(llm), llm, watch)
