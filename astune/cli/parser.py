@@ -26,7 +26,7 @@ examples:
 
 exit codes:
   0    done
-  1    the run failed; the doctor found a fault; a replay or two episodes differ
+  1    the run failed; the doctor or check-tasks found a fault; a replay or two episodes differ
   2    bad input: configuration, plug-in, data set, model, or a package that is not installed
   130  interrupted; what was done is saved, and the command to resume is printed
 """
@@ -58,6 +58,10 @@ one of the examples: {{"question": "6 * 12?", "answer": "72", "response": "Surel
     "doctor": """\
   {program} doctor --conf my_agent.yaml
   {program} doctor --conf my_agent.yaml --offline --json > doctor.json""",
+    "check-tasks": """\
+  {program} check-tasks --conf my_agent.yaml
+  {program} check-tasks --conf my_agent.yaml --split validation astune.task_judge.answer_format=boxed
+  {program} check-tasks --conf my_agent.yaml --limit 20 --json > check.json""",
     "view": """\
   {program} view runs/p/n --open
   {program} view runs/p/n --serve --open                   while the run goes on""",
@@ -105,7 +109,7 @@ def parse(arguments: Sequence[str], program: str) -> Callable[[], int]:
 
 
 def _command(known: argparse.Namespace, command_line: str) -> Callable[[], int]:
-    if known.command in ("view", "doctor"):
+    if known.command in ("view", "doctor", "check-tasks"):
         return _looking(known)
     if known.command in ("replay", "rescore", "diff"):
         return _recorded(known)
@@ -137,6 +141,10 @@ def _looking(known: argparse.Namespace) -> Callable[[], int]:
         from astune.cli.view import view
 
         return partial(view, known.run_dir, known.out, known.serve, known.port, known.open)
+    if known.command == "check-tasks":
+        from astune.cli.check_tasks import check_tasks
+
+        return partial(check_tasks, known.conf, known.overrides, known.split, known.limit, known.json)
     from astune.cli.doctor import doctor
 
     return partial(doctor, known.conf, known.overrides, known.backbone, known.json, known.offline)
@@ -208,6 +216,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     report.add_argument("run_dir", type=Path, metavar="RUN", help="folder of the run, as runs/project/name")
     _add_view(commands.add_parser("view", help="look at the episodes of a run: one page, no network"))
     _add_doctor(commands.add_parser("doctor", help="find what would break a run before it starts"))
+    _add_check_tasks(commands.add_parser("check-tasks", help="prove that the judge knows right from wrong, by task"))
     _add_episode_commands(commands)
     _add_judge_report(commands.add_parser("judge-report", help="how well judges agree with answers you have labelled"))
     _add_rubrics(commands.add_parser("rubrics", help="learn from a few examples what to judge answers by"))
@@ -277,6 +286,26 @@ def _add_doctor(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print JSON")
     command.add_argument("--offline", action="store_true", help="leave out what needs the network")
     command.add_argument("overrides", nargs="*", metavar="key=value", help="replaces a value")
+
+
+def _add_check_tasks(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "For every task, without a model: the reference answer must count as right; an empty answer, "
+        '"I don\'t know", the question repeated and all options at once must not. Exits with 1 if that fails.'
+    )
+    command.add_argument("--conf", type=Path, required=True, metavar="X.yaml", help="the configuration")
+    command.add_argument(
+        "--split", choices=("training", "validation", "all"), default="all", help="which tasks; default: all"
+    )
+    command.add_argument("--limit", type=_positive, metavar="N", help="the first N of each split; default: every task")
+    command.add_argument("--json", action="store_true", help="print JSON, with all that failed")
+    command.add_argument("overrides", nargs="*", metavar="key=value", help="replaces a value")
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1, found {text!r}")
+    return int(text)
 
 
 def _add_episode_commands(commands: argparse._SubParsersAction[_Parser]) -> None:

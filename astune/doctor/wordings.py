@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from astune.config.judges import TaskJudgeConfig
 from astune.task_judge.math_answer import normalise, reference_answer
 from astune.types import Task
 
 MATH_JUDGE = "MathAnswerAsJudge"
+IN_A_FORMAT = {MATH_JUDGE, "MathAnswerAndLlmAsJudge"}
+"""Judges that look for the answer where `astune.task_judge.answer_format` says."""
+IN_ANY_WORDS = {"LlmAsJudge", "RubricsAsJudge"}
 BY_FORMAT: Mapping[str, str] = {
     "auto": "\\boxed{{{}}}",
     "boxed": "\\boxed{{{}}}",
@@ -29,11 +34,19 @@ NO_ANSWER: Mapping[str, str | None] = {
 }
 """None is an episode without an output (`episode.output is None`)."""
 
+LABELS = ("label", "labels", "key", "id", "letter")
+TEXTS = ("text", "texts", "value", "content", "option")
+_OPTION = re.compile(r"(?:(?<=^)|(?<=[\s,;:]))\(?([A-J])\)\s*(.*?)(?=[\s,;:]\(?[A-J]\)|\n|$)", re.DOTALL)
+
 
 def wordings(config: TaskJudgeConfig) -> list[str]:
-    """Patterns to try: the one of the format, or for a judge of the user's own all there are."""
-    if config.judge_protocol == MATH_JUDGE:
+    """Patterns to try: the one of the format where it says where the answer stands, the answer alone for judges that
+    read any, or for a judge of the user's own all there are."""
+    names = {named.judge for named in config.judges}
+    if names & IN_A_FORMAT:
         return [BY_FORMAT[config.answer_format]]
+    if names and names <= IN_ANY_WORDS:
+        return ["{}"]
     return list(dict.fromkeys(["{}", *reversed(list(BY_FORMAT.values())), *OTHERS]))
 
 
@@ -54,3 +67,57 @@ def wrong_answer(task: Task, others: Iterable[Task], wording: str) -> str:
         if other.answer is not None and normalise(reference_answer(other.answer)) != own:
             return right_answer(other, wording)
     return wording.format("-987654321")
+
+
+def all_at_once(task: Task, others: Sequence[str], wording: str, place: int) -> str:
+    """All options of the task in one answer; where it has none, its right answer at a `place` among two of `others`,
+    reference answers of other tasks.
+
+    >>> all_at_once(Task("1", "9 * 8?", answer="72"), ["72", "15", "9"], "The answer is {}.", place=0)
+    'The answer is 72, 15 or 9.'
+    """
+    said = options(task)
+    if not said:
+        own = reference_answer(task.answer or "")
+        said = [other for other in dict.fromkeys(others) if normalise(other) != normalise(own)][:2] or ["-987654321"]
+        said.insert(place % (len(said) + 1), own)
+    return wording.format(f"{', '.join(said[:-1])} or {said[-1]}")
+
+
+def options(task: Task) -> list[str]:
+    """What the task gives to choose from, in its field `options` or `choices` or in its question as "A) ... B) ...":
+    the letters where the reference answer is one, else the texts. Empty if it gives no choice.
+
+    >>> options(Task("1", "Which one? (A) red (B) blue", answer="B"))
+    ['A', 'B']
+    """
+    found = _listed(task.metadata.get("options")) or _listed(task.metadata.get("choices"))
+    if not found:
+        found = _OPTION.findall(task.query)
+        if [label for label, _ in found] != [chr(ord("A") + number) for number in range(len(found))]:
+            return []
+    if len(found) < 2:
+        return []
+    own = normalise(reference_answer(task.answer or "")).strip("()").casefold()
+    labels, texts = ([str(pair[side]).strip() for pair in found] for side in (0, 1))
+    return labels if own in {label.strip("()").casefold() for label in labels} or not all(texts) else texts
+
+
+def _listed(value: Any) -> list[tuple[str, str]]:
+    """Pairs of label and text, of `["red", "blue"]`, `{"A": "red", "B": "blue"}`, `[{"label": "A", "text": "red"}]` and
+    `{"label": ["A", "B"], "text": ["red", "blue"]}`."""
+    if isinstance(value, Mapping):
+        columns = [next((value[name] for name in names if name in value), None) for names in (LABELS, TEXTS)]
+        if isinstance(columns[0], Sequence) and isinstance(columns[1], Sequence):
+            return list(zip(map(str, columns[0]), map(str, columns[1]), strict=False))
+        return [(str(label), str(text)) for label, text in value.items()]
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return []
+    rows = [entry if isinstance(entry, Mapping) else {"text": entry} for entry in value]
+    return [
+        (
+            str(next((row[name] for name in LABELS if name in row), chr(ord("A") + number))),
+            str(next((row[name] for name in TEXTS if name in row), "")),
+        )
+        for number, row in enumerate(rows)
+    ]

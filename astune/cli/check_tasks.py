@@ -1,0 +1,247 @@
+"""`astune check-tasks`: does the judge know right from wrong, for every task of a data set?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from astune.config.load import load_config
+from astune.config.schema import AstuneConfig
+from astune.doctor.patient import Split
+from astune.doctor.task_check import GOLD, KINDS, Bench, CheckedTask, Opinion, benches, check_bench
+from astune.doctor.wordings import IN_A_FORMAT
+from astune.errors import ConfigError, TaskError
+from astune.plugins import load_plugin
+from astune.task_judge.registry import BUILTIN_JUDGES
+from astune.task_reader import make_reader
+from astune.task_reader.jsonl import numbered_lines
+from astune.types import Task
+
+MOST_SHOWN = 20
+"""Tasks that fail, one by one; --json has all."""
+
+
+@dataclass
+class _Check:
+    """The tasks of a data set and what was found of them. Places are by the task's `id()`."""
+
+    places: dict[int, str] = field(default_factory=dict)
+    done: list[tuple[Bench, str, list[CheckedTask]]] = field(default_factory=list)
+    left_out: list[tuple[str, list[Task]]] = field(default_factory=list)
+    """Why tasks were not checked, and which."""
+
+    @property
+    def tasks(self) -> list[CheckedTask]:
+        return list(chain.from_iterable(tasks for _, _, tasks in self.done))
+
+    @property
+    def failing(self) -> list[CheckedTask]:
+        return [one for one in self.tasks if one.faults]
+
+
+def check_tasks(conf: Path, overrides: Sequence[str], split: str, limit: int | None, as_json: bool) -> int:
+    """Prints what the judges say of right answers and of answers that are none; 1 if they are wrong about one. What the
+    user's own code prints goes to standard error."""
+    config = load_config(conf, overrides, for_run=False).config.astune
+    check = _Check()
+    with redirect_stdout(sys.stderr):
+        tasks = _read(config, ("training", "validation") if split == "all" else (split,), limit, check.places)
+        _import_registered(config, tasks)
+        chosen = _choose(benches(tasks, config.task_judge), tasks, check)
+        for line in _announced(chosen):
+            print(line, file=sys.stderr)
+        asyncio.run(_run(chosen, check))
+    if as_json:
+        print(json.dumps(_to_json(conf, check), indent=2, ensure_ascii=False))
+    else:
+        print("\n".join(_report(check)))
+    return 1 if check.failing else 0
+
+
+def _read(config: AstuneConfig, splits: Sequence[Any], limit: int | None, places: dict[int, str]) -> list[Task]:
+    """The tasks; `places` learns where each was read."""
+    reader, found = make_reader(config.task_reader), []
+    for split in splits:
+        tasks = reader.read(split)[:limit]
+        places |= {id(task): place for task, place in zip(tasks, _places(config, split, tasks), strict=False)}
+        found += tasks
+    if not found:
+        raise TaskError(f"there are no tasks in {' and '.join(splits)}: nothing to check")
+    return found
+
+
+def _places(config: AstuneConfig, split: Split, tasks: Sequence[Task]) -> list[str]:
+    """Where tasks were read: `train.jsonl:3`."""
+    files = config.task_reader.jsonl
+    path = (files.training if split == "training" else files.validation).file_path
+    if config.task_reader.type != "jsonl" or path is None:
+        return [f"{split} task {task.task_id!r}" for task in tasks]
+    here = f"{Path.cwd()}/"
+    return [place.removeprefix(here) for place, _ in numbered_lines(Path(path))]
+
+
+def _import_registered(config: AstuneConfig, tasks: Sequence[Task]) -> None:
+    """A judge of a plain name that does not ship is registered by the file of the workflow."""
+    judges = [*(part.judge for part in config.task_judge.judges), *config.task_judge.scorers.values()]
+    judges += [str(task.metadata["scorer"]) for task in tasks if task.metadata.get("scorer")]
+    own = {name for name in judges if name not in BUILTIN_JUDGES and ":" not in name and "->" not in name}
+    if own and config.rollout.agentscope_learn_protocol is not None:
+        load_plugin(config.rollout.agentscope_learn_protocol, kind="workflow")
+
+
+def _choose(found: Sequence[Bench], tasks: Sequence[Task], check: _Check) -> list[Bench]:
+    """The judges with the tasks that can be checked. Raises ConfigError if there are none."""
+    chosen = []
+    judged = {id(task) for bench in found for task in bench.tasks}
+    if nobody := [task for task in tasks if id(task) not in judged]:
+        check.left_out.append(("there is no judge: the workflow returns the reward itself", nobody))
+    for bench in found:
+        if not bench.by_the_answer:
+            check.left_out.append((f"{bench.title} judges what an agent does, not its answer alone", [*bench.tasks]))
+            continue
+        needs = bool(IN_A_FORMAT.intersection(bench.names))
+        with_answer = [task for task in bench.tasks if needs or (task.answer or "").strip()]
+        if len(with_answer) < len(bench.tasks):
+            without = [task for task in bench.tasks if not (task.answer or "").strip()]
+            check.left_out.append(("there is no reference answer", without))
+        if with_answer:
+            chosen.append(Bench(bench.judge, bench.config, with_answer))
+    if not chosen:
+        raise ConfigError(
+            "nothing can be checked: " + "; ".join(f"{why} ({len(of)} tasks)" for why, of in check.left_out)
+        )
+    return chosen
+
+
+def _announced(chosen: Sequence[Bench]) -> list[str]:
+    """What it may cost."""
+    return [
+        f"{bench.title} asks models: up to {_calls(bench):,} calls for {_count(bench.tasks)}, less what the cache has; "
+        "--limit N takes fewer tasks"
+        for bench in chosen
+        if bench.asks_models
+    ]
+
+
+def _calls(bench: Bench) -> int:
+    """Replies that are no JSON are asked for once more on top, as in a run."""
+    return len(bench.tasks) * len(KINDS) * bench.config.llm.votes * max(len(bench.names), 1)
+
+
+async def _run(chosen: Sequence[Bench], check: _Check) -> None:
+    console = Console(stderr=True)
+    columns = (TextColumn("judging"), BarColumn(), MofNCompleteColumn(), TextColumn("answers"))
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("", total=sum(len(bench.tasks) for bench in chosen) * len(KINDS))
+        for bench in chosen:
+            done, wording = await check_bench(bench, lambda: progress.advance(bar))
+            check.done.append((bench, wording, done))
+
+
+def _report(check: _Check) -> list[str]:
+    lines = []
+    for bench, wording, done in check.done:
+        lines.append(f"{bench.title}: {_count(done)}, answers written as {wording.format('...')!r}")
+    lines += [f"left out: {_count(of)}: {why}" for why, of in check.left_out]
+    lines += ["", f"{'':<24}{'passes':>8}{'fails':>8}{'no verdict':>12}"]
+    for kind, counts in _counts(check).items():
+        mark = "   <- should pass" if kind == GOLD else "   <- should fail"
+        wrong = counts["wrong"]
+        lines.append(f"{kind:<24}{counts['pass']:>8}{counts['fail']:>8}{counts['error']:>12}{mark if wrong else ''}")
+    failing = check.failing
+    if failing:
+        lines.append("")
+    for one in failing[:MOST_SHOWN]:
+        lines += _shown(check, one)
+    if len(failing) > MOST_SHOWN:
+        lines.append(f"... {len(failing) - MOST_SHOWN} more (all with --json)")
+    lines.append("")
+    lines += _closing(check)
+    return lines
+
+
+def _shown(check: _Check, one: CheckedTask) -> list[str]:
+    lines = [f"{check.places[id(one.task)]}  task {one.task.task_id!r}, reference {one.task.answer!r:.60}"]
+    for kind in one.faults:
+        opinion = one.opinions[kind]
+        lines.append(f"    {_fault(kind, opinion)}: {_short(opinion.text)}: {opinion.said}")
+    return lines
+
+
+def _fault(kind: str, opinion: Opinion) -> str:
+    if kind != GOLD:
+        return f"{kind} passes"
+    return "the reference answer cannot be judged" if opinion.error is not None else "the reference answer fails"
+
+
+def _short(text: str | None) -> str:
+    return f"{text!r:.80}"
+
+
+def _closing(check: _Check) -> list[str]:
+    failing, total = check.failing, len(check.tasks)
+    lines = []
+    if errors := sum(one.opinions[kind].error is not None for one in check.tasks for kind in KINDS[1:]):
+        lines.append(
+            f"{errors} answers that are none got no verdict: a run leaves such attempts out instead of giving 0"
+        )
+    if failing:
+        return [*lines, f"{len(failing)} of {total} tasks fail"]
+    return [*lines, f"all {total} tasks are judged rightly"]
+
+
+def _counts(check: _Check) -> dict[str, dict[str, int]]:
+    """By kind of answer: how many pass, fail and get no verdict, and how often that is wrong."""
+    counts = {kind: {"pass": 0, "fail": 0, "error": 0, "wrong": 0} for kind in KINDS}
+    for one in check.tasks:
+        faults = one.faults
+        for kind, opinion in one.opinions.items():
+            passes = opinion.right if kind == GOLD else kind in faults
+            outcome = "error" if opinion.error is not None else "pass" if passes else "fail"
+            counts[kind][outcome] += 1
+            counts[kind]["wrong"] += kind in faults
+    return counts
+
+
+def _to_json(conf: Path, check: _Check) -> dict[str, Any]:
+    return {
+        "conf": str(conf),
+        "tasks": len(check.tasks),
+        "failing": len(check.failing),
+        "judges": [
+            {"judge": bench.title, "tasks": len(done), "written_as": wording} for bench, wording, done in check.done
+        ],
+        "left_out": [
+            {"why": why, "tasks": [{"task_id": task.task_id, "place": check.places[id(task)]} for task in of]}
+            for why, of in check.left_out
+        ],
+        "answers": _counts(check),
+        "failures": [
+            {
+                "task_id": one.task.task_id,
+                "place": check.places[id(one.task)],
+                "kind": kind,
+                "answer": opinion.text,
+                "reference": one.task.answer,
+                "reward": None if opinion.verdict is None else opinion.verdict.reward,
+                "passed": None if opinion.verdict is None else opinion.verdict.passed,
+                "said": opinion.said,
+            }
+            for one in check.failing
+            for kind, opinion in ((kind, one.opinions[kind]) for kind in one.faults)
+        ],
+    }
+
+
+def _count(of: Sequence[object]) -> str:
+    return f"{len(of):,} task{'s' * (len(of) != 1)}"

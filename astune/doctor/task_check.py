@@ -1,0 +1,243 @@
+"""What judges say of answers that must count as right, and of answers that must not.
+
+    for bench in benches(tasks, config):                              # tasks by the judge that judges them
+        opinions, wording = await in_best_words(bench, bench.tasks)   # of the reference answers
+        wrong = await ask(bench, [(task, "I don't know.") for task in bench.tasks])
+
+No model writes the answers and no workflow runs: an episode is one turn with the answer as its text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from astune.config.judges import TaskJudgeConfig
+from astune.config.rules import ASKS_MODELS
+from astune.context_tracker.chat_format import ChatFormat
+from astune.doctor.errors import code_of, named
+from astune.doctor.packages import imported_by, source_of
+from astune.doctor.wordings import NO_ANSWER, all_at_once, right_answer, wordings
+from astune.resources import tiny_model_dir
+from astune.task_judge import BUILTIN_JUDGES, Judge, Scorers, make_judge
+from astune.task_judge.math_answer import reference_answer
+from astune.task_judge.scorers import ANSWER_SCHEMAS, SHORT_NAMES
+from astune.types import Episode, Span, StopReason, Task, Timeline, Turn, Verdict, WorkflowOutput
+
+AT_ONCE = 16
+"""Answers before a judge at the same time."""
+TO_FIND_THE_WORDS = 20
+"""Reference answers that are written in one way after the other, until a judge takes them."""
+NOT_BY_THE_ANSWER = {"ToolUseJudge", "EnvServiceJudge"}
+"""Judges of what an agent does: no answer alone is right before them."""
+NETWORK = {"openai", "httpx", "httpx2", "requests", "aiohttp", "urllib", "socket", "anthropic", "dashscope", "litellm"}
+
+GOLD, EMPTY, UNKNOWN, REPEATED, ALL = (
+    "the reference answer",
+    "an empty answer",
+    '"I don\'t know"',
+    "the question repeated",
+    "all options at once",
+)
+KINDS = (GOLD, EMPTY, UNKNOWN, REPEATED, ALL)
+"""Answers that `check_tasks` gives to every task. The first must be right, the others must not."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A judge and the tasks that it judges. `config` is the one that it was made from: its `judge_protocol` names it,
+    where a task does as well."""
+
+    judge: Judge
+    config: TaskJudgeConfig
+    tasks: Sequence[Task]
+
+    @property
+    def names(self) -> list[str]:
+        return [part.judge for part in self.config.judges]
+
+    @property
+    def title(self) -> str:
+        return " + ".join(self.names)
+
+    @property
+    def asks_models(self) -> bool:
+        """Whether it costs time and money to ask it, as far as its name tells."""
+        return bool(ASKS_MODELS & set(self.names))
+
+    @property
+    def by_the_answer(self) -> bool:
+        return not NOT_BY_THE_ANSWER & set(self.names)
+
+    @property
+    def network_packages(self) -> set[str]:
+        """What the files of the user's own judges import that talks to other machines."""
+        files = [source_of(name) for name in self.names if name not in BUILTIN_JUDGES]
+        return set().union(*(imported_by(file) & NETWORK for file in files if file is not None))
+
+
+def benches(tasks: Sequence[Task], config: TaskJudgeConfig) -> list[Bench]:
+    """The tasks by their judges, in the order of their first tasks; those without any judge are left out. Raises
+    PluginError for a judge that does not load and TaskError for a task that names an unknown one."""
+    judge, scorers = make_judge(config), Scorers(config)
+    found: dict[int, Bench] = {}
+    by_judge: dict[int, list[Task]] = {}
+    for task in tasks:
+        own = scorers.of(task)
+        chosen = own or judge
+        if chosen is not None:
+            by_judge.setdefault(id(chosen), []).append(task)
+            made_from = config if own is None else _own_config(task, config)
+            found.setdefault(id(chosen), Bench(chosen, made_from, by_judge[id(chosen)]))
+    return list(found.values())
+
+
+def _own_config(task: Task, config: TaskJudgeConfig) -> TaskJudgeConfig:
+    name, schema = task.metadata["scorer"], task.metadata.get("answer_schema")
+    changes = {"judge_protocol": config.scorers.get(name) or SHORT_NAMES.get(name, name)}
+    if schema:
+        changes["answer_format"] = ANSWER_SCHEMAS[schema]
+    return config.model_copy(update=changes)
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """What a judge says of one answer: a verdict, or the error it raised."""
+
+    task: Task
+    text: str | None
+    verdict: Verdict | None = None
+    error: BaseException | None = None
+
+    @property
+    def right(self) -> bool:
+        """Whether the judge takes the answer for a right one, as far as that can be said without a comparison."""
+        return self.verdict is not None and (
+            self.verdict.passed if self.verdict.passed is not None else self.verdict.reward >= 1
+        )
+
+    @property
+    def reward(self) -> float:
+        return float("-inf") if self.verdict is None else self.verdict.reward
+
+    @property
+    def said(self) -> str:
+        if self.verdict is None:
+            return "nothing" if self.error is None else f"{named(self.error)}{code_of(self.error)}"
+        return f"reward {self.verdict.reward:g}" + (f" ({self.verdict.reason})" if self.verdict.reason else "")
+
+    def passes_beside(self, right: Opinion) -> bool:
+        """Whether it counts as right, or as no less than the right answer where rewards have degrees."""
+        return self.right or self.reward >= right.reward > 0
+
+
+Answers = Sequence[tuple[Task, str | None]]
+OnOpinion = Callable[[], None]
+
+
+async def ask(bench: Bench, answers: Answers, on_opinion: OnOpinion = lambda: None) -> list[Opinion]:
+    """What the judge says of answers, in their order, each the last message of an episode with one model call; None is
+    an episode that ran out of turns."""
+    limit = asyncio.Semaphore(AT_ONCE)
+
+    async def one(task: Task, text: str | None) -> Opinion:
+        async with limit:
+            opinion = await _opinion(bench, task, text)
+        on_opinion()
+        return opinion
+
+    return await asyncio.gather(*(one(task, text) for task, text in answers))
+
+
+async def _opinion(bench: Bench, task: Task, text: str | None) -> Opinion:
+    try:
+        verdict = await asyncio.wait_for(bench.judge.judge(task, episode_of(task, text)), bench.config.seconds + 1)
+    except Exception as error:
+        return Opinion(task, text, error=error)
+    if not isinstance(verdict, Verdict):
+        return Opinion(task, text, error=TypeError(f"returned {verdict!r:.80}, expected a Verdict"))
+    return Opinion(task, text, verdict)
+
+
+def episode_of(task: Task, text: str | None) -> Episode:
+    """An episode whose one answer was `text`, in the tokens of the shipped tiny model."""
+    chat_format, question = _tiny_format(), {"role": "user", "content": task.query}
+    prompt = chat_format.encode(task.query)
+    output = [*chat_format.encode(text or ""), *chat_format.stop_token_ids[:1]]
+    turn = Turn(
+        "agent",
+        prompt,
+        output,
+        [-1.0] * len(output),
+        policy_version=0,
+        finish_reason="stop",
+        messages=(question,),
+        response={"role": "assistant", "content": text or ""},
+    )
+    span = Span(0, len(prompt), len(prompt) + len(output), 0, 1.0, True, turn.logprobs)
+    return Episode(
+        "doctor",
+        task,
+        (turn,),
+        (Timeline("agent", [*prompt, *output], (span,)),),
+        StopReason.MAX_TURNS if text is None else StopReason.COMPLETED,
+        output=None if text is None else WorkflowOutput(answer=text),
+    )
+
+
+@cache
+def _tiny_format() -> ChatFormat:
+    return ChatFormat.load(tiny_model_dir())
+
+
+async def in_best_words(bench: Bench, tasks: Sequence[Task]) -> tuple[list[Opinion], str]:
+    """The opinions of right answers in the words that the judge likes best, and those words."""
+    best: tuple[list[Opinion], str] | None = None
+    for wording in wordings(bench.config):
+        opinions = await ask(bench, [(task, right_answer(task, wording)) for task in tasks])
+        if best is None or _merit(opinions) > _merit(best[0]):
+            best = opinions, wording
+        if all(opinion.right for opinion in opinions):
+            break
+    assert best is not None, "there is always a wording to try"
+    return best
+
+
+def _merit(opinions: Sequence[Opinion]) -> tuple[int, float]:
+    return sum(opinion.right for opinion in opinions), sum(max(opinion.reward, -1e9) for opinion in opinions)
+
+
+@dataclass(frozen=True)
+class CheckedTask:
+    """What the judge says of each kind of answer to one task."""
+
+    task: Task
+    opinions: Mapping[str, Opinion]
+
+    @property
+    def faults(self) -> list[str]:
+        """Kinds of answers of which the judge says the wrong thing. An answer that it cannot judge does not pass."""
+        right = self.opinions[GOLD]
+        passing = [kind for kind in KINDS[1:] if self.opinions[kind].passes_beside(right)]
+        return passing if right.right else [GOLD, *passing]
+
+
+async def check_bench(bench: Bench, on_opinion: OnOpinion = lambda: None) -> tuple[list[CheckedTask], str]:
+    """All its tasks, with the words in which the reference answers were written."""
+    first, wording = await in_best_words(bench, bench.tasks[:TO_FIND_THE_WORDS])
+    for _ in first:
+        on_opinion()
+    rest = bench.tasks[len(first) :]
+    gold = [*first, *await ask(bench, [(task, right_answer(task, wording)) for task in rest], on_opinion)]
+    references = [reference_answer(task.answer or "") for task in bench.tasks]
+    answers: list[tuple[Task, str | None]] = []
+    for number, task in enumerate(bench.tasks):
+        others = [*references[number + 1 : number + 20], *references[:20]]
+        at_once = all_at_once(task, others, wording, place=number)
+        answers += [(task, text) for text in (NO_ANSWER[EMPTY], NO_ANSWER[UNKNOWN], task.query, at_once)]
+    wrong = iter(await ask(bench, answers, on_opinion))
+    return [
+        CheckedTask(right.task, {GOLD: right} | {kind: next(wrong) for kind in KINDS[1:]}) for right in gold
+    ], wording
