@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -29,10 +30,15 @@ def main(argv: Sequence[str] | None = None, program: str = "astune") -> int:
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # so that `package.module:Name` finds the user's own packages
     try:
-        return command()
+        code = command()
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:  # who read the output, as `head`, has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that nothing is written to it at the end
+        return FAILED
     except AstuneError as error:
         print(f"{program}: error: {error}", file=sys.stderr)
         return BAD_INPUT if isinstance(error, BAD_INPUT_ERRORS) else FAILED

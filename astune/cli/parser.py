@@ -89,13 +89,7 @@ def parse(arguments: Sequence[str], program: str) -> Callable[[], int]:
     if not arguments:
         parser.print_help()
         parser.exit(2)
-    first = arguments[0]
-    is_run = (first.startswith("-") and first not in ("-h", "--help", "--version")) or "=" in first
-    if is_run:
-        arguments = ["run", *arguments]
-    elif first == "rubrics" and not {*RUBRICS_ACTIONS, "-h", "--help"} & {*arguments[1:2]}:
-        arguments = ["rubrics", "learn", *arguments[1:]]
-    known, rest = parser.parse_known_args(arguments)
+    known, rest = parser.parse_known_args(_with_command(arguments))
     for extra in rest:
         if extra.startswith("-"):
             parser.error(f"unknown option {extra}")
@@ -106,6 +100,16 @@ def parse(arguments: Sequence[str], program: str) -> Callable[[], int]:
     elif "files" in known:
         known.files += rest
     return _command(known, f"{program} {shlex.join(arguments)}")
+
+
+def _with_command(arguments: Sequence[str]) -> Sequence[str]:
+    """`arguments` with the command that may be left out: `run`, and `learn` after `rubrics`."""
+    first = arguments[0]
+    if (first.startswith("-") and first not in ("-h", "--help", "--version")) or "=" in first:
+        return ["run", *arguments]
+    if first == "rubrics" and not {*RUBRICS_ACTIONS, "-h", "--help"} & {*arguments[1:2]}:
+        return ["rubrics", "learn", *arguments[1:]]
+    return arguments
 
 
 def _command(known: argparse.Namespace, command_line: str) -> Callable[[], int]:
@@ -297,15 +301,9 @@ def _add_check_tasks(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--split", choices=("training", "validation", "all"), default="all", help="which tasks; default: all"
     )
-    command.add_argument("--limit", type=_positive, metavar="N", help="the first N of each split; default: every task")
+    command.add_argument("--limit", type=int, metavar="N", help="the first N of each split; default: every task")
     command.add_argument("--json", action="store_true", help="print JSON, with all that failed")
     command.add_argument("overrides", nargs="*", metavar="key=value", help="replaces a value")
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1, found {text!r}")
-    return int(text)
 
 
 def _add_episode_commands(commands: argparse._SubParsersAction[_Parser]) -> None:

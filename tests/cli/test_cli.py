@@ -175,3 +175,12 @@ def test_help_and_version_work_from_any_directory(tmp_path: Path, command: list[
     shown = output("--help")
     assert "examples:" in shown and "--backbone=debug" in shown
     assert all(f"\n  {code:<5}" in shown for code in (0, 1, 2, 130))
+
+
+def test_output_that_nobody_reads_to_its_end_is_no_fault() -> None:
+    command = [sys.executable, "-m", "astune", "config", "defaults"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
