@@ -1,11 +1,11 @@
-r"""Where the final answer stands in a text, and the comparisons that need no algebra.
+r"""Where the final answer stands in a text, and what of it is only looks.
 
     >>> extract_answer("so 6*12 = 72, \\boxed{72}", "auto")
     FinalAnswer(text='72', found_in='boxed')
-    >>> compare(normalise("$72.00"), normalise("72 clips"))
-    True
+    >>> normalise(r"$\\dfrac{1}{2}$.")
+    '\\frac{1}{2}'
 
-There is no "last number in the text": a text that does not mark its answer has none.
+A text that does not mark its answer has none; only the format `last_number` takes the last number for one.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from astune.task_judge.math_quantity import read_quantity, without_label
+from astune.task_judge.math_quantity import read_quantity
 
-AnswerFormat: TypeAlias = Literal["auto", "boxed", "answer_tag", "hashes", "the_answer_is", "plain"]
+AnswerFormat: TypeAlias = Literal["auto", "boxed", "answer_tag", "hashes", "the_answer_is", "plain", "last_number"]
 
 MAX_LENGTH = 500
 """An answer of more characters is compared as text only, never as mathematics."""
@@ -32,18 +32,26 @@ FUNCTIONS = frozenset(_FUNCTIONS.split())
 SYMBOLS = str.maketrans(
     {"−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "÷": "/", "π": r"\pi ", "∞": r"\infty ", "≤": r"\le "}  # noqa: RUF001
     | {"≥": r"\ge ", "≠": r"\ne ", "²": "^2", "³": "^3", "½": " 1/2", "¼": " 1/4", "¾": " 3/4", "\u00a0": " "}
-    | {"\u202f": " ", "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ", "⁄": "/"}  # noqa: RUF001
+    | {"\u202f": " ", "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ", "⁄": "/", "±": r"\pm ", "。": "."}  # noqa: RUF001
+    | {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}  # full-width forms of ASCII
 )
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _WHOLE_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{(.*)\}", re.DOTALL)
 _MARKER = re.compile(r"\\(?:boxed|fbox)|</?answer>|####", re.IGNORECASE)
-_THE_ANSWER_IS = re.compile(r"\bthe\s+(?:final\s+|correct\s+)?answer\s+is\b", re.IGNORECASE)
-_SENTENCE_END = re.compile(r"\n|[.!?](?=\s|$)|,?\s(?:because|since)\b")
-_TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
-_SPACE_COMMAND = re.compile(r"\\[,!;: ]|\\q?quad(?![A-Za-z])|~")
-_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
-_BASE = re.compile(r"([0-9A-Za-z]+)_\{?(\d+)\}?")
+_THE_ANSWER_IS = re.compile(
+    r"\b(?:the|my|our)\s+(?:final\s+|correct\s+)?answer\s+(?:is|would\s+be|should\s+be|will\s+be)\b"
+    r"|^[ \t>#*_]*(?:final\s+|correct\s+)?answer[ \t*_]*[:：]"  # noqa: RUF001
+    r"|^[ \t]*#+[ \t*_]*(?:final\s+)?answer[ \t*_]*$"
+    r"|答案[ \t*]*(?:[是为:：])",  # noqa: RUF001
+    re.IGNORECASE | re.MULTILINE,
+)
+_SENTENCE_END = re.compile(r"\n|[.!?](?=\s|$)|。|,?\s(?:because|since)\b|[,，]?因为")  # noqa: RUF001
+_NUMBER = re.compile(r"[-−]?\$?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:/\d+)?%?")  # noqa: RUF001
+_TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname|underline)\s*\{([^{}]*)\}")
+_SPACE_COMMAND = re.compile(r"(?<!\\)\\[,!;: ]|\\q?quad(?![A-Za-z])|\\displaystyle(?![A-Za-z])|~")
+_SHORT_FRACTION = re.compile(r"\\frac\s*([0-9A-Za-z])\s*([0-9A-Za-z])")
+_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}|[\u4e00-\u9fff]")
 
 
 @dataclass(frozen=True)
@@ -84,32 +92,6 @@ def normalise(text: str) -> str:
     return text
 
 
-def compare(reference: str, answer: str) -> bool | None:
-    """Whether two normalised answers are equal; None if that takes algebra (`math_worker`).
-
-    Numbers are compared exactly, up to the noise of floating point (a relative 1e-12).
-    """
-    expected, given = read_quantity(reference), read_quantity(answer)
-    if expected and given:
-        return expected.equals(given)
-    if _squeeze(reference) == _squeeze(answer):
-        return True
-    if max(len(reference), len(answer)) > MAX_LENGTH or not answer:
-        return False
-    reference, answer = without_label(reference), without_label(answer)
-    if (not expected and _is_words(reference)) or (not given and (_is_words(answer) or _lists_numbers(answer))):
-        return False
-    if (left := _BASE.fullmatch(reference)) and (right := _BASE.fullmatch(answer)) and left[2] != right[2]:
-        return False  # 12 in base 7 and 12 in base 8; math-verify drops the base
-    return None
-
-
-def for_algebra(text: str) -> str:
-    """A normalised answer as the LaTeX that `math_worker` gets: a number loses its unit."""
-    quantity = read_quantity(text)
-    return quantity.latex if quantity else without_label(text)
-
-
 def _boxed(text: str) -> str:
     """Content of the box that closes last; braces nest, escaped ones do not count."""
     open_braces: list[tuple[bool, int]] = []
@@ -143,9 +125,14 @@ def _the_answer_is(text: str) -> str:
     ends = [match.end() for match in _THE_ANSWER_IS.finditer(text)]
     if not ends:
         return ""
-    rest = text[ends[-1] :].lstrip(" :*\t\n")
+    rest = text[ends[-1] :].lstrip(" :：*_\t\n")  # noqa: RUF001
     end = _SENTENCE_END.search(rest)
     return (rest[: end.start()] if end else rest).strip(" *")
+
+
+def _last_number(text: str) -> str:
+    numbers = _NUMBER.findall(text)
+    return numbers[-1].rstrip(",") if numbers else ""
 
 
 _FINDERS: dict[AnswerFormat, Callable[[str], str]] = {
@@ -154,6 +141,7 @@ _FINDERS: dict[AnswerFormat, Callable[[str], str]] = {
     "hashes": _hashes,
     "the_answer_is": _the_answer_is,
     "plain": str.strip,
+    "last_number": _last_number,
 }
 _AUTO: tuple[AnswerFormat, ...] = ("boxed", "answer_tag", "hashes", "the_answer_is")
 
@@ -165,28 +153,29 @@ def _is_bare(text: str) -> bool:
     normal = normalise(text)
     if not normal or len(normal) > 100 or "\n" in normal:
         return False
-    return " " not in normal or read_quantity(normal) is not None or not _is_words(normal)
+    return " " not in normal or read_quantity(normal) is not None or not is_words(normal)
 
 
 def _strip_marks(text: str) -> str:
-    text = text.replace(r"\$", "").replace("$", "").replace("{,}", ",").replace(r"\%", "%").replace("**", "")
+    text = _currency(text).replace("{,}", ",").replace(r"\%", "%").replace("**", "")
     text = re.sub(r"\\[()\[\]]", " ", text)
     text = _TEXT_COMMAND.sub(r" \1 ", _SPACE_COMMAND.sub(" ", text))
-    text = re.sub(r"\\[dt]frac(?![A-Za-z])", r"\\frac", text)
+    text = re.sub(r"\\[dtc]frac(?![A-Za-z])", r"\\frac", text)
+    text = _SHORT_FRACTION.sub(r"\\frac{\1}{\2}", text)
+    text = re.sub(r"√\s*(?:\(([^()]*)\)|(\d+|[A-Za-z]))", r"\\sqrt{\1\2}", text)
+    text = text.replace(r"\varnothing", r"\emptyset").replace(r"\log_e", r"\ln")
+    text = re.sub(r"(?<![\\A-Za-z])infinity(?![A-Za-z])", r"\\infty", text, flags=re.IGNORECASE)
     text = re.sub(r"\s+", " ", text).replace(" ^", "^")
-    return text.strip(" `'\"*").rstrip(" .,;:").strip()
+    return text.strip(" `'\"*").rstrip(" .,;:?\\")
 
 
-def _squeeze(text: str) -> str:
-    """For comparison as text: no case, no spaces but those between digits; an option such as (A) without brackets."""
-    squeezed = re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text).casefold()
-    return squeezed[1:-1] if re.fullmatch(r"\([a-z]\)", squeezed) else squeezed
+def _currency(text: str) -> str:
+    r"""A dollar sign in front of a number becomes `USD`, as far as it is none that LaTeX sets formulas between."""
+    if text.count("$") == 1:
+        text = re.sub(r"\\?\$\s*(?=[-+]?[\d.])", "USD ", text)
+    return text.replace(r"\$", "").replace("$", "")
 
 
-def _is_words(text: str) -> bool:
+def is_words(text: str) -> bool:
+    """Whether a normalised text holds words that are no mathematics."""
     return any(word.lower() not in FUNCTIONS for word in _WORD.findall(text))
-
-
-def _lists_numbers(text: str) -> bool:
-    """Numbers side by side with nothing between them: math-verify multiplies or adds them, or takes the first."""
-    return re.search(r"\d\s+\.?\d", text) is not None

@@ -2,25 +2,52 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import Enum
+
 from astune.config.judges import TaskJudgeConfig
 from astune.errors import JudgeError
 from astune.task_judge.answer_text import answer_text, cut_off
-from astune.task_judge.math_answer import compare, extract_answer, for_algebra, normalise, reference_answer
+from astune.task_judge.math_answer import FinalAnswer, extract_answer, normalise, reference_answer
+from astune.task_judge.math_compare import Relation, compare, for_algebra
 from astune.task_judge.math_pool import MathPool
 from astune.types import Episode, Task, Verdict
 
 NAME = "MathAnswerAsJudge"
 
 
+class Outcome(Enum):
+    RIGHT = "right"
+    WRONG = "wrong"
+    """Also an empty answer, and one that was cut off."""
+    UNREAD = "unread"
+    """There is a text, but no answer in an accepted format, or it or the reference is no mathematics."""
+
+
+@dataclass(frozen=True)
+class MathOpinion:
+    outcome: Outcome
+    reason: str
+    found: bool = True
+    """Whether the text has an answer where the format wants it."""
+
+    def verdict(self) -> Verdict:
+        right = self.outcome is Outcome.RIGHT
+        read = self.found and self.outcome is not Outcome.UNREAD
+        metrics = {"answer_found": float(self.found), "answer_read": float(read)}
+        return Verdict(float(right), right, self.reason, metrics, NAME)
+
+
 class MathAnswerAsJudge:
-    """Reward 1.0 for a right final answer, 0.0 for a wrong one and for none.
+    """Reward 1.0 for a right final answer, 0.0 for a wrong one, for one that cannot be read, and for none.
 
         verdict = await MathAnswerAsJudge(TaskJudgeConfig()).judge(task, episode)
         verdict.reason  # "'72' (boxed) equals the reference '72'"
 
-    Only an answer that is marked as one counts (`astune.task_judge.answer_format`), never the last number of a text.
-    A last message that ran into its token limit is no answer: rewarding it would teach the policy not to stop.
-    Numbers are compared exactly and in this process, formulas by math-verify in `workers` processes.
+    Only an answer that is marked as one counts (`astune.task_judge.answer_format`); the last number of a text does
+    only if that is the format. A last message that ran into its token limit is no answer: rewarding it would teach
+    the policy not to stop. Numbers are compared exactly and in this process, formulas by math-verify in `workers`
+    processes. The metrics say whether an answer was found and whether it could be read.
     Raises `JudgeError` for a task without reference, a reference that is no mathematics, an answer that is neither
     text nor number, an episode that broke off without output, and a comparison that takes longer than
     `astune.task_judge.timeout`: none of them says anything about the answer.
@@ -31,6 +58,10 @@ class MathAnswerAsJudge:
         self._pool = MathPool(workers, config.timeout or 10.0)
 
     async def judge(self, task: Task, episode: Episode) -> Verdict:
+        return (await self.opinion(task, episode)).verdict()
+
+    async def opinion(self, task: Task, episode: Episode) -> MathOpinion:
+        """What `judge` says, and whether it could tell. Raises `JudgeError` as `judge` does."""
         if task.answer is None or not (reference := reference_answer(task.answer)):
             raise JudgeError(
                 f"task {task.task_id!r} has no reference answer, which {NAME} compares with; "
@@ -38,24 +69,32 @@ class MathAnswerAsJudge:
             )
         text = answer_text(task, episode)
         if cut_off(episode, text):
-            return Verdict(0.0, False, "the answer was cut off before it ended", {"answer_found": 0.0}, NAME)
+            return MathOpinion(Outcome.WRONG, "the answer was cut off before it ended", found=False)
+        if not text.strip():
+            return MathOpinion(Outcome.WRONG, "no answer", found=False)
         final = extract_answer(text, self._answer_format)
         if final is None:
-            reason = "no answer" if not text.strip() else f"no answer in the format {self._answer_format!r}"
-            return Verdict(0.0, False, reason, {"answer_found": 0.0}, NAME)
+            return MathOpinion(Outcome.UNREAD, f"no answer in the format {self._answer_format!r}", found=False)
         try:
-            right = await self._equal(normalise(reference), normalise(final.text))
+            return await self._compare(reference, final)
         except JudgeError as error:
             raise JudgeError(f"task {task.task_id!r}: {error}") from error
-        relation = "equals" if right else "does not equal"
-        reason = f"{_short(final.text)} ({final.found_in}) {relation} the reference {_short(reference)}"
-        return Verdict(float(right), right, reason, {"answer_found": 1.0}, NAME)
 
-    async def _equal(self, reference: str, answer: str) -> bool:
-        known = compare(reference, answer)
-        if known is not None:
-            return known
-        return await self._pool.equal(for_algebra(reference), for_algebra(answer))
+    async def _compare(self, reference: str, final: FinalAnswer) -> MathOpinion:
+        expected, given = normalise(reference), normalise(final.text)
+        relation = compare(expected, given)
+        equal: bool | None = relation is Relation.EQUAL
+        if relation is Relation.UNREAD:
+            equal = None
+        elif relation is Relation.ALGEBRA:
+            equal = await self._pool.equal(for_algebra(expected), for_algebra(given))
+        answer = f"{_short(final.text)} ({final.found_in})"
+        if equal is None:
+            return MathOpinion(Outcome.UNREAD, f"{answer} cannot be compared with the reference {_short(reference)}")
+        says = "equals" if equal else "does not equal"
+        return MathOpinion(
+            Outcome.RIGHT if equal else Outcome.WRONG, f"{answer} {says} the reference {_short(reference)}"
+        )
 
 
 def _short(text: str) -> str:

@@ -1,73 +1,56 @@
-r"""Numbers as people write them in answers: `1,234.50`, `$5`, `50%`, `-3/4`, `2 1/2`, `\frac{3}{4}`, `72 clips`."""
+r"""Numbers as people write them in answers: `1,234.50`, `\$5`, `50%`, `-3/4`, `2 1/2`, `3\times 10^4`, `72 clips`."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import pairwise
+
+from astune.task_judge.math_units import Unit, currency, read_unit
 
 NOISE = Fraction(1, 10**12)
 """Relative difference below which decimals are equal: what floating point adds to 0.1 + 0.2."""
 
-_UNIT_NAMES = (
-    "mm millimeter millimetre",
-    "cm centimeter centimetre",
-    "m meter metre",
-    "km kilometer kilometre",
-    "in inch inche",
-    "ft foot feet",
-    "yd yard",
-    "mi mile",
-    "mg milligram",
-    "g gram",
-    "kg kilogram",
-    "oz ounce",
-    "ml milliliter millilitre",
-    "l liter litre",
-    "sec second",
-    "min minute",
-    "h hr hour",
-    "day",
-    "week",
-    "month",
-    "yr year",
-    "cent",
-    "dollar usd buck",
-    "euro eur",
-    "degree",
-)
-UNITS = {name: names.split()[0] for names in _UNIT_NAMES for name in names.split()}
-"""Units that can contradict each other, without the plural s; any other word behind a number is a label."""
-
 _CHANGES_VALUE = (
     "hundred thousand million billion trillion dozen score half quarter third pair squared cubed power zero one two "
     "three four five six seven eight nine ten eleven twelve twenty thirty forty fifty sixty seventy eighty ninety "
-    "or not no plus minus times over divided multiplied less more except wrong incorrect isn't sqrt sin cos tan log "
-    "mod pi"
+    "or not no plus minus times over divided multiplied less more except wrong incorrect isn't if sqrt sin cos tan "
+    "log mod pi"
 )
 CHANGES_VALUE = frozenset(_CHANGES_VALUE.split())
-"""Words that make "number, then words" something else than that number: 72 thousand, 72 or so, 72 plus tax."""
+"""Words that make "number, then words" something else than that number: 72 or so, 72 plus tax."""
+_CHANGES_VALUE_CHINESE = re.compile("[十百千万亿半分之或和与至到不非零一二两三四五六七八九]")
+SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
+SCALES |= {"万": 10**4, "亿": 10**8}
 
 _NUMBER = re.compile(
-    r"""(?P<sign>[-+]?)\s*[€£¥]?\s*(?P<inner>[-+]?)\s*
+    r"""(?:(?:about|approximately|around|roughly|exactly|only|an?|\\approx|≈)\s*)?
+    (?P<sign>[-+]?)\s*(?P<currency>[€£¥]|(?:USD|EUR|GBP|Rs\.?)(?![A-Za-z]))?\s*(?P<inner>[-+]?)\s*
     (?: (?:(?P<whole>\d+)\s*)? \\frac\s*\{\s*(?P<n1>[-+]?\d+)\s*\}\s*\{\s*(?P<d1>\d+)\s*\}
-      | (?:(?P<whole2>\d+)\s+)? (?P<n2>\d+)\s*/\s*(?P<d2>\d+) (?![\d.,/])
-      | (?P<decimal> \d{1,3}(?:(?P<comma>[,\ ])\d{3}(?:(?P=comma)\d{3})*)(?:\.\d+)?(?![\d,.]\d)
-                   | (?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,2}(?!\d))? ) )
+      | (?:(?P<whole2>\d+)\s+(?:and\s+)?)? (?P<n2>\d+)\s*/\s*(?P<d2>\d+) (?![\d.,/])
+      | (?P<european> \d{1,3}(?:\.\d{3})+,\d+ | \d{1,3}(?:\.\d{3}){2,} )(?![\d,.]\d)
+      | (?P<decimal> (?:\d{1,3}(?:(?P<comma>[,\ ])\d{3}(?:(?P=comma)\d{3})*)|\d{1,2}(?:,\d{2})+,\d{3})
+                     (?:\.\d+)?(?![\d,.]\d)
+                   | (?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3}(?!\d))? )
+        (?:\s*(?:\\times|\\cdot|\*|x)\s*10\s*\^\s*(?:\{\s*(?P<ten>[-+]?\d{1,3})\s*\}|(?P<ten2>\d{1,3})))? )
     \s*(?P<rest>.*)""",
     re.VERBOSE | re.DOTALL,
 )
-_UNIT = re.compile(r"[A-Za-z°€£¥][A-Za-z°.'/-]*(?:\^\{?\d\}?)?(?: ?/ ?[A-Za-z.]+(?:\^\{?\d\}?)?|[ ,-]+[A-Za-z.']+)*")
-
+_LABEL = re.compile(
+    r"[A-Za-z°€£¥\u4e00-\u9fff][A-Za-z°.'/\u4e00-\u9fff-]*(?:\^\{?\d\}?)?"
+    r"(?: ?/ ?[A-Za-z.\u4e00-\u9fff]+(?:\^\{?\d\}?)?|[ ,-]+[A-Za-z.'\u4e00-\u9fff]+(?:\^\{?\d\}?)?)*"
+)
 _LABELLED = re.compile(r"(.*?[\d\\].*?) ([A-Za-z].*)", re.DOTALL)
+_BETWEEN_PARTS = re.compile(r"(?<=[A-Za-z])[ ,]+(?:and )?(?=\d)")
 
 
 @dataclass(frozen=True)
 class Quantity:
     value: Fraction
     percent: bool = False
-    unit: str | None = None
-    """Canonical name, if it is one of `UNITS`."""
+    unit: Unit | None = None
+    """None for a number without unit, and for what is no known unit: 72 clips."""
     is_fraction: bool = False
     latex: str = ""
     """The number for math-verify: a fraction as one, a decimal with the digits it was written with."""
@@ -76,9 +59,10 @@ class Quantity:
         """Whether `given` is right where this is the reference. 50% is right for 50 and for 0.5, as in math-verify.
         None for a fraction beside a decimal that is not the same number: how much rounding is allowed is
         math-verify's business."""
-        if self.unit and given.unit and self.unit != given.unit:
+        scale = self.unit.factor / given.unit.factor if self.unit and given.unit else Fraction(1)
+        if self.unit and given.unit and self.unit.dimension != given.unit.dimension:
             return False
-        candidates = [(self.value, given.value)]
+        candidates = [(self.value * scale, given.value)]
         if self.percent != given.percent:
             percent = (self.value / 100, given.value) if self.percent else (self.value, given.value / 100)
             candidates.append(percent)
@@ -87,23 +71,29 @@ class Quantity:
         return None if self.is_fraction != given.is_fraction else False
 
 
-def read_quantity(text: str) -> Quantity | None:
-    """The number that `text`, a normalised answer, is; None if it is anything else."""
+def read_quantity(text: str, unit_letters: bool = False) -> Quantity | None:
+    """The number that `text`, a normalised answer, is; None if it is anything else. `unit_letters` says that a letter
+    that touches the number may be its unit: 3h is three hours then, not 3 times h."""
     text = text.replace(r"^{\circ}", "°").replace(r"^\circ", "°")
     match = _NUMBER.fullmatch(text) if len(text) <= 200 else None
     if match is None or (match["sign"] and match["inner"]) or (number := _value(match)) is None:
         return None
+    rest, attached = match["rest"], not text[: match.start("rest")].endswith(" ")
+    scale = next((word for word in SCALES if re.match(rf"{word}(?![A-Za-z])", rest)), "")
+    if scale:
+        number, rest, attached = number * SCALES[scale], rest[len(scale) :].strip(), False
     if "-" in (match["sign"], match["inner"]):
         number = -number
-    rest, attached = match["rest"], not text[: match.start("rest")].endswith(" ")
     percent = re.match(r"%|percent\b|per cent\b", rest)
     if percent:
         rest, attached = rest[percent.end() :].strip(), False
-    if rest and not _is_label(rest, attached, bool(percent)):
-        return None
-    first = re.split(r"[^A-Za-z°]", rest, maxsplit=1)[0] if rest else ""
-    latex = _latex(number, None if match["decimal"] is None else _digits(match)) + (r"\%" if percent else "")
-    return Quantity(number, bool(percent), _unit(first), match["decimal"] is None, latex)
+    if rest and not _is_label(rest, attached and not unit_letters, bool(percent)):
+        return _sum_of_parts(text)
+    written = match["decimal"] if match["decimal"] and not (scale or match["ten"] or match["ten2"]) else None
+    fraction = match["decimal"] is None and match["european"] is None
+    latex = _latex(number, written) + (r"\%" if percent else "")
+    unit = currency(match["currency"]) if match["currency"] else read_unit(rest)
+    return Quantity(number, bool(percent), unit, fraction, latex)
 
 
 def without_label(formula: str) -> str:
@@ -112,22 +102,38 @@ def without_label(formula: str) -> str:
     return match[1] if match and _is_label(match[2], attached=False, percent=False) else formula
 
 
-def _digits(match: re.Match[str]) -> str:
-    return re.sub(r"[, ]", "", match["decimal"])
+def _sum_of_parts(text: str) -> Quantity | None:
+    """2 hours 30 minutes: quantities of one dimension, each of a smaller unit than the one before it."""
+    written = _BETWEEN_PARTS.split(text)
+    found = [read_quantity(part) for part in written] if len(written) > 1 else []
+    parts = [(part, part.unit) for part in found if part is not None and part.unit is not None]
+    if not parts or len(parts) < len(written):
+        return None
+    units = [unit for _, unit in parts]
+    if any(a.factor <= b.factor or a.dimension != b.dimension for a, b in pairwise(units)):
+        return None
+    value = sum((part.value * unit.factor for part, unit in parts), Fraction(0)) / units[0].factor
+    return replace(parts[0][0], value=value, latex=_latex(value, None))
 
 
-def _latex(number: Fraction, digits: str | None) -> str:
+def _digits(written: str) -> str:
+    return re.sub(r"[, ]", "", written)
+
+
+def _latex(number: Fraction, written: str | None) -> str:
     sign = "-" if number < 0 else ""
-    if digits and "e" not in digits.lower():
-        return sign + digits.removesuffix(".")
+    if written and "e" not in written.lower():
+        return sign + _digits(written).removesuffix(".")
     if number.denominator == 1:
         return str(number)
     return f"{sign}\\frac{{{abs(number.numerator)}}}{{{number.denominator}}}"
 
 
 def _value(match: re.Match[str]) -> Fraction | None:
+    if match["european"] is not None:
+        return Fraction(match["european"].replace(".", "").replace(",", "."))
     if match["decimal"] is not None:
-        return Fraction(_digits(match))
+        return Fraction(_digits(match["decimal"])) * Fraction(10) ** int(match["ten"] or match["ten2"] or 0)
     numerator, denominator = int(match["n1"] or match["n2"]), int(match["d1"] or match["d2"])
     whole = match["whole"] or match["whole2"]
     if denominator == 0 or (whole and numerator < 0):
@@ -138,22 +144,20 @@ def _value(match: re.Match[str]) -> Fraction | None:
 def _is_label(rest: str, attached: bool, percent: bool) -> bool:
     """Whether the words behind a number only say what was counted. A letter or two that name no unit are algebra,
     and so is anything but a longer unit that touches the number: 5x, 5m, 5 ab."""
-    if not _UNIT.fullmatch(rest):
+    if not _LABEL.fullmatch(rest):
         return False
-    words = re.findall(r"[A-Za-z°€£¥']+", rest.lower())
+    words = re.findall(r"[A-Za-z°€£¥']+|[\u4e00-\u9fff]+", rest.lower())
     if not CHANGES_VALUE.isdisjoint(words):
         return False
     first = words[0]
+    if first > "\u4e00":
+        return read_unit(first) is not None or not _CHANGES_VALUE_CHINESE.search(rest)
+    known = read_unit(rest) is not None
     if first in ("°", "€", "£", "¥") or percent:
         return True
     if attached:
-        return len(first) > 1 and _unit(first) is not None
-    return len(first) >= 3 or first in ("of", "per") or _unit(first) is not None
-
-
-def _unit(word: str) -> str | None:
-    word = word.lower()
-    return UNITS.get(word) or UNITS.get(word.removesuffix("s"))
+        return len(first) > 1 and known
+    return len(first) >= 3 or first in ("of", "per") or known
 
 
 def _close(a: Fraction, b: Fraction) -> bool:

@@ -25,10 +25,11 @@ import sys
 from functools import lru_cache
 from typing import Any
 
-from antlr4.atn.PredictionMode import PredictionMode
+from antlr4.atn.PredictionMode import PredictionMode  # type: ignore[import-untyped]
+from antlr4.error.ErrorStrategy import BailErrorStrategy  # type: ignore[import-untyped]
 from latex2sympy2_extended import NormalizationConfig, latex2sympy2
 from math_verify import LatexExtractionConfig, parse, verify
-from sympy import Expr, Float, Integer, Symbol, UnevaluatedExpr, expand
+from sympy import Expr, Float, Integer, Symbol, UnevaluatedExpr, expand  # type: ignore[import-untyped]
 
 NORMALIZATION = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none", equations=False
@@ -58,6 +59,8 @@ class TwoStageReader(latex2sympy2._Latex2Sympy):  # type: ignore[misc]
     def create_parser(self, latex_str: str) -> Any:
         parser = super().create_parser(latex_str)
         parser._interp.predictionMode = self.prediction
+        if self.prediction == PredictionMode.SLL:
+            parser._errHandler = BailErrorStrategy()
         return parser
 
     def parse(self, latex_str: str) -> Any:

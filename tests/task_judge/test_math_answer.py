@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astune.task_judge import math_worker
-from astune.task_judge.math_answer import compare, extract_answer, for_algebra, normalise, reference_answer
+from astune.task_judge.math_answer import extract_answer, normalise, reference_answer
+from astune.task_judge.math_compare import Relation, compare, for_algebra
 from astune.task_judge.math_quantity import read_quantity
 
 WHOLE = st.integers(-2_000_000, 2_000_000)
@@ -29,7 +30,7 @@ def written_number(draw: st.DrawFn) -> str:
 @given(written_number(), written_number())
 @settings(max_examples=150, deadline=None)
 def test_the_comparison_of_numbers_agrees_with_math_verify(reference: str, answer: str) -> None:
-    assert compare(normalise(reference), normalise(answer)) == math_worker.equal(reference, answer)
+    assert compare(normalise(reference), normalise(answer)) is Relation.of(bool(math_worker.equal(reference, answer)))
 
 
 # Whole percentages only: in math-verify -50% is not -50, 12.5% is not 12.5, and 1,000% is not 1000%.
@@ -39,7 +40,7 @@ PERCENTAGE = st.tuples(FEW, st.sampled_from(["", r"\%"])).map(lambda parts: f"{p
 @given(PERCENTAGE, PERCENTAGE)
 @settings(max_examples=50, deadline=None)
 def test_the_comparison_of_percentages_agrees_with_math_verify(reference: str, answer: str) -> None:
-    assert compare(normalise(reference), normalise(answer)) == math_worker.equal(reference, answer)
+    assert compare(normalise(reference), normalise(answer)) is Relation.of(bool(math_worker.equal(reference, answer)))
 
 
 @given(st.text())
@@ -57,13 +58,13 @@ def test_a_fraction_is_read_as_the_number_it_is(numerator: int, denominator: int
 
 @given(st.integers(0, 10**15), st.integers(0, 10**15))
 def test_whole_numbers_are_equal_only_if_they_are_the_same(a: int, b: int) -> None:
-    assert compare(f"{a:,}", str(b)) == (a == b)
+    assert compare(f"{a:,}", str(b)) is Relation.of(a == b)
 
 
 @given(st.text(alphabet="abc {}\\<>/answer#boxed12$", max_size=200))
 def test_no_text_breaks_the_extraction_or_the_comparison(text: str) -> None:
     found = extract_answer(text, "auto")
-    assert compare(normalise("72"), normalise(found.text if found else text)) in (True, False, None)
+    assert isinstance(compare(normalise("72"), normalise(found.text if found else text)), Relation)
 
 
 @pytest.mark.parametrize("text", [r"\boxed{" * 1_000, "{" * 5_000, "<answer>" * 1_000, "the answer is " * 500])
@@ -141,7 +142,7 @@ def test_each_gsm8k_answer_is_right_for_itself_and_wrong_for_its_neighbour() -> 
 
     answers = [normalise(reference_answer(row["answer"])) for _, row in read_jsonl(path)]
     for answer, neighbour in pairwise(answers):
-        assert compare(answer, answer + ".00") is True
+        assert compare(answer, answer + ".00") is Relation.EQUAL
         expected, other = read_quantity(answer), read_quantity(neighbour)
         assert expected is not None and other is not None
-        assert compare(answer, neighbour) == (expected.value == other.value)
+        assert compare(answer, neighbour) is Relation.of(expected.value == other.value)

@@ -154,7 +154,7 @@ async def test_a_text_that_marks_no_answer_has_none_whatever_numbers_it_holds(
     episode = make_episode(text, "72")
     verdict = await judge.judge(episode.task, episode)
     assert verdict.reward == 0.0
-    assert verdict.metrics == {"answer_found": 0.0}
+    assert verdict.metrics == {"answer_found": 0.0, "answer_read": 0.0}
     assert verdict.reason.startswith("no answer")
 
 
@@ -162,7 +162,7 @@ async def test_a_word_in_the_text_is_not_taken_for_an_answer_of_a_text_reference
     judge: MathAnswerAsJudge, make_episode: MakeEpisode
 ) -> None:
     episode = make_episode("It is Evelyn, I think", "Evelyn")
-    assert (await judge.judge(episode.task, episode)).metrics == {"answer_found": 0.0}
+    assert (await judge.judge(episode.task, episode)).metrics["answer_found"] == 0.0
 
 
 @pytest.mark.parametrize(

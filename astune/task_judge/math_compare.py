@@ -1,0 +1,151 @@
+r"""Whether two answers are equal, as far as that takes no algebra.
+
+>>> compare(normalise("$72.00"), normalise("72 clips"))
+<Relation.EQUAL: 'equal'>
+>>> compare("72", "I don't know")
+<Relation.UNREAD: 'unread'>
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from fractions import Fraction
+
+from astune.task_judge.math_answer import MAX_LENGTH, is_words
+from astune.task_judge.math_quantity import Quantity, read_quantity, without_label
+
+
+class Relation(Enum):
+    """Of an answer to a reference."""
+
+    EQUAL = "equal"
+    DIFFERENT = "different"
+    UNREAD = "unread"
+    """One of them is no mathematics: words that are not equal as text."""
+    ALGEBRA = "algebra"
+    """`math_worker` has to compare them."""
+
+    @classmethod
+    def of(cls, equal: bool) -> Relation:
+        return cls.EQUAL if equal else cls.DIFFERENT
+
+
+_BASE = re.compile(r"\(?([0-9A-Za-z]+)\)?_\{?(\d+)\}?")
+_CHOICE = re.compile(r"(?:option|choice|answer)?\s*[(\[]?([A-J])(?:[)\].:]+\s*(.*)|\s*)", re.IGNORECASE | re.DOTALL)
+_CHOICES = re.compile(r"[A-J]{2,5}")
+_YES_OR_NO = re.compile(r"(yes|no|true|false|是|不是|否|对|错)(?:[,.!;:，]\s*(.*))?", re.IGNORECASE | re.DOTALL)  # noqa: RUF001
+_SAYS_MORE = re.compile(r"\b(?:yes|no|not|true|false|or|but|and)\b|[是不否对错]", re.IGNORECASE)
+_TIME = re.compile(r"(\d{1,2})(?::([0-5]\d))?(?:\s*([ap])\.?m\.?)?", re.IGNORECASE)
+_UNSOLVED = re.compile(r"\d+\s*[a-z]|\d*\s*[a-z]\s*[+-]\s*\d+", re.IGNORECASE)
+
+_TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
+_DEGREES = re.compile(r"(\d+(?:\.\d+)?)\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ)")
+
+
+def compare(reference: str, answer: str) -> Relation:
+    """Of two normalised answers. Numbers are compared exactly, up to the noise of floating point (relative 1e-12)."""
+    expected = read_quantity(reference)
+    given = read_quantity(answer, unit_letters=bool(expected and expected.unit))
+    if expected and given:
+        equal = expected.equals(given)
+        return Relation.ALGEBRA if equal is None else Relation.of(equal)
+    if _squeeze(reference) == _squeeze(answer):
+        return Relation.EQUAL
+    for compare_kind in (_choices, _yes_or_no, _times, _ratios, _bases):
+        known = compare_kind(reference, answer)
+        if known is not None:
+            return Relation.of(known)
+    if max(len(reference), len(answer)) > MAX_LENGTH or not answer:
+        return Relation.UNREAD
+    if not expected and is_words(without_label(reference)):
+        return Relation.UNREAD
+    if not given and (is_words(label_off := without_label(answer)) or _lists_numbers(label_off)):
+        return Relation.UNREAD
+    if "=" not in reference and _UNSOLVED.fullmatch(answer.partition("=")[0].strip()) and "=" in answer:
+        return Relation.DIFFERENT  # 2x = 10 says what x is, but 10 is not it; math-verify takes the last side
+    return Relation.ALGEBRA
+
+
+def for_algebra(text: str) -> str:
+    """A normalised answer as the LaTeX that `math_worker` gets: a number loses its unit."""
+    quantity = read_quantity(text)
+    formula = quantity.latex if quantity else without_label(text)
+    if _TRIGONOMETRIC.search(formula):
+        formula = _DEGREES.sub(r"\\frac{\1\\pi}{180}", formula)
+    return re.sub(r"(?<=[\d}])i(?![A-Za-z])", " i", formula)
+
+
+def _squeeze(text: str) -> str:
+    """For comparison as text: no case, no spaces but those between digits; an option such as (A) without brackets."""
+    squeezed = re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text).casefold()
+    return squeezed[1:-1] if re.fullmatch(r"\([a-z]\)", squeezed) else squeezed
+
+
+def _choices(reference: str, answer: str) -> bool | None:
+    """Of options A to J: (B), B., B. 12 apples; AC is A and C."""
+    if _CHOICES.fullmatch(reference):
+        listed = re.fullmatch(r"\(?[A-J]\)?(?:(?:\s*,\s*|\s+)(?:and\s+)?\(?[A-J]\)?)+", answer)
+        return sorted(reference) == sorted(re.findall("[A-J]", answer)) if listed else None
+    expected = re.fullmatch(r"\(?([A-J])\)?", reference)
+    given = _CHOICE.fullmatch(answer) if expected else None
+    if expected is None or given is None:
+        return None
+    more = re.search(r"(?<![A-Za-z])\(?[A-J]\)?(?![A-Za-z])", given[2] or "")
+    return not more and expected[1] == given[1].upper()
+
+
+def _yes_or_no(reference: str, answer: str) -> bool | None:
+    expected, given = _YES_OR_NO.fullmatch(reference), _YES_OR_NO.fullmatch(answer)
+    if expected is None or given is None or _SAYS_MORE.search(given[2] or ""):
+        return None
+    return expected[1].lower() == given[1].lower()
+
+
+def _times(reference: str, answer: str) -> bool | None:
+    """Of times of day: 3:30 PM is 15:30, and 3:30 where one of them does not say which half of the day."""
+    expected, given = _TIME.fullmatch(reference), _TIME.fullmatch(answer)
+    if not (expected and given) or not all(found[2] or found[3] for found in (expected, given)):
+        return None
+    if not (expected[3] or given[3] or (expected[2] and given[2])):
+        return None
+    halves = bool(expected[3] or int(expected[1]) > 12) and bool(given[3] or int(given[1]) > 12)
+    day = 24 * 60 if halves or not (expected[3] or given[3]) else 12 * 60
+    return _minutes(expected) % day == _minutes(given) % day
+
+
+def _minutes(time: re.Match[str]) -> int:
+    hour = int(time[1])
+    if time[3]:
+        hour = hour % 12 + (12 if time[3].lower() == "p" else 0)
+    return 60 * hour + int(time[2] or 0)
+
+
+def _ratios(reference: str, answer: str) -> bool | None:
+    """3:4 is 6:8 and 3 to 4; a ratio of two is their quotient."""
+    expected, given = _ratio(reference), _ratio(answer)
+    if len(expected) > 1 and len(given) == 1 and len(expected) == 2 and expected[1]:
+        return expected[0] / expected[1] == given[0]
+    if len(expected) < 2 or len(given) < 2:
+        return None
+    pairs = list(zip(expected, given, strict=False))
+    return len(expected) == len(given) and all(a * pairs[0][1] == b * pairs[0][0] for a, b in pairs)
+
+
+def _ratio(text: str) -> list[Fraction]:
+    parts: list[Quantity | None] = [read_quantity(part.strip()) for part in re.split(r":|\bto\b", text)]
+    known = [part.value for part in parts if part is not None and part.unit is None and not part.percent]
+    return known if len(known) == len(parts) else []
+
+
+def _bases(reference: str, answer: str) -> bool | None:
+    """12 in base 7 and 12 in base 8; math-verify drops the base."""
+    expected, given = _BASE.fullmatch(reference), _BASE.fullmatch(answer)
+    if expected is None or given is None or not any(digit.isdigit() for digit in expected[1]):
+        return None
+    return expected[2] == given[2] and expected[1].lower() == given[1].lower()
+
+
+def _lists_numbers(text: str) -> bool:
+    """Numbers side by side with nothing between them: math-verify multiplies or adds them, or takes the first."""
+    return re.search(r"\d\s+\.?\d", text) is not None

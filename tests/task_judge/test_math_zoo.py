@@ -1,0 +1,70 @@
+"""The zoo: what models and data sets write, labelled by mathematics and common sense. A case of the kind `text` is
+the whole output of a model; of any other kind it is the answer alone."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astune.config.judges import TaskJudgeConfig
+from astune.errors import JudgeError
+from astune.task_judge import MathAnswerAsJudge
+from astune.types import Episode
+
+ZOO = [json.loads(line) for line in Path(__file__).with_name("math_zoo.jsonl").read_text("utf-8").splitlines()]
+
+NOT_SEEN_AS_EQUAL = {
+    "unit-11": "a fraction of units",
+    "interval-6": "an inequality where the reference is an interval",
+    "inequality-8": "a reference that is not solved",
+    "complex-3": "math-verify takes i alone for a variable",
+    "complex-12": "math-verify takes e and i apart for variables",
+    "base-4": "the base as a word",
+    "word-23": "a number in words",
+    "word-24": "a number in words",
+    "word-26": "a number in words",
+    "chinese-13": "a number in Chinese numerals",
+    "chinese-15": "a fraction in Chinese numerals",
+}
+"""Right answers that get no reward. There is no wrong one that gets a reward."""
+
+
+@pytest.fixture(scope="module")
+def rewards(make_episode: Callable[..., Episode]) -> dict[str, float | Exception]:
+    async def judge_all() -> list[Any]:
+        judge = MathAnswerAsJudge(TaskJudgeConfig())
+        return await asyncio.gather(*(reward(judge, case) for case in ZOO))
+
+    async def reward(judge: MathAnswerAsJudge, case: dict[str, Any]) -> float | Exception:
+        output = case["answer"] if case["kind"] == "text" else f"<answer>{case['answer']}</answer>"
+        episode = make_episode(output, case["reference"])
+        try:
+            return (await judge.judge(episode.task, episode)).reward
+        except JudgeError as error:
+            return error
+
+    return dict(zip((case["id"] for case in ZOO), asyncio.run(judge_all()), strict=True))
+
+
+def marked(case: dict[str, Any]) -> Any:
+    known = NOT_SEEN_AS_EQUAL.get(case["id"])
+    marks = [pytest.mark.xfail(reason=known, strict=True)] if known else []
+    return pytest.param(case, id=case["id"], marks=marks)
+
+
+@pytest.mark.parametrize("case", [marked(case) for case in ZOO])
+def test_an_answer_of_the_zoo_gets_the_reward_that_common_sense_gives_it(
+    rewards: dict[str, Any], case: dict[str, Any]
+) -> None:
+    assert rewards[case["id"]] == float(case["equal"]), f"{case['reference']!r} and {case['answer']!r}"
+
+
+def test_the_zoo_has_both_labels_of_every_kind() -> None:
+    kinds = {case["kind"] for case in ZOO}
+    assert len(ZOO) >= 260 and len({case["id"] for case in ZOO}) == len(ZOO)
+    assert {(case["kind"], case["equal"]) for case in ZOO} == {
+        (kind, equal) for kind in kinds for equal in (True, False)
+    }
