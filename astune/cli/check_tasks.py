@@ -52,6 +52,8 @@ class _Check:
 def check_tasks(conf: Path, overrides: Sequence[str], split: str, limit: int | None, as_json: bool) -> int:
     """Prints what the judges say of right answers and of answers that are none; 1 if they are wrong about one. What the
     user's own code prints goes to standard error."""
+    if limit is not None and limit < 1:
+        raise ConfigError(f"--limit: expected a whole number from 1, found {limit}")
     config = load_config(conf, overrides, for_run=False).config.astune
     check = _Check()
     with redirect_stdout(sys.stderr):

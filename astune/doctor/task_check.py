@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from astune.config.judges import TaskJudgeConfig
 from astune.config.rules import ASKS_MODELS
@@ -163,9 +163,9 @@ async def _opinion(bench: Bench, task: Task, text: str | None) -> Opinion:
 
 def episode_of(task: Task, text: str | None) -> Episode:
     """An episode whose one answer was `text`, in the tokens of the shipped tiny model."""
-    chat_format, question = _tiny_format(), {"role": "user", "content": task.query}
-    prompt = chat_format.encode(task.query)
-    output = [*chat_format.encode(text or ""), *chat_format.stop_token_ids[:1]]
+    question = {"role": "user", "content": task.query}
+    prompt = _ids(task.query)
+    output = [*_ids(text or ""), *_tiny_format().stop_token_ids[:1]]
     turn = Turn(
         "agent",
         prompt,
@@ -185,6 +185,11 @@ def episode_of(task: Task, text: str | None) -> Episode:
         StopReason.MAX_TURNS if text is None else StopReason.COMPLETED,
         output=None if text is None else WorkflowOutput(answer=text),
     )
+
+
+@lru_cache(maxsize=4096)
+def _ids(text: str) -> list[int]:
+    return _tiny_format().encode(text)
 
 
 @cache

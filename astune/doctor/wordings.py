@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from astune.config.judges import TaskJudgeConfig
@@ -21,6 +22,7 @@ BY_FORMAT: Mapping[str, str] = {
     "hashes": "#### {}",
     "the_answer_is": "The answer is {}.",
     "plain": "{}",
+    "last_number": "So it is {}.",
 }
 """How an answer is written for each `astune.task_judge.answer_format`, as a pattern of `str.format`."""
 
@@ -79,7 +81,8 @@ def all_at_once(task: Task, others: Sequence[str], wording: str, place: int) -> 
     said = options(task)
     if not said:
         own = reference_answer(task.answer or "")
-        said = [other for other in dict.fromkeys(others) if normalise(other) != normalise(own)][:2] or ["-987654321"]
+        same = normalise(own)
+        said = [*islice((other for other in dict.fromkeys(others) if normalise(other) != same), 2)] or ["-987654321"]
         said.insert(place % (len(said) + 1), own)
     return wording.format(f"{', '.join(said[:-1])} or {said[-1]}")
 
