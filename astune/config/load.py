@@ -142,13 +142,12 @@ class _Stack:
         return found
 
     def problem(self, key: str, what: str) -> None:
-        place = self.place(key)
-        above = key
+        above, place = key, self.place(key)
         while place is None and above:
             above = above.rpartition(".")[0]
             place = self.place(above)
-        place = place or self.source
-        self.problems.append(f"{place}: {key}: {what}" if place else f"{key}: {what}")
+        where = place or self.source
+        self.problems.append(f"{where}: {key}: {what}" if where else f"{key}: {what}")
 
     def error(self) -> ConfigError:
         if len(self.problems) == 1:
