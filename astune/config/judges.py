@@ -118,9 +118,10 @@ class TaskJudgeConfig(Section):
     scorers: Annotated[dict[str, str], Located("plugin")] = Field(
         default_factory=dict, description="judges that tasks with a field `scorer` name, beside those that ship"
     )
-    answer_format: Literal["auto", "boxed", "answer_tag", "hashes", "the_answer_is", "plain"] = Field(
+    answer_format: Literal["auto", "boxed", "answer_tag", "hashes", "the_answer_is", "plain", "last_number"] = Field(
         "auto",
-        description="where MathAnswerAsJudge finds the answer; auto: boxed, tag, ####, 'the answer is', whole text",
+        description="where MathAnswerAsJudge finds the answer; auto: boxed, tag, ####, 'the answer is', whole text; "
+        "last_number, which is a guess, only where it is asked for",
     )
     timeout: PositiveFloat | None = Field(
         None,
