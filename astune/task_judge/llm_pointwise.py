@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, field_validator
 
-from astune.errors import JudgeError, nearest
+from astune.errors import JudgeError
 from astune.task_judge.fence import fenced
 from astune.task_judge.llm_case import Case, Ruling, mean, short, spread, together, usage_metrics
 from astune.task_judge.llm_prompts import DATA, blocks, messages
@@ -101,9 +101,7 @@ def check_scores(rubric: Rubric, reply: CriteriaReply) -> dict[str, int]:
     """The scores by id, in the rubric's order. Raises ValueError unless each has exactly one, on its scale."""
     criteria = {criterion.id: criterion for criterion in rubric.criteria}
     times = Counter(given.id for given in reply.criteria)
-    problems = [
-        f"no criterion {name!r}.{nearest(name, criteria)}".rstrip(".") for name in times if name not in criteria
-    ]
+    problems = [f"there is no {name!r}, only {', '.join(criteria)}" for name in times if name not in criteria]
     problems += [f"criterion {name!r} is missing" for name in criteria if name not in times]
     problems += [f"criterion {name!r} stands {n} times" for name, n in times.items() if n > 1]
     for given in reply.criteria:

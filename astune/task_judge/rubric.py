@@ -144,6 +144,14 @@ class _PlainDumper(Dumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        """Line breaks of Unicode are escaped: PyYAML writes them as they are and reads them as others."""
+        style = '"' if any(mark in text for mark in "\x85\u2028\u2029") else None
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_PlainDumper.add_representer(str, _PlainDumper.represent_text)
+
 
 def _for_people(criterion: Criterion) -> dict[str, Any]:
     """The fields that say something: no empty ones, and no limits of a binary scale."""

@@ -1,4 +1,6 @@
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -6,6 +8,8 @@ import pytest
 from astune.config.judges import TaskJudgeConfig
 from astune.task_judge import MathAnswerAsJudge
 from astune.types import Episode, StopReason, Task, WorkflowOutput
+
+sys.path.insert(0, str(Path(__file__).parent))  # for llm_judging.py
 
 MakeEpisode = Callable[..., Episode]
 
