@@ -83,12 +83,13 @@ def test_no_models_is_an_error_that_names_the_key():
 
 
 async def test_a_model_that_fails_is_left_for_the_next_and_rests():
-    with ScriptedChatServer([500, GOOD]) as broken, ScriptedChatServer([GOOD] * 2) as good:
+    with ScriptedChatServer([500, GOOD, GOOD]) as broken, ScriptedChatServer([GOOD] * 2) as good:
         models = chat_models(broken, good)
         assert [(await ask(models)).model, (await ask(models)).model] == ["b", "b"]
         assert (len(broken.requests), len(good.requests)) == (1, 2)
-        assert (await ask(models, model="a")).model == "a"  # by name it is asked all the same, and its rest is over
-        assert models.usage.calls == 3
+        assert (await ask(models, model="a")).model == "a"  # by name it is asked all the same
+        assert (await ask(models)).model == "a"  # and its answer ends its rest
+        assert models.usage.calls == 4
 
 
 @pytest.mark.parametrize("status", [401, 404, 400])
@@ -103,12 +104,16 @@ async def test_a_request_that_is_refused_is_no_reason_to_rest():
         assert [(await ask(models)).model, (await ask(models)).model] == ["b", "a"]
 
 
-async def test_where_all_rest_the_first_is_asked():
-    with ScriptedChatServer([500, GOOD]) as one, ScriptedChatServer([500, GOOD]) as two:
+async def test_where_all_rest_the_first_is_asked_alone():
+    with ScriptedChatServer([500, 500, GOOD]) as one, ScriptedChatServer([500, GOOD]) as two:
         models = chat_models(one, two)
-        with pytest.raises(PolicyError, match=r"^no model answers: judge\.llm\.models\.0: .*; judge\.llm\.models\.1: "):
-            await ask(models)
+        for _ in range(2):
+            with pytest.raises(
+                PolicyError, match=r"^no model answers: judge\.llm\.models\.0: .*; .*judge\.llm\.models\.1: "
+            ):
+                await ask(models)
         assert (await ask(models)).model == "a"
+        assert len(two.requests) == 1
 
 
 async def test_models_that_rest_are_named_last():
@@ -155,6 +160,33 @@ async def test_a_request_that_no_model_accepts_is_the_judges_error():
         pytest.raises(JudgeError, match=r"no model accepts the request: .*\(400: .*\(422: "),
     ):
         await ask(chat_models(one, two))
+
+
+async def test_where_one_refuses_and_one_fails_no_model_answers():
+    with (
+        ScriptedChatServer([400]) as one,
+        ScriptedChatServer([500]) as two,
+        pytest.raises(PolicyError, match=r"no model answers: .*\(400: .*500"),
+    ):
+        await ask(chat_models(one, two))
+
+
+async def test_a_reply_that_came_while_another_model_failed_is_not_paid_again(tmp_path):
+    arrived, answered = threading.Event(), threading.Event()
+
+    def fail_late(body):
+        arrived.set()
+        answered.wait(10)
+        return 500
+
+    with ScriptedChatServer(fail_late) as broken, ScriptedChatServer([GOOD]) as good:
+        models = chat_models(broken, good, cache=tmp_path / "replies.sqlite")
+        waiting = asyncio.create_task(ask(models))
+        await asyncio.to_thread(arrived.wait, 10)
+        await ask(models, model="b")
+        answered.set()
+        answer = await waiting
+    assert (answer.model, answer.usage, len(good.requests)) == ("b", Usage(cached=1), 1)
 
 
 async def test_a_busy_model_is_asked_again_when_it_says():
@@ -357,7 +389,7 @@ async def test_others_get_their_answer_when_the_first_who_asked_is_cancelled():
     with ScriptedChatServer(answer) as server:
         models = chat_models(server)
         first, second = asyncio.create_task(ask(models)), asyncio.create_task(ask(models))
-        await asyncio.to_thread(arrived.wait)
+        await asyncio.to_thread(arrived.wait, 10)
         first.cancel()
         assert (await second).value.score == 3
         assert first.cancelled()
@@ -376,7 +408,7 @@ async def test_a_call_that_nobody_waits_for_is_given_up_and_can_be_asked_anew():
         models = chat_models(server)
         models.budget = Budget(max_calls=1)
         first = asyncio.create_task(ask(models))
-        await asyncio.to_thread(arrived.wait)
+        await asyncio.to_thread(arrived.wait, 10)
         first.cancel()
         await asyncio.wait([first])
         again = asyncio.create_task(ask(models, vote=1))
