@@ -21,7 +21,9 @@ class Outcome(Enum):
     WRONG = "wrong"
     """Also an empty answer, and one that was cut off."""
     UNREAD = "unread"
-    """There is a text, but no answer in an accepted format, or it or the reference is no mathematics."""
+    """There is a text, but no answer in an accepted format, or it or the reference is words."""
+    FAILED = "failed"
+    """The comparison took too long or failed, or the reference looks like a formula and is none."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,12 @@ class MathOpinion:
 
     def verdict(self) -> Verdict:
         right = self.outcome is Outcome.RIGHT
-        read = self.found and self.outcome is not Outcome.UNREAD
-        metrics = {"answer_found": float(self.found), "answer_read": float(read)}
-        return Verdict(float(right), right, self.reason, metrics, NAME)
+        return Verdict(float(right), right, self.reason, self.metrics, NAME)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        read = self.found and self.outcome in (Outcome.RIGHT, Outcome.WRONG)
+        return {"answer_found": float(self.found), "answer_read": float(read)}
 
 
 class MathAnswerAsJudge:
@@ -58,10 +63,14 @@ class MathAnswerAsJudge:
         self._pool = MathPool(workers, config.timeout or 10.0)
 
     async def judge(self, task: Task, episode: Episode) -> Verdict:
-        return (await self.opinion(task, episode)).verdict()
+        opinion = await self.opinion(task, episode)
+        if opinion.outcome is Outcome.FAILED:
+            raise JudgeError(f"task {task.task_id!r}: {opinion.reason}")
+        return opinion.verdict()
 
     async def opinion(self, task: Task, episode: Episode) -> MathOpinion:
-        """What `judge` says, and whether it could tell. Raises `JudgeError` as `judge` does."""
+        """What mathematics can tell. Raises `JudgeError` for a task without reference, an answer that is neither text
+        nor number, and an episode that broke off without output."""
         if task.answer is None or not (reference := reference_answer(task.answer)):
             raise JudgeError(
                 f"task {task.task_id!r} has no reference answer, which {NAME} compares with; "
@@ -78,7 +87,7 @@ class MathAnswerAsJudge:
         try:
             return await self._compare(reference, final)
         except JudgeError as error:
-            raise JudgeError(f"task {task.task_id!r}: {error}") from error
+            return MathOpinion(Outcome.FAILED, str(error))
 
     async def _compare(self, reference: str, final: FinalAnswer) -> MathOpinion:
         expected, given = normalise(reference), normalise(final.text)
