@@ -24,7 +24,7 @@ from astune.task_judge.rubric import Criterion, Rubric
 
 
 class NothingHelps(AstuneError):
-    """No criterion tells good from bad on the dev examples. `candidates` are texts and what each takes off the loss."""
+    """No criterion tells good from bad on the dev examples. `candidates` are texts and their `dev_helps`."""
 
     def __init__(self, candidates: Sequence[tuple[str, float]]) -> None:
         super().__init__(
