@@ -7,6 +7,7 @@ from astune.testing import ScriptedChatServer
 from astune.testing.chat_server import chat_completion
 
 HI = {"messages": [{"role": "user", "content": "Hi"}]}
+SOON = {"Retry-After": "0.01"}
 CALLS = [{"id": "x1", "type": "function", "function": {"name": "calc", "arguments": "{}"}}]
 
 
@@ -16,7 +17,7 @@ def client_of(url, **options):
 
 
 async def failure(answer, **options):
-    with ScriptedChatServer(answer if callable(answer) else [answer] * 9) as server:
+    with ScriptedChatServer(answer if callable(answer) else [answer] * 9, headers=SOON) as server:
         with pytest.raises((PolicyError, WorkflowError)) as caught:
             await client_of(server.base_url, **options).complete(HI)
         return caught.value, server
@@ -82,7 +83,7 @@ def test_a_key_that_is_not_in_the_environment_is_named(monkeypatch):
 
 
 async def test_a_busy_api_is_asked_again():
-    with ScriptedChatServer([429, 503, "Hello"]) as server:
+    with ScriptedChatServer([429, 503, "Hello"], headers=SOON) as server:
         reply = await client_of(server.base_url, max_retries=2).complete(HI)
     assert (reply.message["content"], len(server.requests)) == ("Hello", 3)
 
