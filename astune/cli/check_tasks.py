@@ -153,7 +153,8 @@ async def _run(chosen: Sequence[Bench], check: _Check) -> None:
 def _report(check: _Check) -> list[str]:
     lines = []
     for bench, wording, done in check.done:
-        lines.append(f"{bench.title}: {_count(done)}, answers written as {wording.format('...')!r}")
+        written = "as they are" if wording == "{}" else f"as {wording.format('...')}"
+        lines.append(f"{bench.title.replace(f'{Path.cwd()}/', '')}: {_count(done)}, answers written {written}")
     lines += [f"left out: {_count(of)}: {why}" for why, of in check.left_out]
     lines += ["", f"{'':<24}{'passes':>8}{'fails':>8}{'no verdict':>12}"]
     for kind, counts in _counts(check).items():
@@ -193,10 +194,9 @@ def _short(text: str | None) -> str:
 def _closing(check: _Check) -> list[str]:
     failing, total = check.failing, len(check.tasks)
     lines = []
-    if errors := sum(one.opinions[kind].error is not None for one in check.tasks for kind in KINDS[1:]):
-        lines.append(
-            f"{errors} answers that are none got no verdict: a run leaves such attempts out instead of giving 0"
-        )
+    judged = [one for one in check.tasks if one.opinions[GOLD].error is None]
+    if errors := sum(one.opinions[kind].error is not None for one in judged for kind in KINDS[1:]):
+        lines.append(f"{errors} answers that must fail got no verdict: a run leaves such attempts out, it gives no 0")
     if failing:
         return [*lines, f"{len(failing)} of {total} tasks fail"]
     return [*lines, f"all {total} tasks are judged rightly"]

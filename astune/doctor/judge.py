@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from astune.config.rules import ASKS_MODELS
 from astune.doctor.dry_run import Blocked, in_time
 from astune.doctor.errors import place_of
 from astune.doctor.findings import Finding, fail, ok, skip, warn
@@ -11,7 +12,7 @@ from astune.doctor.packages import how_to_install
 from astune.doctor.patient import Patient
 from astune.doctor.task_check import NOT_BY_THE_ANSWER, REPEATED, Bench, Opinion, ask, benches, in_best_words
 from astune.doctor.wordings import MATH_JUDGE, NO_ANSWER, wordings, wrong_answer
-from astune.errors import PluginError, TaskError
+from astune.errors import ConfigError, PluginError, TaskError
 from astune.task_judge import make_judge
 from astune.types import Task
 
@@ -21,6 +22,10 @@ MOST_BUILT_IN, MOST_PLUG_IN = 20, 3
 
 
 def check_judge(patient: Patient) -> Iterator[Finding]:
+    asking = sorted(ASKS_MODELS.intersection(part.judge for part in patient.config.task_judge.judges))
+    if patient.offline and asking:
+        yield skip(f"{', '.join(asking)} asks models, and this is --offline")
+        return
     try:
         judge = make_judge(patient.config.task_judge)
         found = benches(_tasks(patient), patient.config.task_judge)
@@ -29,6 +34,9 @@ def check_judge(patient: Patient) -> Iterator[Finding]:
             how_to_install(str(error)) or "a judge is MathAnswerAsJudge, 'my_judge.py:judge' or 'package.module:Name'"
         )
         yield fail(str(error), where=patient.where(KEY), mend=mend)
+        return
+    except ConfigError as error:
+        yield fail(str(error), where=patient.where(KEY), mend="correct that key")
         return
     except TaskError as error:
         yield fail(str(error), where=patient.where(KEY), mend="correct the task, or take its field out")

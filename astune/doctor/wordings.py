@@ -15,6 +15,7 @@ MATH_JUDGE = "MathAnswerAsJudge"
 IN_A_FORMAT = {MATH_JUDGE, "MathAnswerAndLlmAsJudge"}
 """Judges that look for the answer where `astune.task_judge.answer_format` says."""
 IN_ANY_WORDS = {"LlmAsJudge", "RubricsAsJudge"}
+"""Judges that do so where it says anything but "auto"."""
 BY_FORMAT: Mapping[str, str] = {
     "auto": "\\boxed{{{}}}",
     "boxed": "\\boxed{{{}}}",
@@ -45,7 +46,7 @@ def wordings(config: TaskJudgeConfig) -> list[str]:
     """Patterns to try: the one of the format where it says where the answer stands, the answer alone for judges that
     read any, or for a judge of the user's own all there are."""
     names = {named.judge for named in config.judges}
-    if names & IN_A_FORMAT:
+    if names & IN_A_FORMAT or (names & IN_ANY_WORDS and config.answer_format != "auto"):
         return [BY_FORMAT[config.answer_format]]
     if names and names <= IN_ANY_WORDS:
         return ["{}"]
@@ -96,7 +97,7 @@ def options(task: Task) -> list[str]:
     """
     found = _listed(task.metadata.get("options")) or _listed(task.metadata.get("choices"))
     if not found:
-        found = _OPTION.findall(task.query)
+        found = [(label, text.strip(" ,;.")) for label, text in _OPTION.findall(task.query)]
         if [label for label, _ in found] != [chr(ord("A") + number) for number in range(len(found))]:
             return []
     if len(found) < 2:
