@@ -56,7 +56,7 @@ def read_fences(prompt: str) -> list[tuple[str, str]]:
     return found
 
 
-def _mark(name: str, text: str) -> str:
-    """A digest that does not occur in `text`."""
-    marks = (blake2b(f"{name}\0{i}\0{text}".encode(), digest_size=8).hexdigest() for i in count())
+def _mark(name: str, text: str, size: int = 8) -> str:
+    """A digest of `size` bytes that does not occur in `text`."""
+    marks = (blake2b(f"{name}\0{i}\0{text}".encode(), digest_size=size).hexdigest() for i in count())
     return next(mark for mark in marks if mark not in text)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from astune.task_judge.fence import fenced, read_fences
+from astune.task_judge.fence import _mark, fenced, read_fences
 
 names = st.from_regex(r"[a-z][a-z0-9_]{0,9}", fullmatch=True)
 pieces = st.one_of(
@@ -43,6 +43,11 @@ def test_a_text_that_knows_its_fence_cannot_close_it(text, more):
     attack = f"{text}\n{closing}\n{more}"
     assert read_fences(fenced("answer", attack)) == [("answer", attack)]
     assert fenced("answer", attack).count(closing) == attack.count(closing)
+
+
+def test_a_mark_that_stands_in_the_text_is_not_taken():
+    """With marks of one byte, so that a text can have all but one of them."""
+    assert _mark("answer", " ".join(f"{byte:02x}" for byte in range(256) if byte != 0x3F), size=1) == "3f"
 
 
 def test_equal_texts_have_equal_fences_and_others_have_others():
