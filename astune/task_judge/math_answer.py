@@ -37,6 +37,7 @@ SYMBOLS = str.maketrans(
 )
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
+_BETWEEN_BOXES = re.compile(r"(?:[\s$,;]|\\[()\[\]]|\\q?quad|\\text\s*\{\s*and\s*\}|and(?![a-z]))*")
 _WHOLE_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{(.*)\}", re.DOTALL)
 _MARKER = re.compile(r"\\(?:boxed|fbox)|</?answer>|####", re.IGNORECASE)
 _THE_ANSWER_IS = re.compile(
@@ -48,7 +49,9 @@ _THE_ANSWER_IS = re.compile(
 )
 _SENTENCE_END = re.compile(r"\n|[.!?](?=\s|$)|。|,?\s(?:because|since)\b|[,，]?因为")  # noqa: RUF001
 _NUMBER = re.compile(r"[-−]?\$?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:/\d+)?%?")  # noqa: RUF001
-_TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname|underline)\s*\{([^{}]*)\}")
+_TEXT_COMMAND = re.compile(
+    r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mbox|operatorname|underline)\s*\{([^{}]*)\}"
+)
 _SPACE_COMMAND = re.compile(r"(?<!\\)\\[,!;: ]|\\q?quad(?![A-Za-z])|\\displaystyle(?![A-Za-z])|~")
 _SHORT_FRACTION = re.compile(r"\\frac\s*([0-9A-Za-z])\s*([0-9A-Za-z])")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}|[\u4e00-\u9fff]")
@@ -93,17 +96,21 @@ def normalise(text: str) -> str:
 
 
 def _boxed(text: str) -> str:
-    """Content of the box that closes last; braces nest, escaped ones do not count."""
-    open_braces: list[tuple[bool, int]] = []
-    content = ""
+    """Content of the box that closes last, and of those before it with nothing but a comma or "and" between, as a list.
+    Braces nest, escaped ones do not count."""
+    open_braces: list[tuple[int, int]] = []
+    boxes: list[str] = []
+    begin = end = 0
     for token in _BOX.finditer(text):
         if token[0].endswith("{") and token[0] != r"\{":
-            open_braces.append((len(token[0]) > 1, token.end()))
+            open_braces.append((token.start() if len(token[0]) > 1 else -1, token.end()))
         elif token[0] == "}" and open_braces:
-            is_box, start = open_braces.pop()
-            if is_box:
-                content = text[start : token.start()].strip()
-    return content
+            begin, start = open_braces.pop()
+            if begin >= 0:
+                joined = begin >= end and _BETWEEN_BOXES.fullmatch(text, end, begin)
+                boxes = [*(boxes if joined else []), text[start : token.start()].strip()]
+                end = token.end()
+    return ", ".join(boxes) if boxes and boxes[-1] else ""
 
 
 def _answer_tag(text: str) -> str:
@@ -157,7 +164,7 @@ def _is_bare(text: str) -> bool:
 
 
 def _strip_marks(text: str) -> str:
-    text = _currency(text).replace("{,}", ",").replace(r"\%", "%").replace("**", "")
+    text = re.sub(r"(?<!\\)\\!\s*", "", _currency(text)).replace("{,}", ",").replace(r"\%", "%").replace("**", "")
     text = re.sub(r"\\[()\[\]]", " ", text)
     text = _TEXT_COMMAND.sub(r" \1 ", _SPACE_COMMAND.sub(" ", text))
     text = re.sub(r"\\[dtc]frac(?![A-Za-z])", r"\\frac", text)

@@ -39,12 +39,15 @@ _SAYS_MORE = re.compile(r"\b(?:yes|no|not|true|false|or|but|and)\b|[是不否对
 _TIME = re.compile(r"(\d{1,2})(?::([0-5]\d))?(?:\s*([ap])\.?m\.?)?", re.IGNORECASE)
 _UNSOLVED = re.compile(r"\d+\s*[a-z]|\d*\s*[a-z]\s*[+-]\s*\d+", re.IGNORECASE)
 
+_AND_OR = re.compile(r"(?:\s*[,;]\s*|\s+)(?:and|or)\s+")
+_NAME = re.compile(r"^[A-Za-z](?:_\{?\w+\}?|\([a-z]\))?\s*=\s*(?!.*=)")
 _TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?)\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ)")
 
 
 def compare(reference: str, answer: str) -> Relation:
     """Of two normalised answers. Numbers are compared exactly, up to the noise of floating point (relative 1e-12)."""
+    reference, answer = _values(reference, answer)
     expected = read_quantity(reference)
     given = read_quantity(answer, unit_letters=bool(expected and expected.unit))
     if expected and given:
@@ -58,6 +61,7 @@ def compare(reference: str, answer: str) -> Relation:
             return Relation.of(known)
     if max(len(reference), len(answer)) > MAX_LENGTH or not answer:
         return Relation.UNREAD
+    reference, answer = as_list(reference), as_list(answer)
     if not expected and is_words(without_label(reference)):
         return Relation.UNREAD
     if not given and (is_words(label_off := without_label(answer)) or _lists_numbers(label_off)):
@@ -70,10 +74,22 @@ def compare(reference: str, answer: str) -> Relation:
 def for_algebra(text: str) -> str:
     """A normalised answer as the LaTeX that `math_worker` gets: a number loses its unit."""
     quantity = read_quantity(text)
-    formula = quantity.latex if quantity else without_label(text)
+    formula = quantity.latex if quantity else without_label(as_list(text))
     if _TRIGONOMETRIC.search(formula):
         formula = _DEGREES.sub(r"\\frac{\1\\pi}{180}", formula)
     return re.sub(r"(?<=[\d}])i(?![A-Za-z])", " i", formula)
+
+
+def as_list(text: str) -> str:
+    """Solutions with words between them, x = 2 or x = 3, as a list."""
+    return _AND_OR.sub(", ", text)
+
+
+def _values(reference: str, answer: str) -> tuple[str, str]:
+    """Where one of them says x = 72 and the other 72, what is left of both is 72."""
+    if ("=" in reference) == ("=" in answer):
+        return reference, answer
+    return _NAME.sub("", reference, count=1), _NAME.sub("", answer, count=1)
 
 
 def _squeeze(text: str) -> str:

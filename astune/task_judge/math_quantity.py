@@ -15,8 +15,8 @@ NOISE = Fraction(1, 10**12)
 _CHANGES_VALUE = (
     "hundred thousand million billion trillion dozen score half quarter third pair squared cubed power zero one two "
     "three four five six seven eight nine ten eleven twelve twenty thirty forty fifty sixty seventy eighty ninety "
-    "or not no plus minus times over divided multiplied less more except wrong incorrect isn't if sqrt sin cos tan "
-    "log mod pi"
+    "or not no plus minus times over divided multiplied less more except wrong incorrect isn't if maybe perhaps "
+    "probably sqrt sin cos tan log mod pi"
 )
 CHANGES_VALUE = frozenset(_CHANGES_VALUE.split())
 """Words that make "number, then words" something else than that number: 72 or so, 72 plus tax."""

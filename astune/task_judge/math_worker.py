@@ -30,6 +30,7 @@ from antlr4.error.ErrorStrategy import BailErrorStrategy  # type: ignore[import-
 from latex2sympy2_extended import NormalizationConfig, latex2sympy2
 from math_verify import LatexExtractionConfig, parse, verify
 from sympy import Expr, Float, Integer, Symbol, UnevaluatedExpr, expand  # type: ignore[import-untyped]
+from sympy.core.relational import Relational  # type: ignore[import-untyped]
 
 NORMALIZATION = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none", equations=False
@@ -43,7 +44,9 @@ POINTS = (3.0, 2.0, 5.0, 7.0, 11.0, 13.0)
 """Values of variables at which two formulas are looked at: whole, as n and k often are, and floating point, so that
 no power of powers is computed digit by digit."""
 
-_LETTER_POWER = re.compile(r"(?<![A-Za-z\\_])([a-dj-zA-Z])\^")
+_LETTER_POWER = re.compile(
+    r"(?<![A-Za-z\\_^])([a-dj-zA-Z])\^(?=(?:\{[^{}]*\}|[0-9]+(?![0-9])|[A-Za-z](?![A-Za-z]))(?!\s*\^))"
+)
 
 
 class TwoStageReader(latex2sympy2._Latex2Sympy):  # type: ignore[misc]
@@ -90,7 +93,22 @@ def equal(reference: str, answer: str) -> bool | None:
     if not given:
         return None
     known = _by_value(expected[0], given[0])
-    return bool(verify(expected, given, timeout_seconds=None, raise_on_error=True)) if known is None else known
+    if known is not None:
+        return known
+    as_sets = _is_solved(given[0])
+    return bool(verify(expected, given, allow_set_relation_comp=as_sets, timeout_seconds=None, raise_on_error=True))
+
+
+def _is_solved(formula: Any) -> bool:
+    """Whether it says between what numbers a variable is: such a relation may stand for an interval, while for one
+    that repeats the question (2x > 6) math-verify rightly takes none."""
+    relations = getattr(formula, "_unsorted_args", (formula,))
+    return all(
+        isinstance(relation, Relational)
+        and len(relation.free_symbols) == 1
+        and (relation.lhs.is_Symbol or relation.rhs.is_Symbol)
+        for relation in relations
+    )
 
 
 def _by_value(expected: Any, given: Any) -> bool | None:

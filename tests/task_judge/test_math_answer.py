@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sympy import srepr
 
 from astune.task_judge import math_worker
 from astune.task_judge.math_answer import extract_answer, normalise, reference_answer
 from astune.task_judge.math_compare import Relation, compare, for_algebra
 from astune.task_judge.math_quantity import read_quantity
+from astune.task_judge.math_units import UNITS
 
 WHOLE = st.integers(-2_000_000, 2_000_000)
 DECIMAL = st.decimals(-9999, 9999, places=3)
@@ -89,14 +91,144 @@ def test_extraction_stays_linear_in_text_that_repeats_itself(text: str) -> None:
         (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
         (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
         (r"\boxed{\left\{ x \right.}", r"\left\{ x \right."),
-        (r"\boxed{1} \fbox{2}", "2"),
+        (r"\boxed{1} then \fbox{2}", "2"),
+        (r"\boxed{1} and \fbox{2}", "1, 2"),
+        (r"$\boxed{(1,2)}$ \quad \text{and} \quad $\boxed{(3,4)}$", "(1,2), (3,4)"),
+        (r"\boxed{1} or \boxed{2}", "2"),
+        (r"\boxed{1} \boxed{}", None),
         (r"\boxed{1} and \boxed{2", "1"),
         (r"\boxed{a\fbox{b}c}", r"a\fbox{b}c"),
     ],
 )
-def test_braces_in_a_box_nest(text: str, found: str) -> None:
+def test_braces_in_a_box_nest_and_neighbouring_boxes_are_a_list(text: str, found: str | None) -> None:
     answer = extract_answer(text, "boxed")
-    assert answer is not None and answer.text == found
+    assert (answer and answer.text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Answer: 72", "72"),
+        ("**Final Answer:** 72", "72"),
+        ("### Answer\n\n72", "72"),
+        ("Our final answer is 72, because 6*12 is.", "72"),
+        ("答案是72。", "72"),
+        ("**最终答案**：72", "72"),  # noqa: RUF001
+        ("The answer is 71.\nNo:\nAnswer: 72", "72"),
+        ("My answer: 72", None),
+        ("答案不是72", None),
+    ],
+)
+def test_a_sentence_or_a_line_says_what_the_answer_is(text: str, found: str | None) -> None:
+    answer = extract_answer(text, "the_answer_is")
+    assert (answer and answer.text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("6 * 12 = 72 clips, I think", "72"),
+        ("from $1,000 to $-1,234.50.", "-1,234.50"),
+        ("about 3/4 of it", "3/4"),
+        ("none", None),
+    ],
+)
+def test_the_last_number_is_an_answer_only_where_it_is_asked_for(text: str, found: str | None) -> None:
+    answer = extract_answer(text, "last_number")
+    assert (answer and answer.text.replace("$", "")) == found
+    assert extract_answer(f"{text}; who knows.", "auto") is None
+
+
+@pytest.mark.parametrize(
+    ("reference", "answer", "relation"),
+    [
+        ("72", "72 clips", Relation.EQUAL),
+        ("72", "I don't know", Relation.UNREAD),
+        ("Tuesday", "Thursday", Relation.UNREAD),
+        ("72", "x" * 501, Relation.UNREAD),
+        ("72", "72 73", Relation.UNREAD),
+        ("5 km", "5000 m", Relation.EQUAL),
+        ("5 m/s", "18 km/h", Relation.EQUAL),
+        ("5 km", "5 m^2", Relation.DIFFERENT),
+        ("x+1", "1+x", Relation.ALGEBRA),
+        ("1/3", "0.333333", Relation.ALGEBRA),
+    ],
+)
+def test_what_cannot_be_read_is_told_from_what_is_wrong(reference: str, answer: str, relation: Relation) -> None:
+    assert compare(reference, answer) is relation
+
+
+@given(st.sampled_from(sorted(UNITS)), st.sampled_from(sorted(UNITS)), st.integers(1, 10**6))
+def test_units_of_one_dimension_convert_and_others_contradict(one: str, other: str, number: int) -> None:
+    there = read_quantity(f"{number} {one}")
+    back = read_quantity(f"{number * UNITS[one].factor / UNITS[other].factor} {other}")
+    assert there is not None and back is not None
+    assert there.equals(back) is (UNITS[one].dimension == UNITS[other].dimension)
+
+
+FORMULAS = [
+    r"x^2+40x+63",
+    r"[98,113)",
+    r"\frac{67\pi}{64}",
+    r"f^{-1}(x)+g^2",
+    r"x_1^2+x_{2}",
+    r"a^b^c",
+    r"x^{2}^3",
+    r"2^{3^2}",
+    r"x^{-1}y^2z",
+    r"\{70,92,79\}",
+    r"e^{2x}",
+    r"\begin{pmatrix}1&x^2\\3&4\end{pmatrix}",
+    r"-x^2",
+    r"3x^2y+1",
+    r"|x^2-1|",
+    r"n!+k^2",
+    r"x^12",
+    r"x^{y^2}",
+    r"\sum_{k=1}^{n}k^2",
+    r"\log_2x^2",
+    r"\sin^2x",
+    r"x^2=4",
+    r"1<x^2<4",
+    r"123456789012345678901234567890",
+    r"007",
+    r"1,234x",
+    r"x^2!",
+    r"(-\infty,-1]\cup[1,\infty)",
+    r"A^{-1}B^T",
+    r"\sqrt{x^2+y^2}",
+    r"ab^2",
+    r"(x+1)^2/x^3",
+    r"x^\pi",
+    r"y^{\frac{1}{2}}",
+]
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_reading_in_two_stages_finds_what_one_slow_stage_finds(formula: str) -> None:
+    plain = math_worker.TwoStageReader.__mro__[1](is_real=True).parse(formula)
+    assert srepr(math_worker.TwoStageReader(is_real=True).parse(formula)) == srepr(plain)
+
+
+@pytest.mark.parametrize(
+    ("reference", "answer", "equal"),
+    [
+        ("x^2+40x+63", "63+40x+x^2", True),
+        ("x^2+40x+63", "63+41x+x^2", False),
+        (r"\sqrt{x^2}", "|x|", True),
+        (r"\sqrt{2}", "1.414214", True),
+        (r"\sqrt{2}", "1.4142", False),
+        ("50", r"50\%", True),
+        (r"\frac{x^2-1}{x-1}", "x+1", True),
+        ("(x+1)^3", "x^3+3x^2+3x+1", True),
+        (r"\sin^2 x+\cos^2 x", "1", True),
+        ("[2,5)", r"2 \le x < 5", True),
+        (r"(3,\infty)", "2x > 6", False),
+        ("72", "}{", None),
+    ],
+)
+def test_looking_at_values_first_changes_no_result(reference: str, answer: str, equal: bool | None) -> None:
+    assert math_worker.equal(reference, answer) is equal
 
 
 def test_automatic_extraction_prefers_the_box_then_the_tag_then_hashes_then_the_sentence() -> None:

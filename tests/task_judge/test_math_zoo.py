@@ -18,7 +18,6 @@ ZOO = [json.loads(line) for line in Path(__file__).with_name("math_zoo.jsonl").r
 
 NOT_SEEN_AS_EQUAL = {
     "unit-11": "a fraction of units",
-    "interval-6": "an inequality where the reference is an interval",
     "inequality-8": "a reference that is not solved",
     "complex-3": "math-verify takes i alone for a variable",
     "complex-12": "math-verify takes e and i apart for variables",
