@@ -275,9 +275,12 @@ def test_the_doctor_takes_a_models_error_for_a_warning(clinic: Clinic) -> None:
     assert "check-tasks" in found.mend
 
 
-def test_the_doctor_asks_no_model_offline(clinic: Clinic) -> None:
+@pytest.mark.parametrize("key", [None, "NO_SUCH_KEY"])
+def test_the_doctor_asks_no_model_offline(clinic: Clinic, key: str | None) -> None:
     with ScriptedChatServer([]) as server:
-        findings = clinic(llm(server), offline=True)
+        config = llm(server)
+        config["task_judge"]["llm"]["models"][0]["api_key_env"] = key
+        findings = clinic(config, offline=True)
         assert server.requests == []
     assert judges(findings) == ["LlmAsJudge asks models, and this is --offline"]
 

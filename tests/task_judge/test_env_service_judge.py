@@ -1,9 +1,12 @@
+import json
 from dataclasses import replace
 
 import pytest
 
+from astune.cli import main
 from astune.config.judges import TaskJudgeConfig
 from astune.errors import JudgeError
+from astune.monitor.episodes import EpisodeRecord, episode_to_row
 from astune.task_judge import make_judge
 
 
@@ -32,3 +35,15 @@ async def test_a_score_that_is_no_finite_number_is_no_reward(env_judge, make_epi
     with pytest.raises(JudgeError, match="finite"):
         episode = replace(make_episode("done"), env_score=score)
         await env_judge.judge(episode.task, episode)
+
+
+def test_recorded_episodes_can_be_judged_by_their_environment(tmp_path, make_episode, capsys):
+    episode = replace(make_episode("done"), env_score=0.5)
+    recorded, conf = tmp_path / "train.jsonl", tmp_path / "x.yaml"
+    recorded.write_text(json.dumps(episode_to_row(EpisodeRecord(1, "train", episode))) + "\n")
+    conf.write_text(
+        "astune: {rollout: {agentscope_learn_protocol: 'agent.py:agent'}, "
+        "task_reader: {jsonl: {training: {file_path: tasks.jsonl}}}}\n"
+    )
+    assert main(["rescore", str(recorded), "--judge", "EnvServiceJudge", "--conf", str(conf)]) == 0
+    assert "none -> 0.5 failed  the environment gave 0.5" in capsys.readouterr().out
