@@ -1,0 +1,280 @@
+"""A rubric is learned from examples: what is planted is found, nothing leaks, nothing is paid twice."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astune.config.load import load_config
+from astune.config.schema import Config
+from astune.errors import AstuneError, ConfigError
+from astune.rubrics.examples import read_examples
+from astune.rubrics.keep import edits_of
+from astune.rubrics.learn import NothingHelps
+from astune.rubrics.prompts import ARRANGE, HOLISTIC, PROPOSE, REVISE
+from astune.rubrics.run import learn_rubric
+from astune.rubrics.split import split_examples
+from astune.task_judge.fence import read_fences
+from astune.task_judge.rubric import load_rubric, save_rubric
+from astune.task_judge.rubrics_as_judge import JUDGE
+from astune.testing import Faults, PlantedWorld, ScriptedChatServer
+
+ROOT = Path(__file__).parents[2]
+DAY = date(2026, 1, 2)
+
+
+class Silent:
+    def stage(self, name: str, total: int) -> None:
+        pass
+
+    def advance(self) -> None:
+        pass
+
+
+class Bench:
+    """Examples of a world, a server that answers as its model does, and runs on them."""
+
+    def __init__(self, folder: Path, world: PlantedWorld) -> None:
+        self.folder = folder
+        self.world = world
+        self.out = folder / "rubrics.yaml"
+        world.write_examples(folder / "examples.jsonl")
+
+    def config(self, base_url: str, **rubrics: Any) -> Path:
+        rubrics = {"examples": "examples.jsonl", "out": "rubrics.yaml", **rubrics}
+        models = [
+            {"base_url": base_url, "model": "planted", "max_retries": 0, "prompt_price": 1, "completion_price": 2}
+        ]
+        llm = {"models": models, "cache": None, "max_concurrent": rubrics.pop("max_concurrent", 8)}
+        path = self.folder / "conf.yaml"
+        path.write_text(json.dumps({"astune": {"rubrics": rubrics, "task_judge": {"llm": llm}}}))
+        return path
+
+    def learn(self, server: ScriptedChatServer, *, keep_edited: bool = False, **rubrics: Any) -> Any:
+        loaded = load_config(self.config(server.base_url, **rubrics), [], for_run=False)
+        return learn_rubric(loaded, Silent(), DAY, keep_edited=keep_edited)[0]
+
+    def forget(self) -> None:
+        for path in self.folder.glob("rubrics.yaml*"):
+            path.unlink()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Callable[..., Bench]:
+    return lambda *arguments, **options: Bench(tmp_path, PlantedWorld(*arguments, **options))
+
+
+def jobs(server: ScriptedChatServer) -> list[str]:
+    return [request["messages"][0]["content"].split("\n")[0] for request in server.requests]
+
+
+def fences(request: dict[str, Any]) -> list[tuple[str, str]]:
+    return [fence for message in request["messages"] for fence in read_fences(message["content"])]
+
+
+@pytest.mark.parametrize(("seed", "n", "kind"), [(3, 40, "scored"), (7, 24, "paired"), (7, 12, "ranked")])
+def test_planted_criteria_are_found_and_judge_better_than_no_rubric(bench, seed, n, kind):
+    bench = bench(seed, n, kind, noise=0.0, judge_noise=0.0)
+    with ScriptedChatServer(bench.world.model()) as server:
+        rubric = bench.learn(server, rounds=1)
+    assert bench.world.finds(rubric) == bench.world.planted
+    assert rubric == load_rubric(bench.out)
+    report = rubric.report
+    assert report["test"]["accuracy"] > report["baselines"]["without_rubric"]["accuracy"]
+    assert report["test"]["accuracy"] > report["baselines"]["majority"]["accuracy"]
+    assert rubric.provenance["digest"] == rubric.digest and not edits_of(rubric)
+    assert all(criterion.theme and criterion.sources for criterion in rubric.criteria)
+
+
+def test_test_examples_are_seen_last_and_only_by_the_judges(bench):
+    bench = bench(1, 20, "paired")
+    with ScriptedChatServer(bench.world.model()) as server:
+        bench.learn(server, rounds=2)
+    order = jobs(server)
+    chosen = max(at for at, job in enumerate(order) if job in (PROPOSE, REVISE, ARRANGE))
+    early = {text for request in server.requests[: chosen + 1] for _, text in fences(request)}
+    late = {text for request in server.requests[chosen + 1 :] for name, text in fences(request) if name == "answer"}
+    tested = [row for row in bench.world.examples if not {row["chosen"], row["rejected"]} & early]
+    assert len(tested) == 5  # a quarter
+    assert {answer for row in tested for answer in (row["chosen"], row["rejected"])} <= late
+    assert {order[at] for at in range(chosen + 1, len(order))} == {JUDGE, HOLISTIC}
+
+
+def test_judges_do_not_see_what_people_said(bench):
+    """The same answers with the opposite scores make the same questions to the judge of a given set of criteria."""
+    bench = bench(1, 16, "scored")
+    with ScriptedChatServer(bench.world.model()) as server:
+        bench.learn(server, rounds=1)
+    answers = {row["answer"] for row in bench.world.examples}
+    for request, job in zip(server.requests, jobs(server), strict=True):
+        if job in (JUDGE, HOLISTIC):
+            assert {name for name, _ in fences(request)} <= {"task", "criteria", "answer"}
+            assert sum(text in answers for _, text in fences(request)) == 1
+    proposals = [fences(request) for request, job in zip(server.requests, jobs(server), strict=True) if job == PROPOSE]
+    assert all({"better", "worse"} <= {name for name, _ in shown} for shown in proposals)
+
+
+def test_the_order_of_replies_changes_nothing(bench):
+    bench = bench(2, 12, "scored")
+    model, written = bench.world.model(), []
+    for concurrent in (1, 12):
+        bench.forget()
+
+        def late(body: dict[str, Any], concurrent: int = concurrent) -> Any:
+            time.sleep(hash(json.dumps(body)) % 7 / 1000 if concurrent > 1 else 0)
+            return model(body)
+
+        with ScriptedChatServer(late, usage=True) as server:
+            bench.learn(server, rounds=1, max_concurrent=concurrent)
+        written.append(bench.out.read_bytes())
+    assert written[0] == written[1]
+
+
+def test_a_second_run_asks_nothing_and_writes_the_same(bench):
+    bench = bench(2, 12, "scored")
+    with ScriptedChatServer(bench.world.model(), usage=True) as server:
+        rubric = bench.learn(server, rounds=1)
+        first, asked = bench.out.read_bytes(), len(server.requests)
+        bench.learn(server, rounds=1)
+    assert len(server.requests) == asked and bench.out.read_bytes() == first
+    assert rubric.provenance["replies"] == asked
+    assert rubric.provenance["prompt_tokens"] > 0 and rubric.provenance["cost"] > 0
+
+
+def test_a_spent_budget_ends_the_run_and_the_same_command_goes_on(bench):
+    bench = bench(2, 12, "scored")
+    with ScriptedChatServer(bench.world.model(), usage=True) as server:
+        bench.learn(server, rounds=1)
+    whole, written = len(server.requests), bench.out.read_bytes()
+    bench.forget()
+    ended = 0
+    with ScriptedChatServer(bench.world.model(), usage=True) as server:
+        while not bench.out.exists():
+            before = len(server.requests)
+            try:
+                bench.learn(server, rounds=1, max_calls=whole // 3)
+            except AstuneError as error:
+                assert "the same command goes on from there" in str(error)
+                assert len(server.requests) - before == whole // 3
+                ended += 1
+    assert ended in (3, 4) and len(server.requests) == whole and bench.out.read_bytes() == written
+
+
+def test_after_a_kill_nothing_is_paid_twice(bench):
+    bench = bench(4, 8, "paired")
+    model = bench.world.model()
+    with ScriptedChatServer(model, usage=True) as server:
+        bench.learn(server, rounds=1, max_concurrent=1, proposals=1)
+    whole, written = Counter(json.dumps(body) for body in server.requests), bench.out.read_bytes()
+    bench.forget()
+    answered: Counter[str] = Counter()
+    kills = [whole.total() // 4, whole.total() * 3 // 4]
+    running: list[subprocess.Popen[bytes]] = []
+
+    def fatal(body: dict[str, Any]) -> Any:
+        if kills and answered.total() == kills[0]:
+            kills.pop(0)
+            running[-1].send_signal(signal.SIGKILL)
+            return 500
+        answered[json.dumps(body)] += 1
+        return model(body)
+
+    with ScriptedChatServer(fatal, usage=True) as server:
+        conf = bench.config(server.base_url, rounds=1, max_concurrent=1, proposals=1)
+        command = [sys.executable, str(ROOT / "launcher.py"), "rubrics", "--conf", str(conf)]
+        codes = []
+        for _ in range(3):
+            running.append(subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=-3, stderr=-3))
+            codes.append(running[-1].wait())
+    assert codes == [-signal.SIGKILL, -signal.SIGKILL, 0]
+    assert answered == whole
+    learned, expected = load_rubric(bench.out), written.decode().replace(DAY.isoformat(), date.today().isoformat())
+    assert learned.report and bench.out.read_text() == expected
+
+
+def test_what_cannot_be_judged_is_no_agreement(bench):
+    bench = bench(3, 16, "scored", noise=0.0, judge_noise=0.0)
+    model = bench.world.model()
+    with ScriptedChatServer(model) as server:
+        good = bench.learn(server, rounds=1)
+    bench.forget()
+    examples = read_examples(bench.folder / "examples.jsonl")
+    hard = {one.answers[0] for one in split_examples(examples, 0.25, 0.25, Config().astune.seed).test}
+
+    def refuses(body: dict[str, Any]) -> Any:
+        judges = body["messages"][0]["content"].startswith(JUDGE)
+        return (
+            "{}"
+            if judges and any(text in hard for _, text in read_fences(body["messages"][1]["content"]))
+            else model(body)
+        )
+
+    with ScriptedChatServer(refuses) as server:
+        rubric = bench.learn(server, rounds=1)
+    assert rubric.report["test"]["could_not_judge"] == rubric.report["test"]["n"] == good.report["test"]["n"]
+    assert rubric.report["test"]["accuracy"] == 0.0 < good.report["test"]["accuracy"]
+
+
+def test_where_nothing_helps_no_file_is_written(bench):
+    bench = bench(1, 10, "scored")
+    model = bench.world.model()
+
+    def indifferent(body: dict[str, Any]) -> Any:
+        reply = model(body)
+        if not body["messages"][0]["content"].startswith(JUDGE):
+            return reply
+        scores = json.loads(reply)["criteria"]
+        return json.dumps({"criteria": [{**score, "score": 1} for score in scores]})
+
+    with ScriptedChatServer(indifferent) as server, pytest.raises(NothingHelps) as error:
+        bench.learn(server, rounds=1)
+    assert not bench.out.exists()
+    assert error.value.candidates and {gain for _, gain in error.value.candidates} == {0.0}
+
+
+def test_models_that_are_gone_end_the_run_at_once(bench):
+    bench = bench(1, 10, "scored")
+    with ScriptedChatServer([401] * 1000) as server, pytest.raises(AstuneError, match="none is paid twice"):
+        bench.learn(server, max_concurrent=2)
+    assert len(server.requests) <= 2
+
+
+def test_edits_survive_a_run_with_keep_edited_and_are_not_overwritten_without(bench):
+    bench = bench(3, 20, "scored", noise=0.0, judge_noise=0.0)
+    with ScriptedChatServer(bench.world.model()) as server:
+        learned = bench.learn(server, rounds=1)
+        kept, gone, *others = learned.criteria
+        kept = kept.model_copy(update={"text": "Greets the customer by name.", "weight": 2.5})
+        save_rubric(learned.model_copy(update={"criteria": (kept, *others)}), bench.out)
+        with pytest.raises(ConfigError, match=f"{kept.id}.*{gone.id} .taken out.*--keep-edited"):
+            bench.learn(server, rounds=1)
+        again = bench.learn(server, rounds=1, keep_edited=True)
+        later = bench.learn(server, rounds=1, keep_edited=True)
+    found = {one.id: one for one in again.criteria}
+    assert found[kept.id] == kept.model_copy(update={"edited": True})
+    assert gone.id not in found and len(found) > 1
+    assert {one.id: one for one in later.criteria}[kept.id].edited
+
+
+def test_anchors_of_scaled_criteria_are_in_the_rubric_and_on_the_scale(bench):
+    bench = bench(3, 16, "scored", noise=0.0, judge_noise=0.0)
+    with ScriptedChatServer(bench.world.model()) as server:
+        rubric = bench.learn(server, rounds=1, scale="scaled")
+    assert all((one.min, one.max) == (0, 4) and set(one.anchors) == {0, 4} for one in rubric.criteria)
+
+
+def test_a_server_with_faults_is_lived_with(bench):
+    bench = bench(3, 16, "scored", faults=Faults(malformed=0.1, missing=0.1, repeated=0.1))
+    with ScriptedChatServer(bench.world.model()) as server:
+        rubric = bench.learn(server, rounds=1)
+    assert rubric.criteria and threading.active_count() < 50
