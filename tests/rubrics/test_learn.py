@@ -82,7 +82,7 @@ def fences(request: dict[str, Any]) -> list[tuple[str, str]]:
     return [fence for message in request["messages"] for fence in read_fences(message["content"])]
 
 
-@pytest.mark.parametrize(("seed", "n", "kind"), [(3, 40, "scored"), (7, 24, "paired"), (7, 12, "ranked")])
+@pytest.mark.parametrize(("seed", "n", "kind"), [(3, 40, "scored"), (7, 24, "paired"), (3, 12, "ranked")])
 def test_planted_criteria_are_found_and_judge_better_than_no_rubric(bench, seed, n, kind):
     bench = bench(seed, n, kind, noise=0.0, judge_noise=0.0)
     with ScriptedChatServer(bench.world.model()) as server:
