@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from astune.config.load import load_config
+from astune.config.rules import ASKS_MODELS
 from astune.config.schema import AstuneConfig
 from astune.doctor.patient import Split
 from astune.doctor.task_check import GOLD, KINDS, Bench, CheckedTask, Opinion, benches, check_bench
@@ -23,6 +24,7 @@ from astune.doctor.wordings import IN_A_FORMAT
 from astune.errors import ConfigError, TaskError
 from astune.plugins import load_plugin
 from astune.task_judge.registry import BUILTIN_JUDGES
+from astune.task_judge.scorers import SHORT_NAMES
 from astune.task_reader import make_reader
 from astune.task_reader.jsonl import numbered_lines
 from astune.types import Task
@@ -94,9 +96,10 @@ def _places(config: AstuneConfig, split: Split, tasks: Sequence[Task]) -> list[s
 
 def _import_registered(config: AstuneConfig, tasks: Sequence[Task]) -> None:
     """A judge of a plain name that does not ship is registered by the file of the workflow."""
-    judges = [*(part.judge for part in config.task_judge.judges), *config.task_judge.scorers.values()]
-    judges += [str(task.metadata["scorer"]) for task in tasks if task.metadata.get("scorer")]
-    own = {name for name in judges if name not in BUILTIN_JUDGES and ":" not in name and "->" not in name}
+    judge = config.task_judge
+    names = {*(part.judge for part in judge.judges), *judge.scorers.values()}
+    names |= {str(scorer) for task in tasks if (scorer := task.metadata.get("scorer")) not in judge.scorers and scorer}
+    own = {name for name in names - {*BUILTIN_JUDGES, *SHORT_NAMES} if ":" not in name and "->" not in name}
     if own and config.rollout.agentscope_learn_protocol is not None:
         load_plugin(config.rollout.agentscope_learn_protocol, kind="workflow")
 
@@ -136,8 +139,11 @@ def _announced(chosen: Sequence[Bench]) -> list[str]:
 
 
 def _calls(bench: Bench) -> int:
-    """Replies that are no JSON are asked for once more on top, as in a run."""
-    return len(bench.tasks) * len(KINDS) * bench.config.llm.votes * max(len(bench.names), 1)
+    """An answer is compared with the reference in both orders where attempts are compared. Replies that are no JSON are
+    asked for once more on top, as in a run."""
+    compares = bench.config.llm.mode != "pointwise"
+    asking = sum(2 if name == "LlmAsJudge" and compares else 1 for name in bench.names if name in ASKS_MODELS)
+    return len(bench.tasks) * len(KINDS) * bench.config.llm.votes * asking
 
 
 async def _run(chosen: Sequence[Bench], check: _Check) -> None:
@@ -153,7 +159,7 @@ async def _run(chosen: Sequence[Bench], check: _Check) -> None:
 def _report(check: _Check) -> list[str]:
     lines = []
     for bench, wording, done in check.done:
-        written = "as they are" if wording == "{}" else f"as {wording.format('...')}"
+        written = "as they are" if wording == "{}" else f"as in {wording.format('42')}"
         lines.append(f"{bench.title.replace(f'{Path.cwd()}/', '')}: {_count(done)}, answers written {written}")
     lines += [f"left out: {_count(of)}: {why}" for why, of in check.left_out]
     lines += ["", f"{'':<24}{'passes':>8}{'fails':>8}{'no verdict':>12}"]

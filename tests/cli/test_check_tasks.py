@@ -55,7 +55,7 @@ OWN = "astune.task_judge.judge_protocol=own.py:judge"
 def test_a_data_set_that_is_judged_rightly(check: Check) -> None:
     code, out, _ = check(ROWS, heldout=[row(9)])
     assert code == 0
-    assert out.splitlines()[0] == "MathAnswerAsJudge: 6 tasks, answers written as \\boxed{...}"
+    assert out.splitlines()[0] == "MathAnswerAsJudge: 6 tasks, answers written as in \\boxed{42}"
     table = [line.split() for line in out.splitlines()[3:8]]
     assert [line[-3:] for line in table] == [["6", "0", "0"], *[["0", "6", "0"]] * 4]
     assert out.splitlines()[-1] == "all 6 tasks are judged rightly"
@@ -131,9 +131,9 @@ def test_tasks_that_name_their_judge_are_judged_by_it_in_its_words(check: Check)
     code, out, _ = check(rows, exam, "astune.rollout.agentscope_learn_protocol=work.py:agent", work=workflow)
     assert code == 0, out
     for line in (
-        "MathAnswerAsJudge: 1 task, answers written as <answer>...</answer>",
-        "exam_of_check_tasks: 1 task, answers written as Answer: ...",
-        "MathAnswerAsJudge: 1 task, answers written as \\boxed{...}",
+        "MathAnswerAsJudge: 1 task, answers written as in <answer>42</answer>",
+        "exam_of_check_tasks: 1 task, answers written as in Answer: 42",
+        "MathAnswerAsJudge: 1 task, answers written as in \\boxed{42}",
         "left out: 1 task: ToolUseJudge judges what an agent does, not its answer alone",
     ):
         assert line in out.splitlines()
@@ -170,6 +170,14 @@ def test_a_judge_that_asks_models_says_how_many_calls_it_may_take(check: Check) 
     assert "LlmAsJudge asks models: up to 25 calls for 5 tasks" in err and 15 <= calls <= 25
     assert "left out: 1 task: there is no reference answer" in out
     assert out.splitlines()[-1] == "all 5 tasks are judged rightly"
+
+
+def test_the_workflow_is_imported_only_for_judges_that_it_registers(check: Check) -> None:
+    broken = "astune.rollout.agentscope_learn_protocol=work.py:agent"
+    code, out, _ = check([row(1, scorer="math"), row(2)], broken, work="raise ValueError('imported')")
+    assert code == 0, out
+    code, _, err = check([row(1, scorer="own"), row(2)], broken, work="raise ValueError('imported')")
+    assert code == 2 and "imported" in err
 
 
 def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
