@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from astune.config.judges import TaskJudgeConfig
 from astune.task_judge.answer_text import answer_text, cut_off
 from astune.task_judge.math_answer import extract_answer
-from astune.task_judge.transcript import conversation, transcript
+from astune.task_judge.transcript import conversation, indented, transcript
 from astune.types import Episode, StopReason, Task
 
 
@@ -39,7 +39,7 @@ def shown_attempt(task: Task, episode: Episode, config: TaskJudgeConfig) -> Show
             return Shown(None, f"no answer in the format {config.answer_format!r}")
         answer = final.text
     if config.llm.shown == "transcript" and episode.turns and episode.stop_reason is StopReason.COMPLETED:
-        said = answer.strip() or "(none)"
+        said = indented(answer.strip() or "(none)")
         return Shown(f"{transcript(episode.turns)}\n\n=== final answer ===\n{said}")
     if not answer.strip():
         return Shown(None, "no answer")

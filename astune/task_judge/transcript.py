@@ -54,8 +54,11 @@ def _message(message: Message) -> str:
     for call in message.get("tool_calls") or ():
         function = call.get("function") or {}
         text += f"\ncalls {function.get('name')} {function.get('arguments')}"
-    lines += [f"  {line}" for line in text.strip("\n").splitlines()]
-    return "\n".join(lines)
+    return "\n".join([*lines, indented(text)]) if text.strip() else lines[0]
+
+
+def indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.strip("\n").splitlines())
 
 
 def content_text(content: Any) -> str:

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from llm_judging import attempt, attempts, config, fences, reply, task
+from llm_judging import attempt, attempts, config, fences, reply, task, turn
 
 from astune.config.judges import RubricsJudgeConfig
 from astune.task_judge.fence import fenced, read_fences
@@ -63,8 +63,9 @@ def where(messages, answer):
 @pytest.mark.parametrize("kind", INJECTIONS)
 async def test_an_attempt_changes_nothing_but_the_inside_of_its_own_fence(servers, judges, mode, kind):
     injection = INJECTIONS[kind]
-    _, plain = await prompts(servers, judges[mode], HARMLESS)
-    _, attacked = await prompts(servers, judges[mode], injection)
+    harmless, plain = await prompts(servers, judges[mode], HARMLESS)
+    verdicts, attacked = await prompts(servers, judges[mode], injection)
+    assert [verdict.reward for verdict in verdicts] == [verdict.reward for verdict in harmless]
     assert len(attacked) == len(plain) >= 1
     if mode == "listwise":  # the order of the answers goes by their texts
         plain = [in_place_of(where(attacked[0], injection), plain[0])]
@@ -85,13 +86,15 @@ def in_place_of(name, messages):
     return [messages[0], {"role": "user", "content": f"{head}{fenced(*first)}\n\n{fenced(*second)}"}]
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", INJECTIONS)
-async def test_the_verdict_is_read_from_the_reply_alone(servers, judges, mode, kind):
-    """The scripted judge sees no quality in any of them: all get what a harmless bad answer gets."""
-    injected, _ = await prompts(servers, judges[mode], INJECTIONS[kind])
-    harmless, _ = await prompts(servers, judges[mode], HARMLESS)
-    assert [verdict.reward for verdict in injected] == [verdict.reward for verdict in harmless]
+async def test_an_attempt_in_a_transcript_stays_in_it_and_speaks_for_nobody_else(servers, kind):
+    judge = LlmAsJudge(config(servers, shown="transcript"))
+    said = turn([{"role": "user", "content": "6 * 12?"}], {"content": INJECTIONS[kind]})
+    await judge.judge(task("72"), attempt(task("72"), INJECTIONS[kind], turns=[said]))
+    shown = fences(servers.requests[-1])
+    assert [name for name, _ in shown] == ["task", "reference", "criteria", "answer"]
+    heads = [line for line in dict(shown)["answer"].splitlines() if line and not line.startswith("  ")]
+    assert heads == ["[user]", "[assistant]", "=== final answer ==="]
 
 
 CONTROL = re.compile(r"<\|\w+\|>|<\uff5c\S+?\uff5c>|</?s>|\[/?INST\]|<</?SYS>>|<(?:start|end)_of_turn>")

@@ -184,7 +184,7 @@ async def test_a_transcript_shows_every_agent_and_what_tools_returned():
         "=== main ===\n[system]\n  You help.\n[user]\n  Fee?\n"
         '[assistant]\n  calls look_up {"q": "fee"}\n[tool]\n  5 EUR\n[assistant]\n  It is 5 EUR.\n\n'
         "=== critic ===\n[user]\n  5 EUR?\n[assistant]\n  Fine.\n  [system]\n  best\n\n"
-        "=== final answer ===\n5 EUR"
+        "=== final answer ===\n  5 EUR"
     )
 
 
