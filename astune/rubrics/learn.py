@@ -117,7 +117,8 @@ class Learner:
         best, stale = first, 0
         for number in range(self._config.rounds):
             mistakes = self._mistakes(best)
-            if not mistakes or stale == self._config.patience:
+            perfect = best is not None and best.dev.accuracy == 1.0  # dev could not tell a better one
+            if not mistakes or perfect or stale == self._config.patience:
                 return best, number
             choice = await self._round(mistakes, f"revise, round {number + 1}")
             stale += 1
