@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel
@@ -109,16 +110,20 @@ class Judged:
     rubric: Rubric
     replies: tuple[CriteriaReply, ...]
 
+    @cached_property
+    def scores(self) -> tuple[dict[str, int], ...]:
+        """Of each reply, by id. Read once: choosing among criteria asks for them again and again."""
+        return tuple(check_scores(self.rubric, reply) for reply in self.replies)
+
     @property
     def reward(self) -> float:
         """The mean over votes."""
-        rewards = [rubric_reward(self.rubric, check_scores(self.rubric, reply)) for reply in self.replies]
+        rewards = [rubric_reward(self.rubric, scores) for scores in self.scores]
         return sum(rewards) / len(rewards)
 
     def share(self, criterion: Criterion) -> float:
         """How far the criterion was met, from 0 to 1: the mean over votes."""
-        scores = [check_scores(self.rubric, reply)[criterion.id] for reply in self.replies]
-        return sum(criterion.share(score) for score in scores) / len(scores)
+        return sum(criterion.share(scores[criterion.id]) for scores in self.scores) / len(self.scores)
 
     def reason(self, criterion: Criterion) -> str:
         return next(entry.reason for entry in self.replies[0].criteria if entry.id == criterion.id)
