@@ -82,7 +82,8 @@ class PlantedModel:
             self.calls[job] += 1
             self._seen[content] += 1
             fate = random.Random(f"{self._seen[content]} {content}")  # so that a second attempt may succeed
-        time.sleep(self._faults.latency)
+        if self._faults.latency:
+            time.sleep(self._faults.latency)
         if fate.random() < self._faults.failing:
             return 500
         reply = json.dumps(self._reply(job, system, read_fences(user), random.Random(content), fate))
