@@ -4,9 +4,9 @@ The word after the language of a block says what it is; people do not see it.
 
     python file=x.py     written to a folder, imported, and used by a later command of the page
     python run           run as a script
-    python not-run=tinker   needs a server; tests/tinker has what the page shows
+    python not-run=tinker, environment    needs a server; tests/tinker and tests/rollout have what the page shows
     yaml file=x.yaml     written, and loads as a configuration; without file= a part of one, which loads too;
-                         with `broken` it is wrong on purpose
+                         with `broken` it is wrong on purpose; with `rubric` it is a rubric
     jsonl file=x.jsonl   written
     bash run             each `astune` or `python launcher.py` command ends with 0 (exit=2: with 2), made small by TINY
     bash not-run=WHY     not run here, for one of REASONS; its keys and make targets exist
@@ -50,18 +50,19 @@ ROOT = Path(__file__).parents[2]
 README = "README.md"
 PAGES = [README, "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 COUNTS = {
-    "bash not-run": 22,
-    "bash run": 44,
-    "jsonl file": 7,
-    "python file": 15,
-    "python not-run": 3,
+    "bash not-run": 24,
+    "bash run": 49,
+    "jsonl file": 10,
+    "python file": 17,
+    "python not-run": 4,
     "python run": 7,
-    "text": 23,
+    "text": 24,
     "text file": 1,
-    "text output": 31,
-    "yaml": 6,
+    "text output": 32,
+    "yaml": 10,
     "yaml file": 7,
     "yaml file broken": 1,
+    "yaml file rubric": 1,
 }
 """How many blocks of each kind there are."""
 REASONS = {"cluster", "gpu", "install", "long", "network", "studio"}
@@ -69,7 +70,10 @@ AGENTSCOPE = metadata.version("agentscope").split(".")[0]
 LIMITS = {"TooManyTurns", "ContextOverflow"}
 """What may go wrong in an episode because TINY leaves it so little."""
 needs_agentscope_2 = pytest.mark.skipif(AGENTSCOPE != "2", reason="the pages are written for AgentScope 2.x")
-LOOKING = ("config", "doctor", "report", "view", "replay", "rescore", "diff")
+LOOKING = (
+    *("config", "doctor", "report", "view", "replay", "rescore", "diff"),
+    *("check-tasks", "judge-report", "rubrics"),
+)
 """Commands that take no keys of training."""
 TINY = [
     "astune.trainer.total_steps=1",
@@ -273,4 +277,6 @@ def test_what_is_not_run_here_names_what_there_is(block: Block, tmp_path: Path) 
         elif arguments and "--conf" in arguments:
             conf = arguments[arguments.index("--conf") + 1]
             keys = [part for part in arguments if part.startswith("astune.")]
-            load_config((ROOT if conf.startswith("tutorial/") else tmp_path) / conf, keys)
+            load_config(
+                (ROOT if conf.startswith("tutorial/") else tmp_path) / conf, keys, for_run=arguments[0] != "rubrics"
+            )
