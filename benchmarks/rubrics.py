@@ -78,6 +78,9 @@ class NoWatch:
     def advance(self) -> None:
         pass
 
+    def failed(self, why: str) -> None:
+        pass
+
 
 @dataclass(frozen=True)
 class Outcome:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import date
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def learn(conf: Path, overrides: Sequence[str], keep_edited: bool) -> int:
     loaded = load_config(conf, overrides, for_run=False)
     console = Console(highlight=False)
     try:
-        with _stages(Console(stderr=True, highlight=False)) as stages:
+        with _stages() as stages:
             rubric, out = learn_rubric(loaded, stages, date.today(), keep_edited=keep_edited)
     except KeyboardInterrupt:
         print(f"interrupted. {GO_ON}", file=sys.stderr)
@@ -60,7 +60,7 @@ def check(file: Path, conf: Path | None, examples: Path | None, overrides: Seque
     if conf is None:
         return 0
     loaded = load_config(conf, overrides, for_run=False)
-    with _stages(Console(stderr=True, highlight=False)) as stages:
+    with _stages() as stages:
         accuracy, labelled = check_rubric(rubric, loaded, examples, stages)
     kappa = "-" if accuracy.kappa is None else f"{accuracy.kappa:.2f}"
     console.print(
@@ -89,6 +89,7 @@ class _Stages:
         self._console = console
         self._progress = progress
         self._task: TaskID | None = None
+        self._failures: list[str] = []
 
     def stage(self, name: str, total: int) -> None:
         if self._progress is None:
@@ -100,12 +101,23 @@ class _Stages:
         if self._progress is not None and self._task is not None:
             self._progress.advance(self._task)
 
+    def failed(self, why: str) -> None:
+        self._failures.append(why)
+
+    def close(self) -> None:
+        if self._failures:
+            count = len(self._failures)
+            times = "1 reply" if count == 1 else f"{count} replies"
+            self._console.print(f"{times} could not be used, the last: {self._failures[-1]}", markup=False)
+
 
 @contextmanager
-def _stages(console: Console) -> Iterator[_Stages]:
-    if not console.is_terminal:
-        yield _Stages(console, None)
-        return
+def _stages() -> Iterator[_Stages]:
+    console = Console(stderr=True, highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        yield _Stages(console, progress)
+    with Progress(*columns, console=console) if console.is_terminal else nullcontext() as progress:
+        stages = _Stages(console, progress)
+        try:
+            yield stages
+        finally:
+            stages.close()

@@ -33,6 +33,8 @@ class Watch(Protocol):
 
     def stage(self, name: str, total: int) -> None: ...
     def advance(self) -> None: ...
+    def failed(self, why: str) -> None:
+        """A reply could not be used."""
 
 
 @dataclass
@@ -48,7 +50,6 @@ class Asking:
     llm: LlmJudgeConfig
     watch: Watch
     paid: dict[str, Usage] = field(default_factory=dict)
-    errors: list[str] = field(default_factory=list)
     stopped_by: AstuneError | None = None
     """What no further question is asked after: the models are gone, or the budget."""
 
@@ -62,7 +63,7 @@ class Asking:
         check: Callable[[B], None] | None = None,
         vote: int = 0,
     ) -> B | None:
-        """None where no reply could be used: that is noted in `errors`, and never taken for a score."""
+        """None where no reply could be used: `watch` is told, and it is never taken for a score."""
         question = hashlib.sha256(json.dumps([messages, schema.__name__, vote]).encode()).hexdigest()
         async with self._slots:
             if self.stopped_by is not None:
@@ -70,7 +71,7 @@ class Asking:
             try:
                 answer = await self.models.ask(messages, schema, vote=vote, check=check)
             except JudgeError as error:
-                self.errors.append(str(error))
+                self.watch.failed(str(error))
                 return None
             except (PolicyError, BudgetSpent) as error:
                 self.stopped_by = error

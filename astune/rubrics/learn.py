@@ -18,7 +18,7 @@ from astune.rubrics.choose import Choice, choose, dev_helps
 from astune.rubrics.examples import Example, Examples
 from astune.rubrics.judge_examples import Asking, Scores, judge_as_a_whole, judge_by_rubric, rewards_of
 from astune.rubrics.keep import Edits
-from astune.rubrics.measure import Accuracy, Rewards, keys, measure, pass_mark
+from astune.rubrics.measure import Accuracy, keys, measure, pass_mark
 from astune.rubrics.split import Split
 from astune.task_judge.rubric import Criterion, Rubric
 
@@ -81,7 +81,7 @@ class Learner:
             helps = dev_helps(self._pool, self._scores, self._split, self._kind)
             raise NothingHelps([(one.text, helps[one.id]) for one in self._pool])
         in_use = await self._arranged(best)
-        test = await self._on_test(in_use, "test")
+        test = await self._on_test(in_use.rubric, in_use.pass_at, "test")
         return Learned(
             in_use=in_use,
             rounds=rounds,
@@ -153,23 +153,28 @@ class Learner:
         mark = pass_mark(self._split.train, self._kind, rewards)
         return InUse(rubric, mark, measure(self._split.dev, self._kind, rewards, mark))
 
-    async def _on_test(self, in_use: InUse, stage: str) -> Accuracy:
-        judged = await judge_by_rubric(self._asking, in_use.rubric, self._split.test, stage)
-        return measure(self._split.test, self._kind, rewards_of(judged), in_use.pass_at)
+    async def _on_test(self, rubric: Rubric, pass_at: float, stage: str) -> Accuracy:
+        judged = await judge_by_rubric(self._asking, rubric, self._split.test, stage)
+        return measure(self._split.test, self._kind, rewards_of(judged), pass_at)
 
     async def _one_round(self, first: Choice | None) -> Accuracy | None:
         if first is None:
             return None
-        in_use = await self._in_use(first.criteria, "judge by the rubric of round one")
-        return await self._on_test(in_use, "test the rubric of round one")
+        rubric = Rubric(criteria=first.criteria)
+        judged = await judge_by_rubric(self._asking, rubric, self._marked, "judge by the rubric of round one")
+        mark = pass_mark(self._marked, self._kind, rewards_of(judged))
+        return await self._on_test(rubric, mark, "test the rubric of round one")
 
     async def _without_rubric(self) -> Accuracy:
-        """Its pass mark is chosen on train, as the rubric's is."""
-        rewards: Rewards = await judge_as_a_whole(
-            self._asking, (*self._split.train, *self._split.test), "judge without a rubric"
-        )
-        mark = pass_mark(self._split.train, self._kind, rewards)
+        seen = (*self._marked, *self._split.test)
+        rewards = await judge_as_a_whole(self._asking, seen, "judge without a rubric")
+        mark = pass_mark(self._marked, self._kind, rewards)
         return measure(self._split.test, self._kind, rewards, mark)
+
+    @property
+    def _marked(self) -> tuple[Example, ...]:
+        """What a baseline's pass mark is chosen on: train, as the rubric's is. Pairs and ranks need none."""
+        return self._split.train if self._kind == "scored" else ()
 
     def _majority(self) -> Accuracy:
         """Every scored answer is what most of train and dev are; of two answers neither is better."""

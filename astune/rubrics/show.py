@@ -21,10 +21,14 @@ BASELINES = {
 }
 
 
+FIGURES = {"n", "accuracy", "low", "high", "kappa", "could_not_judge"}
+"""Without all of these a report, which anyone may have edited, is not shown."""
+
+
 def show_rubric(rubric: Rubric, console: Console) -> None:
     """Criteria by theme, then the report, then where it comes from."""
     console.print(criteria_table(rubric))
-    if rubric.report:
+    if set(rubric.report.get("test", {})) >= FIGURES:
         console.print(report_table(rubric))
         if rubric.report.get("note"):
             console.print(Text(str(rubric.report["note"])), style="yellow")
@@ -56,7 +60,7 @@ def report_table(rubric: Rubric) -> Table:
         table.add_column(name, justify="right")
     table.add_row("rubric", *_figures(test), style="bold")
     for name, title in BASELINES.items():
-        if baselines.get(name):
+        if set(baselines.get(name) or ()) >= FIGURES:
             table.add_row(title, *_figures(baselines[name]))
     return table
 

@@ -81,14 +81,18 @@ def test_where_nothing_helps_the_candidates_are_shown(
 
     monkeypatch.chdir(tmp_path)
     PlantedWorld(3, 8, "paired").write_examples(tmp_path / "examples.jsonl")
-    with ScriptedChatServer(lambda body: '{"criteria": []}') as server:
+    with ScriptedChatServer(lambda body: '{"criterion": []}') as server:
         (tmp_path / "conf.yaml").write_text(
             "astune:\n"
             "  rubrics: {examples: examples.jsonl}\n"
             f"  task_judge: {{llm: {{models: [{{base_url: '{server.base_url}', model: planted}}]}}}}\n"
         )
         assert main(["rubrics", "--conf", "conf.yaml"]) == 1
-    assert "no criterion tells good from bad" in capsys.readouterr().err
+    errors = " ".join(capsys.readouterr().err.split())
+    assert "no criterion tells good from bad" in errors
+    assert (
+        "4 replies could not be used, the last: planted: the reply cannot be used: criteria: Field required" in errors
+    )
     assert not Path("rubrics.yaml").exists()
 
 

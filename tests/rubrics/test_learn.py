@@ -40,6 +40,9 @@ class Silent:
     def advance(self) -> None:
         pass
 
+    def failed(self, why: str) -> None:
+        pass
+
 
 class Bench:
     """Examples of a world, a server that answers as its model does, and runs on them."""
