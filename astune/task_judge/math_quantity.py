@@ -157,7 +157,7 @@ def _is_label(rest: str, attached: bool, percent: bool) -> bool:
         return True
     if attached:
         return len(first) > 1 and known
-    return len(first) >= 3 or first in ("of", "per") or known
+    return len(first) >= 3 or first in ("of", "per", "in") or known
 
 
 def _close(a: Fraction, b: Fraction) -> bool:

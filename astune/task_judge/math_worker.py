@@ -29,7 +29,7 @@ from antlr4.atn.PredictionMode import PredictionMode  # type: ignore[import-unty
 from antlr4.error.ErrorStrategy import BailErrorStrategy  # type: ignore[import-untyped]
 from latex2sympy2_extended import NormalizationConfig, latex2sympy2
 from math_verify import LatexExtractionConfig, parse, verify
-from sympy import Expr, Float, Integer, Symbol, UnevaluatedExpr, expand  # type: ignore[import-untyped]
+from sympy import Eq, Expr, Float, Integer, Symbol, UnevaluatedExpr, expand  # type: ignore[import-untyped]
 from sympy.core.relational import Relational  # type: ignore[import-untyped]
 
 NORMALIZATION = NormalizationConfig(
@@ -113,7 +113,10 @@ def _is_solved(formula: Any) -> bool:
 
 def _by_value(expected: Any, given: Any) -> bool | None:
     """What can be told without `sympy.simplify`, most of math-verify's time: formulas that differ by more than
-    rounding where all variables have some value are not equal, and those whose difference cancels are."""
+    rounding where all variables have some value are not equal, and those whose difference cancels are. y = f(x) is
+    what f is."""
+    if _defines(expected) and _defines(given) and expected.lhs == given.lhs:
+        return _by_value(expected.rhs, given.rhs)
     if not all(isinstance(each, Expr) and not isinstance(each, Symbol) for each in (expected, given)):
         return None
     if expected.has(UnevaluatedExpr) or given.has(UnevaluatedExpr):  # a percentage: math-verify lets 50% be 50
@@ -125,11 +128,15 @@ def _by_value(expected: Any, given: Any) -> bool | None:
             return None
         values = dict(zip(names, map(Float, POINTS), strict=False))
         distance, size = (abs(complex(formula.subs(values).evalf(15))) for formula in (difference, expected))
-        if 1e-3 * max(1.0, size) < distance < float("inf"):
+        if 1e-6 * max(1.0, size) < distance < float("inf"):
             return False
         return True if names and expand(difference) == 0 else None
     except (TypeError, ValueError, ArithmeticError, AttributeError):  # no number: math-verify may still know
         return None
+
+
+def _defines(formula: Any) -> bool:
+    return isinstance(formula, Eq) and formula.lhs.is_Symbol and formula.lhs not in formula.rhs.free_symbols
 
 
 @lru_cache(maxsize=10_000)

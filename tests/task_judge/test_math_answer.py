@@ -143,6 +143,9 @@ def test_the_last_number_is_an_answer_only_where_it_is_asked_for(text: str, foun
     ("reference", "answer", "relation"),
     [
         ("72", "72 clips", Relation.EQUAL),
+        ("72", "72 in total", Relation.EQUAL),
+        ("72", "72 in", Relation.EQUAL),
+        ("72 cm", "72 in", Relation.DIFFERENT),
         ("72", "I don't know", Relation.UNREAD),
         ("Tuesday", "Thursday", Relation.UNREAD),
         ("72", "x" * 501, Relation.UNREAD),
@@ -225,6 +228,11 @@ def test_reading_in_two_stages_finds_what_one_slow_stage_finds(formula: str) -> 
         ("[2,5)", r"2 \le x < 5", True),
         (r"(3,\infty)", "2x > 6", False),
         ("72", "}{", None),
+        ("y=2x+3", "y=3+2x", True),
+        ("y=2x+3", "y=2x+4", False),
+        ("y=2x+3", "2x-y+3=0", True),
+        ("(x-7)(x+966)", "x^2+960x-6762", False),
+        (r"\frac{1000}{3}", "333.333333", True),
     ],
 )
 def test_looking_at_values_first_changes_no_result(reference: str, answer: str, equal: bool | None) -> None:
