@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from astune.monitor.receipt import receipt_lines
-from astune.monitor.summary import show_figure, show_seconds
+from astune.monitor.summary import show_figure, show_judging, show_seconds
 from astune.types import Episode, RunReport, StopReason
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -185,6 +185,8 @@ def final_table(report: RunReport) -> RenderableType:
         f"{name} {show_seconds(value)} ({100 * value / total:.0f} %)" for name, value in seconds.items() if value > 0
     ]
     facts.add_row("time", ", ".join(shares))
+    if summary["judging"]:
+        facts.add_row("judging", show_judging(summary["judging"]))
     if summary["updates_skipped"]:
         facts.add_row("skipped", f"[yellow]{summary['updates_skipped']} updates: the loss was NaN or infinite[/]")
     if any(summary["groups"].values()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from astune.monitor.receipt import Metrics, sum_of_receipts
@@ -23,7 +24,7 @@ def summarize(metrics: Metrics) -> dict[str, Any]:
 
     `held_out` has one entry per decoding: the figure (`success`, or `reward` where the judge knows no success) at the
     first, last and best evaluation, each with its step. Counts are sums over steps; `seconds` says where the time went,
-    `receipt` where the tokens did.
+    `receipt` where the tokens did, `judging` what other models cost that judge.
     """
     seconds = {name: _total(metrics, f"time/{name}") for name in ("rollout", "train", "step")}
     evaluation = sum(_total(metrics, f"eval/{decoding}/seconds") for decoding in decodings(metrics))
@@ -38,6 +39,7 @@ def summarize(metrics: Metrics) -> dict[str, Any]:
         "tokens": {name: int(_total(metrics, f"tokens/{name}")) for name in ("prompt", "sampled", "trained")},
         "receipt": sum_of_receipts(metrics),
         "groups": {name: int(_total(metrics, f"groups/{name}")) for name in ("used", "no_signal")},
+        "judging": _judging(metrics),
         "updates_skipped": int(_total(metrics, "updates/skipped")),
         "seconds": {
             "rollout": seconds["rollout"],
@@ -46,6 +48,27 @@ def summarize(metrics: Metrics) -> dict[str, Any]:
             "other": max(0.0, seconds["step"] - seconds["rollout"] - seconds["train"]),
         },
     }
+
+
+def _judging(metrics: Metrics) -> dict[str, float]:
+    """Sums over steps and evaluations; empty if no model judged, without `cost` if that is not known of all."""
+    prefixes = ("judging/", *(f"eval/{decoding}/judging_" for decoding in decodings(metrics)))
+    points = {
+        name: [value for prefix in prefixes for _, value in series(metrics, prefix + name)]
+        for name in ("calls", "cached", "tokens", "cost")
+    }
+    complete = len(points["cost"]) == len(points["calls"])
+    return {name: sum(values) for name, values in points.items() if values and (name != "cost" or complete)}
+
+
+def show_judging(judging: Mapping[str, float]) -> str:
+    """
+    >>> show_judging({"calls": 1200, "cached": 30, "tokens": 45000, "cost": 0.1234})
+    '1,200 calls of other models, 30 replies from the cache, 45,000 tokens, cost 0.1234'
+    """
+    calls, cached, tokens = (round(judging[name]) for name in ("calls", "cached", "tokens"))
+    cost = f"cost {judging['cost']:.4g}" if "cost" in judging else "cost not known"
+    return f"{calls:,} calls of other models, {cached:,} replies from the cache, {tokens:,} tokens, {cost}"
 
 
 def _held_out(metrics: Metrics, decoding: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from astune.task_judge.judging_cost import judging_cost
 from astune.types import Episode, Group, StopReason
 
 FAILED = {StopReason.ERROR, StopReason.TIMEOUT}
@@ -27,6 +28,8 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
     metrics |= {f"stop/{reason.value}": float(count) for reason, count in sorted(stops.items())}
     if episodes:
         metrics["turns/mean"] = len(turns) / len(episodes)
+    judging = judging_cost([episode.verdict for episode in episodes if episode.verdict is not None])
+    metrics |= {f"judging/{name}": value for name, value in judging.items()}
     return metrics | _agent_metrics(episodes) | verdict_metrics(episodes) | _own_metrics(episodes)
 
 
@@ -50,6 +53,8 @@ def evaluation_metrics(episodes: Sequence[Episode], seconds: float) -> dict[str,
     found = verdict_metrics(episodes)
     named = {"success": "success/mean", "reward": "reward/mean"}
     metrics = {name: found[key] for name, key in named.items() if key in found}
+    judging = judging_cost([episode.verdict for episode in episodes if episode.verdict is not None])
+    metrics |= {f"judging_{name}": value for name, value in judging.items()}
     return metrics | {"unjudged": float(sum(episode.verdict is None for episode in episodes)), "seconds": seconds}
 
 

@@ -17,6 +17,7 @@ from astune.task_judge.agreement import (
     quadratic_kappa,
 )
 from astune.task_judge.calibration import Bin, calibration_bins, calibration_error
+from astune.task_judge.judging_cost import judging_cost
 from astune.task_judge.ranking import Concordance, concordance, spearman
 from astune.types import Verdict
 
@@ -220,19 +221,14 @@ def _reward_by_label(values: Sequence[float], rewards: Sequence[float]) -> tuple
 
 def _usage(verdicts: Sequence[Verdict], n: int, seconds: float) -> Usage:
     """A verdict without `llm_calls` took none; calls of which one tells no cost have no known cost."""
-    calls = [value for verdict in verdicts for value in _metric(verdict, "llm_calls")]
-    costs = [value for verdict in verdicts for value in _metric(verdict, "llm_cost")]
-
-    def per_thousand(*names: str) -> float | None:
-        total = sum(value for verdict in verdicts for name in names for value in _metric(verdict, name))
-        return 1000 * total / len(verdicts) if calls else None
-
+    sums = judging_cost(verdicts)
+    per_thousand = {name: 1000 * value / len(verdicts) for name, value in sums.items()}
     return Usage(
         seconds=1000 * seconds / n if n else 0.0,
-        calls=per_thousand("llm_calls"),
-        cached=per_thousand("llm_cached"),
-        tokens=per_thousand("llm_prompt_tokens", "llm_completion_tokens"),
-        cost=per_thousand("llm_cost") if len(costs) == len(calls) else None,
+        calls=per_thousand.get("calls"),
+        cached=per_thousand.get("cached"),
+        tokens=per_thousand.get("tokens"),
+        cost=per_thousand.get("cost"),
     )
 
 

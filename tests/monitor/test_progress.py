@@ -131,6 +131,18 @@ def test_the_final_table_tells_before_after_best_failures_and_time(screen):
     assert "6 of 8 groups have attempts that differ in reward" in text
 
 
+def test_the_final_table_tells_what_judging_cost(screen):
+    judged = {"judging/calls": 100, "judging/cached": 20, "judging/tokens": 5000, "judging/cost": 0.25}
+    held_out = {f"eval/greedy/judging_{name}": 10.0 for name in ("calls", "cached", "tokens")}
+    metrics = [{"step": 1, **STEP, **judged}, {"step": 1, **held_out, "eval/greedy/judging_cost": 0.05}]
+    Progress("plain", screen).run_finished(RunReport(Path("runs/x"), 1, "completed", summarize(metrics)))
+    line = "judging       110 calls of other models, 30 replies from the cache, 5,010 tokens, cost "
+    assert line + "0.3" in text_of(screen)
+    metrics[1] |= {"eval/greedy/judging_cost": None}
+    Progress("plain", screen).run_finished(RunReport(Path("runs/x"), 1, "completed", summarize(metrics)))
+    assert line + "not known" in text_of(screen)
+
+
 def test_the_final_table_is_a_receipt_of_every_token(screen):
     metrics = [{"step": step, **STEP} for step in (1, 2)]
     metrics[1] |= {"policy_age/mean": 1.0, "policy_age/max": 3}

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from astune.rollout.metrics import rollout_metrics
+from astune.rollout.metrics import evaluation_metrics, rollout_metrics
 from astune.types import Episode, Group, StopReason, Task, Turn, Verdict
 
 TASK = Task("t", "q")
@@ -39,3 +41,18 @@ def test_tokens_turns_and_ends_are_those_of_all_episodes() -> None:
 
 def test_a_step_without_episodes_has_no_means() -> None:
     assert not {name for name in rollout_metrics([]) if name.endswith("/mean")}
+
+
+def test_what_judging_cost_is_summed_over_episodes_and_parts_of_a_judge() -> None:
+    one = {"llm_calls": 2.0, "llm_cached": 1.0, "llm_prompt_tokens": 100.0, "llm_completion_tokens": 10.0}
+    part = {f"LlmAsJudge/{name}": value for name, value in {**one, "llm_cost": 0.5}.items()}
+    verdicts = [Verdict(1.0, metrics={**one, "llm_cost": 0.25}), Verdict(0.0), Verdict(0.0, metrics=part)]
+    group = Group(TASK, tuple(replace(episode(0.0), verdict=verdict) for verdict in verdicts))
+    metrics = rollout_metrics([group])
+    found = {name.partition("/")[2]: value for name, value in metrics.items() if name.startswith("judging/")}
+    assert found == {"calls": 4.0, "cached": 2.0, "tokens": 220.0, "cost": 0.75}
+    assert evaluation_metrics(group.episodes, 1.0)["judging_cost"] == 0.75
+    unknown = Group(TASK, (*group.episodes, replace(episode(0.0), verdict=Verdict(0.0, metrics=one))))
+    assert "judging/cost" not in rollout_metrics([unknown]) and rollout_metrics([unknown])["judging/calls"] == 6.0
+    nobody = rollout_metrics([Group(TASK, (episode(0.0),))])
+    assert not any(name.startswith("judging") for name in nobody)
