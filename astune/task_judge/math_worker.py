@@ -123,7 +123,7 @@ def _by_value(expected: Any, given: Any) -> bool | None:
         return None
     try:
         difference = (expected - given).doit()
-        names = sorted(difference.free_symbols, key=str)
+        names = sorted(expected.free_symbols | given.free_symbols, key=str)
         if len(names) > len(POINTS):
             return None
         values = dict(zip(names, map(Float, POINTS), strict=False))

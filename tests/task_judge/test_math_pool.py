@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from astune.errors import JudgeError
+from astune.task_judge import math_process
 from astune.task_judge.math_pool import MathPool
 
 ENDLESS = "9^{9^{9^9}}"
@@ -54,16 +55,47 @@ def run_parent(body: str) -> Iterator["subprocess.Popen[str]"]:
 
 
 async def test_one_comparison_that_never_ends_harms_no_other() -> None:
-    pool = MathPool(workers=2, timeout=2)
+    pool = MathPool(workers=2, timeout=1)
     pairs = [(f"{n}x", f"x*{n + n % 2}") for n in range(40)]
     pairs[3] = pairs[20] = ("2", ENDLESS)
     results = await asyncio.gather(*(pool.equal(*pair) for pair in pairs), return_exceptions=True)
     for index, result in enumerate(results):
         if index in (3, 20):
             assert isinstance(result, JudgeError)
-            assert "took longer than 2 seconds and was stopped" in str(result)
+            assert "took longer than 1 seconds and was stopped" in str(result)
         else:
             assert result is (index % 2 == 0)
+
+
+async def test_what_waits_behind_a_slow_comparison_is_compared_by_another_process() -> None:
+    pool = MathPool(workers=2, timeout=600)
+    await asyncio.gather(*(pool.equal(f"{n}x", f"x*{n}") for n in range(20)))
+    endless = asyncio.create_task(pool.equal("2", ENDLESS))
+    assert await asyncio.gather(*(pool.equal(f"{n}y", f"y*{n}") for n in range(40))) == [True] * 40
+    assert not endless.done()
+    endless.cancel()
+
+
+async def test_threads_with_loops_of_their_own_share_a_pool() -> None:
+    pool = MathPool(workers=1, timeout=600)
+
+    def compare(letter: str) -> bool | None:
+        return asyncio.run(pool.equal(f"{letter}+1", f"1+{letter}"))
+
+    assert await asyncio.gather(*(asyncio.to_thread(compare, letter) for letter in "abcabc")) == [True] * 6
+    assert len(pool.pids) == 1
+
+
+async def test_a_process_that_does_not_start_is_an_error_that_says_how_to_see_why(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(math_process, "WORKER_FILE", tmp_path / "missing.py")
+    with pytest.raises(JudgeError, match=r"did not start; .*missing.py 10` shows why"):
+        await MathPool(workers=1, timeout=600).equal("x", "y+1")
+
+
+async def test_an_answer_that_is_no_mathematics_is_neither_equal_nor_different() -> None:
+    assert await MathPool(workers=1, timeout=600).equal("72", "}{") is None
 
 
 async def test_a_process_that_dies_is_replaced_and_its_comparison_gets_an_error() -> None:
