@@ -37,7 +37,7 @@ def new_criterion(text: str, scale: str, sources: Sequence[str]) -> Criterion:
     """Its id depends on its text alone, so it is the same in every run.
 
     >>> new_criterion("Names the fee.", "binary", ["t1"]).id
-    'names-the-fee-7c0d77'
+    'names-the-fee-01f0f2'
     """
     text = " ".join(text.split())
     slug = "-".join(re.findall(r"\w+", text.lower())[:5])[:40].strip("-")
