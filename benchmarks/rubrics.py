@@ -43,6 +43,7 @@ from astune.rubrics.judge_examples import Asking, judge_by_rubric, rewards_of
 from astune.rubrics.keep import Edits
 from astune.rubrics.learn import Learned, Learner, NothingHelps
 from astune.rubrics.measure import measure, pass_mark
+from astune.rubrics.select import SMALLEST_GAIN
 from astune.rubrics.split import Split, split_examples
 from astune.task_judge.agreement import wilson
 from astune.task_judge.rubric import Criterion, Rubric
@@ -210,6 +211,11 @@ def top_by_help(texts: Sequence[str], helps: Sequence[float], at_most: int, seed
     return sorted((at for at, value in enumerate(helps) if value > 0), key=lambda at: -helps[at])[:at_most]
 
 
+def top_of_first(texts: Sequence[str], helps: Sequence[float], at_most: int, seed: int) -> list[int]:
+    """Stops where the coding rate does, at what helps a tenth of the first: what is left of its gain is its own."""
+    return [at for at in top_by_help(texts, helps, at_most, seed) if helps[at] >= SMALLEST_GAIN * max(helps)]
+
+
 def by_luck(texts: Sequence[str], helps: Sequence[float], at_most: int, seed: int) -> list[int]:
     """Of those that help."""
     helpful = [at for at, value in enumerate(helps) if value > 0]
@@ -227,7 +233,12 @@ def selecting_by(rule: Select) -> Iterator[None]:
 
 
 def selection(options: argparse.Namespace) -> None:
-    rules: dict[str, Select] = {"coding rate": choose.select_criteria, "most help": top_by_help, "luck": by_luck}
+    rules: dict[str, Select] = {
+        "coding rate": choose.select_criteria,
+        "most help": top_by_help,
+        "most help, same stop": top_of_first,
+        "luck": by_luck,
+    }
     rows = []
     for kind in options.kinds:
         for at_most in (4, 8):

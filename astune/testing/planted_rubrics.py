@@ -10,13 +10,10 @@ People prefer the answers of a support agent that have the planted features, thr
 of `noise`. The API does not know which are planted. It sees what answers do (`planted_features`), proposes criteria by
 that among others that mean nothing, and judges by a criterion as it is worded, wrongly at a rate of `judge_noise`. All
 that it draws, it draws by the content of the request: the order of requests and how many run at once change nothing.
-
-    python -m astune.testing.planted_rubrics --port 8000        # the same API until Ctrl-C
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import re
@@ -288,21 +285,3 @@ def meanings(criteria: Iterable[str]) -> frozenset[str]:
 def _answers(case: Case, rng: random.Random) -> Iterator[str]:
     while True:
         yield draw_answer(case, rng)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="A chat API in which the right rubric is known.")
-    parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    world = PlantedWorld(options.seed, 0)
-    with world.server(options.port) as server:
-        print(f"{server.base_url}, planted: {', '.join(sorted(world.planted))}; Ctrl-C ends it")
-        try:
-            threading.Event().wait()
-        except KeyboardInterrupt:
-            print("ended")
-
-
-if __name__ == "__main__":
-    main()

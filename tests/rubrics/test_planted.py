@@ -6,6 +6,7 @@ import random
 import urllib.error
 import urllib.request
 from collections import Counter
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -105,23 +106,30 @@ def answers_of(row: dict[str, Any]) -> list[str]:
 
 
 def test_noise_turns_its_share_of_the_labels_round() -> None:
-    world = PlantedWorld(0, 600, noise=0.1)
+    world = PlantedWorld(0, 400, noise=0.1)
     wrong = mean((world.true_label(row["answer"]) > 0.5) != bool(row["score"]) for row in world.examples)
     assert 0.07 < wrong < 0.13
-    pairs = PlantedWorld(0, 600, "paired", noise=0.1)
+    pairs = PlantedWorld(0, 400, "paired", noise=0.1)
     wrong = mean(pairs.true_label(row["chosen"]) < pairs.true_label(row["rejected"]) for row in pairs.examples)
     assert 0.07 < wrong < 0.13
 
 
 @pytest.mark.parametrize("kind", ["scored", "paired", "ranked"])
 def test_shuffled_labels_say_nothing(kind: Kind) -> None:
-    world = PlantedWorld(0, 600, kind, shuffled_labels=True)
+    world = PlantedWorld(0, 400, kind, shuffled_labels=True)
     if kind == "scored":
         right = [(world.true_label(row["answer"]) > 0.5) == bool(row["score"]) for row in world.examples]
     else:
         worths = [[world.true_label(answer) for answer in answers_of(row)] for row in world.examples]
         right = [first > last for first, *_, last in worths]
     assert 0.44 < mean(right) < 0.56
+
+
+def test_examples_are_written_as_json_lines(tmp_path: Path) -> None:
+    world = PlantedWorld(0, 6)
+    world.write_examples(tmp_path / "examples.jsonl")
+    lines = (tmp_path / "examples.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line) for line in lines] == world.examples
 
 
 def test_planted_features_may_be_named() -> None:
