@@ -71,7 +71,8 @@ def _report(learned: Learned) -> dict[str, Any]:
 
 
 def how_sure(test: Accuracy) -> str:
+    examples = "1 test example says" if test.n == 1 else f"{test.n} test examples say"
     return (
-        f"{test.n} test examples say little: the accuracy may as well be {test.low:.0%} or {test.high:.0%}. "
+        f"{examples} little: the accuracy may as well be {test.low:.0%} or {test.high:.0%}. "
         "More examples make it surer."
     )
