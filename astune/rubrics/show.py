@@ -54,7 +54,12 @@ def criteria_table(rubric: Rubric) -> Table:
 def report_table(rubric: Rubric) -> Table:
     """Accuracy on the test examples, the rubric beside what it has to beat."""
     test, baselines = rubric.report["test"], rubric.report.get("baselines", {})
-    table = Table(title=f"on {test['n']} test example{'' if test['n'] == 1 else 's'}", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    table = Table(
+        title=f"on {test['n']} test example{'' if test['n'] == 1 else 's'}",
+        title_justify="left",
+        box=None,
+        padding=(0, 2, 0, 0),
+    )
     table.add_column("")
     for name in ("accuracy", "95 % interval", "kappa", "could not judge"):
         table.add_column(name, justify="right")
