@@ -1,7 +1,7 @@
 """Does the rubric pipeline find the criteria that made the labels, and what does it cost? A world with a known answer.
 
-    python benchmarks/rubrics.py                    # 20 seeds; five minutes on one core
-    python benchmarks/rubrics.py --selection        # the coding rate beside other ways to choose; as long
+    python benchmarks/rubrics.py                    # 20 seeds; a minute and a half on one core
+    python benchmarks/rubrics.py --selection        # the coding rate beside other ways to choose; twice as long
     python benchmarks/rubrics.py --seeds 3 --kinds paired
 
 The world is `astune.testing.PlantedWorld`: answers of a support agent with 17 features, of which three or four make the
