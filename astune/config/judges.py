@@ -76,7 +76,9 @@ class RubricsJudgeConfig(Section):
     file: Annotated[str | None, Located("file")] = Field(
         None, description="rubric that RubricsAsJudge judges by, as `astune rubrics` writes one"
     )
-    pass_at: float = Field(0.5, gt=0.0, le=1.0, description="reward from which an episode counts as a success")
+    pass_at: float | None = Field(
+        None, gt=0.0, le=1.0, description="reward from which an episode counts as a success; null: as the file says"
+    )
 
 
 class ToolUseJudgeConfig(Section):

@@ -57,7 +57,7 @@ def check_rubric(
     labelled = read_examples(examples or _examples_path(loaded))
     asking = _asking(loaded.config.astune.task_judge.llm, watch)
     judged = asyncio.run(judge_by_rubric(asking, rubric, labelled.all, "judge the examples"))
-    pass_at = float(rubric.provenance.get("pass_at", loaded.config.astune.task_judge.rubrics.pass_at))
+    pass_at = loaded.config.astune.task_judge.rubrics.pass_at or rubric.pass_at
     return measure(labelled.all, labelled.kind, rewards_of(judged), pass_at), labelled
 
 

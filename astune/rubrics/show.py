@@ -86,7 +86,7 @@ def provenance_lines(rubric: Rubric) -> Iterator[str]:
         f"by {', '.join(made.get('models', []))}: {made.get('replies')} replies, "
         f"{made.get('prompt_tokens')} + {made.get('completion_tokens')} tokens, {cost}"
     )
-    yield f"an answer passes from {made.get('pass_at')}: set astune.task_judge.rubrics.pass_at to it"
+    yield f"an answer passes from {made.get('pass_at')}"
     edits = edits_of(rubric)
     if edits and rubric.digest != made.get("digest"):
         yield "edited by hand since: the report is of the rubric before"

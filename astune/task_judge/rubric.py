@@ -103,6 +103,12 @@ class Rubric(Section):
         return value
 
     @property
+    def pass_at(self) -> float:
+        """The reward from which an answer counts as good, as it was learned; 0.5 where that is not said."""
+        learned = self.provenance.get("pass_at")
+        return float(learned) if isinstance(learned, int | float) else 0.5
+
+    @property
     def digest(self) -> str:
         """Sixteen hex digits of all that scores and reward depend on. Themes, sources and names do not count."""
         judged_by = {"id", "text", "weight", "min", "max", "anchors"}

@@ -50,7 +50,8 @@ class RubricsAsJudge(LlmJudge):
 
     def __init__(self, config: TaskJudgeConfig) -> None:
         key = f"{config.rubrics.file}: criteria"
-        super().__init__(config, _rubric(config), pass_at=config.rubrics.pass_at, key=key)
+        rubric = _rubric(config)
+        super().__init__(config, rubric, pass_at=config.rubrics.pass_at or rubric.pass_at, key=key)
 
     async def rulings(self, case: Case, attempts: Sequence[Shown]) -> Sequence[Ruling | JudgeError]:
         return await pointwise(case, attempts)

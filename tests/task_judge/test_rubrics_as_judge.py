@@ -8,7 +8,7 @@ from llm_judging import attempts, config, fences, reply, task
 from astune.config.judges import RubricsJudgeConfig, TaskJudgeConfig
 from astune.errors import ConfigError
 from astune.task_judge import make_judge
-from astune.task_judge.rubric import Criterion, Rubric, save_rubric
+from astune.task_judge.rubric import Criterion, Rubric, load_rubric, save_rubric
 from astune.task_judge.rubrics_as_judge import CriteriaReply, RubricsAsJudge, check_scores, rubric_reward
 from astune.testing import ScriptedChatServer
 
@@ -62,3 +62,15 @@ def test_scores_come_in_the_order_of_the_rubric():
     scores = check_scores(RUBRIC, CriteriaReply.model_validate({"criteria": given}))
     assert list(scores.items()) == [("fee", 1), ("tone", -2), ("none", 1)]
     assert rubric_reward(RUBRIC, scores) == 0.75
+
+
+def test_a_learned_rubric_says_from_which_reward_an_answer_is_good(tmp_path: Path) -> None:
+    learned = Rubric(criteria=(Criterion(id="a", text="It is so."),), provenance={"pass_at": 0.7})
+    save_rubric(learned, tmp_path / "r.yaml")
+    assert load_rubric(tmp_path / "r.yaml").pass_at == 0.7
+    assert Rubric(criteria=learned.criteria).pass_at == 0.5
+    models = [{"base_url": "http://h/v1", "model": "m"}]
+    for given, expected in ((None, 0.7), (0.2, 0.2)):
+        section = {"llm": {"models": models}, "rubrics": {"file": str(tmp_path / "r.yaml"), "pass_at": given}}
+        judge = RubricsAsJudge(TaskJudgeConfig.model_validate(section))
+        assert [judge.passed(reward, 1) for reward in (expected - 0.01, expected)] == [False, True]

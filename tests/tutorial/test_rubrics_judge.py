@@ -52,11 +52,6 @@ def test_the_page_has_the_figures_of_the_report():
         assert f"| {title} | {figures[0]} | {figures[1]} to {figures[2]} |" in page
 
 
-def test_the_pass_mark_of_the_rubric_is_the_one_of_the_training():
-    config = load_config(FOLDER / "train.yaml").config.astune
-    assert config.task_judge.rubrics.pass_at == load_rubric(FOLDER / "learned.yaml").provenance["pass_at"]
-
-
 @needs_an_agent
 def test_the_debugger_shows_the_verdict_by_the_rubric(folder):
     from astune.backbone.debug import DebugBackbone
