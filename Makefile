@@ -39,8 +39,10 @@ test-clients: $(VENVC)/.done $(VENVO)/.done
 	$(VENVO)/bin/python -m pytest tests/clients/test_openai.py tests/gateway $(PYTEST_ARGS)
 
 # The trinity backbone, on a machine without GPUs: tests/trinity/stubs stands in for vLLM. Python 3.11 or 3.12.
+# test_convert.py needs no Trinity: it is part of `make test`.
 test-trinity: $(VENVT)/.done
-	PYTHONPATH=$(CURDIR)/tests/trinity/stubs $(VENVT)/bin/python -m pytest tests/trinity tests/tinker $(PYTEST_ARGS)
+	PYTHONPATH=$(CURDIR)/tests/trinity/stubs $(VENVT)/bin/python -m pytest tests/trinity tests/tinker \
+		--ignore tests/trinity/test_convert.py $(PYTEST_ARGS)
 
 # Every environment that tests need, so that they can be built while others run.
 environments: $(VENV)/.done $(VENV1)/.done $(VENVC)/.done $(VENVO)/.done $(VENVT)/.done

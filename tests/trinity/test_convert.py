@@ -278,6 +278,8 @@ def values(key: str) -> st.SearchStrategy[Any]:
         return st.sampled_from(["ppo_clip", "reinforce", "gspo"])
     if key == "astune.model.chat_template_kwargs":
         return st.dictionaries(st.text(max_size=3), st.text(max_size=3) | st.booleans() | st.integers(), max_size=2)
+    if key == "astune.task_judge.rubrics.pass_at":
+        return st.none() | st.floats(0.01, 1.0)
     limits = [mark for mark in FIELDS[key].metadata if isinstance(mark, annotated_types.BaseMetadata)]
     kind: Any = FIELDS[key].annotation
     return st.from_type(Annotated[(kind, *limits)] if limits else kind)  # type: ignore[index]
