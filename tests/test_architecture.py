@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "astune"
 LAYERS = (
     {"token_ids"},
-    {"types", "errors", "resources"},
+    {"types", "errors", "resources", "concurrency"},
     {"config"},
     {"plugins", "clients", "monitor"},
     {"task_reader", "environment", "context_tracker", "task_judge", "algorithm"},

@@ -15,6 +15,7 @@ from astune.errors import PolicyError
 from astune.plugins import load_plugin
 from astune.rollout.setup import RolloutSetup
 from astune.task_judge import Scorers, make_judge
+from astune.task_judge.registry import import_registered
 from astune.task_reader import make_reader
 from astune.types import Generation, Policy, Sampling, Task
 from astune.workflow.workflow_base import as_workflow
@@ -62,7 +63,9 @@ def rollout_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat)
 
 def read_tasks(config: AstuneConfig, split: Literal["training", "validation"]) -> list[Task]:
     tasks = make_reader(config.task_reader).read(split)
-    Scorers(config.task_judge).check(tasks)
+    scorers = Scorers(config.task_judge)
+    import_registered(scorers.specs(tasks), config.rollout.agentscope_learn_protocol)
+    scorers.check(tasks)
     return tasks
 
 

@@ -22,9 +22,8 @@ from astune.doctor.patient import Split
 from astune.doctor.task_check import GOLD, KINDS, Bench, CheckedTask, Opinion, benches, check_bench
 from astune.doctor.wordings import IN_A_FORMAT
 from astune.errors import ConfigError, TaskError
-from astune.plugins import load_plugin
-from astune.task_judge.registry import BUILTIN_JUDGES
-from astune.task_judge.scorers import SHORT_NAMES
+from astune.task_judge import Scorers
+from astune.task_judge.registry import import_registered
 from astune.task_reader import make_reader
 from astune.task_reader.jsonl import numbered_lines
 from astune.types import Task
@@ -60,7 +59,8 @@ def check_tasks(conf: Path, overrides: Sequence[str], split: str, limit: int | N
     check = _Check()
     with redirect_stdout(sys.stderr):
         tasks = _read(config, ("training", "validation") if split == "all" else (split,), limit, check.places)
-        _import_registered(config, tasks)
+        specs = {*(part.judge for part in config.task_judge.judges), *Scorers(config.task_judge).specs(tasks)}
+        import_registered(specs, config.rollout.agentscope_learn_protocol)
         chosen = _choose(benches(tasks, config.task_judge), tasks, check)
         for line in _announced(chosen):
             print(line, file=sys.stderr)
@@ -92,16 +92,6 @@ def _places(config: AstuneConfig, split: Split, tasks: Sequence[Task]) -> list[s
         return [f"{split} task {task.task_id!r}" for task in tasks]
     here = f"{Path.cwd()}/"
     return [place.removeprefix(here) for place, _ in numbered_lines(Path(path))]
-
-
-def _import_registered(config: AstuneConfig, tasks: Sequence[Task]) -> None:
-    """A judge of a plain name that does not ship is registered by the file of the workflow."""
-    judge = config.task_judge
-    names = {*(part.judge for part in judge.judges), *judge.scorers.values()}
-    names |= {str(scorer) for task in tasks if (scorer := task.metadata.get("scorer")) not in judge.scorers and scorer}
-    own = {name for name in names - {*BUILTIN_JUDGES, *SHORT_NAMES} if ":" not in name and "->" not in name}
-    if own and config.rollout.agentscope_learn_protocol is not None:
-        load_plugin(config.rollout.agentscope_learn_protocol, kind="workflow")
 
 
 def _choose(found: Sequence[Bench], tasks: Sequence[Task], check: _Check) -> list[Bench]:

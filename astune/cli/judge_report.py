@@ -20,12 +20,11 @@ from astune.cli.labelled_answers import LabelledAnswers, read_labelled_answers
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError
-from astune.plugins import load_plugin
 from astune.rollout.episode import ask_group, ask_judge
 from astune.task_judge import GroupJudge, Judge, Scorers, make_judge
 from astune.task_judge.judge_figures import JudgeFigures, Outcome, judge_figures
 from astune.task_judge.judge_report import JudgeReport
-from astune.task_judge.registry import BUILTIN_JUDGES, load_judge
+from astune.task_judge.registry import import_registered, load_judge
 from astune.types import Episode, Task
 from astune.viewer.judge_page import write_judge_page
 
@@ -84,8 +83,8 @@ def judge_report(
 
 def _judges(config: AstuneConfig, names: Sequence[str], tasks: Sequence[Task]) -> dict[str, JudgeOf]:
     """The judges by name; if none is named, those that a run would ask. Raises ConfigError where there is none."""
-    if any(name not in BUILTIN_JUDGES and ":" not in name and "->" not in name for name in names):
-        _import_workflow(config)
+    specs = names or {*(part.judge for part in config.task_judge.judges), *Scorers(config.task_judge).specs(tasks)}
+    import_registered(specs, config.rollout.agentscope_learn_protocol)
     if not names:
         return _configured(config, tasks)
     return {name: _always(load_judge(name, config.task_judge, key="--judge")) for name in names}
@@ -93,12 +92,6 @@ def _judges(config: AstuneConfig, names: Sequence[str], tasks: Sequence[Task]) -
 
 def _always(judge: Judge) -> JudgeOf:
     return lambda task: judge
-
-
-def _import_workflow(config: AstuneConfig) -> None:
-    """Its module may register judges."""
-    if config.rollout.agentscope_learn_protocol is not None:
-        load_plugin(config.rollout.agentscope_learn_protocol, kind="workflow")
 
 
 def _configured(config: AstuneConfig, tasks: Sequence[Task]) -> dict[str, JudgeOf]:

@@ -19,6 +19,7 @@ from astune.monitor.jsonl import append_line, open_for_append
 from astune.monitor.recording import Recording
 from astune.rollout.episode import ask_group, ask_judge, unjudged, with_verdict
 from astune.task_judge import GroupJudge, Judge, make_judge
+from astune.task_judge.registry import import_registered
 from astune.types import Episode, Verdict
 
 AT_ONCE = 16
@@ -90,8 +91,10 @@ class _Judges:
         self._judges: dict[int, tuple[Judge, TaskJudgeConfig]] = {}
 
     def of(self, recording: Recording) -> tuple[Judge, TaskJudgeConfig]:
-        config = self._config_of(recording).task_judge
+        astune = self._config_of(recording)
+        config = astune.task_judge
         if id(config) not in self._judges:
+            import_registered([named.judge for named in config.judges], astune.rollout.agentscope_learn_protocol)
             judge = make_judge(config)
             assert judge is not None, "--judge names one"
             self._judges[id(config)] = judge, config

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import hashlib
 from collections import Counter
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from astune.concurrency import all_or_none
 from astune.context_tracker.answer_formats import FORMATS
 from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.chat_source import ChatSource, shown_text
@@ -172,7 +172,7 @@ class ContextTracker:
             for index, sampling in enumerate(samplings)
         ]
         try:
-            return [await work[0]] if len(work) == 1 else await _all_or_none(work)
+            return [await work[0]] if len(work) == 1 else await all_or_none(work)
         except BaseException:
             self.lost_calls += len(work)
             raise
@@ -291,18 +291,6 @@ def _excluded(call: Call, sampling: Sampling, answer: Answer) -> str | None:
     if not call.trainable:
         return "frozen"
     return answer.excluded or ("greedy" if sampling.temperature == 0 else None)
-
-
-async def _all_or_none(work: Sequence[Awaitable[Answer]]) -> list[Answer]:
-    """All answers in order. If one fails, or the caller is cancelled, the others are cancelled and waited for."""
-    jobs = [asyncio.ensure_future(one) for one in work]
-    try:
-        return await asyncio.gather(*jobs)
-    except BaseException:
-        for job in jobs:
-            job.cancel()
-        await asyncio.gather(*jobs, return_exceptions=True)
-        raise
 
 
 def _with_call_ids(message: Mapping[str, Any], number: int) -> dict[str, Any]:

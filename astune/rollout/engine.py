@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from astune.rollout.group import OnEpisode, all_or_none, run_group
+from astune.concurrency import all_or_none
+from astune.rollout.group import OnEpisode, run_group
 from astune.rollout.setup import RolloutSetup
 from astune.types import Group, Sampling, Task
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from typing import TypeVar
 
+from astune.concurrency import all_or_none
 from astune.rollout.episode import judge_together, run_episode
 from astune.rollout.setup import RolloutSetup
 from astune.task_judge.judge_base import GroupJudge
@@ -67,15 +68,3 @@ def episode_seed(seed: int, episode_id: str) -> int:
     """A seed below 2**48 from the run's seed and the episode's name: the same in every process and on every machine."""
     digest = hashlib.blake2b(f"{seed}/{episode_id}".encode(), digest_size=6).digest()
     return int.from_bytes(digest, "big")
-
-
-async def all_or_none(work: Sequence[Awaitable[T]]) -> list[T]:
-    """All results in order. If one raises, or the caller is cancelled, the rest are cancelled and waited for."""
-    jobs = [asyncio.ensure_future(one) for one in work]
-    try:
-        return await asyncio.gather(*jobs)
-    except BaseException:
-        for job in jobs:
-            job.cancel()
-        await asyncio.gather(*jobs, return_exceptions=True)
-        raise

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from astune.clients.chat_models import BudgetSpent, ChatModels
 from astune.clients.usage import Usage
+from astune.concurrency import all_or_none
 from astune.config.judges import LlmJudgeConfig
 from astune.errors import AstuneError, JudgeError, PolicyError
 from astune.rubrics.examples import Example
@@ -82,7 +83,7 @@ class Asking:
     async def stage(self, name: str, questions: Sequence[Awaitable[R]]) -> list[R]:
         """The answers in order. Raises PolicyError and BudgetSpent, once those under way, which are paid, have come."""
         self.watch.stage(name, len(questions))
-        return await together([self._watched(question) for question in questions])
+        return await all_or_none([self._watched(question) for question in questions])
 
     async def _watched(self, question: Awaitable[R]) -> R:
         result = await question
@@ -93,15 +94,6 @@ class Asking:
     def total(self) -> Usage:
         """In an order that does not depend on which reply came first, for sums of floats do."""
         return sum((self.paid[question] for question in sorted(self.paid)), Usage())
-
-
-async def together(work: Sequence[Awaitable[R]]) -> list[R]:
-    """All results in order; raises the first exception once all have ended."""
-    results = await asyncio.gather(*work, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return [result for result in results if not isinstance(result, BaseException)]
 
 
 @dataclass(frozen=True)
@@ -210,7 +202,7 @@ async def _judge(asking: Asking, rubric: Rubric, example: Example, answer: str) 
         check_scores(rubric, reply)
 
     votes = asking.llm.votes
-    replies = await together([asking.ask(messages, CriteriaReply, check, vote) for vote in range(votes)])
+    replies = await all_or_none([asking.ask(messages, CriteriaReply, check, vote) for vote in range(votes)])
     usable = tuple(reply for reply in replies if reply is not None)
     return Judged(rubric, usable) if len(usable) == votes else None
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -73,15 +72,3 @@ def spread(votes: Sequence[float]) -> dict[str, float]:
 def short(text: str, most: int = 200) -> str:
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 3] + "..."
-
-
-async def together(work: Sequence[Awaitable[T]]) -> list[T]:
-    """All results in order. If one raises, the rest are cancelled and waited for: no call is left behind."""
-    jobs = [asyncio.ensure_future(one) for one in work]
-    try:
-        return await asyncio.gather(*jobs)
-    except BaseException:
-        for job in jobs:
-            job.cancel()
-        await asyncio.gather(*jobs, return_exceptions=True)
-        raise

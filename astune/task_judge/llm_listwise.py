@@ -11,8 +11,9 @@ from string import ascii_uppercase
 from pydantic import BaseModel
 
 from astune.clients.chat_models import Usage
+from astune.concurrency import all_or_none
 from astune.errors import JudgeError
-from astune.task_judge.llm_case import Case, Ruling, mean, short, spread, together, usage_metrics
+from astune.task_judge.llm_case import Case, Ruling, mean, short, spread, usage_metrics
 from astune.task_judge.llm_comparison import ADVICE, comparison_messages
 from astune.task_judge.llm_prompts import DATA
 from astune.task_judge.shown import Shown
@@ -54,7 +55,7 @@ async def listwise(case: Case, attempts: Sequence[Shown]) -> list[Ruling | Judge
     reply cannot be used: then there is no verdict on any.
     """
     texts = list(dict.fromkeys(shown.text for shown in attempts if shown.text is not None))
-    ranked = await together([_ranked(case, texts, vote) for vote in range(case.votes)]) if len(texts) > 1 else []
+    ranked = await all_or_none([_ranked(case, texts, vote) for vote in range(case.votes)]) if len(texts) > 1 else []
     reason = short(ranked[0][1], 400) if ranked else "no two answers that differ"
     votes = [places for places, _, _ in ranked] or [dict.fromkeys(texts, 0)]
     usage = usage_metrics([used for _, _, used in ranked], len(attempts))

@@ -13,8 +13,9 @@ from typing import Literal
 from pydantic import BaseModel
 
 from astune.clients.chat_models import Usage
+from astune.concurrency import all_or_none
 from astune.errors import JudgeError
-from astune.task_judge.llm_case import Case, Ruling, mean, short, spread, together, usage_metrics
+from astune.task_judge.llm_case import Case, Ruling, mean, short, spread, usage_metrics
 from astune.task_judge.llm_comparison import ADVICE, comparison_messages
 from astune.task_judge.llm_prompts import DATA
 from astune.task_judge.shown import Shown
@@ -60,7 +61,7 @@ async def pairwise(case: Case, attempts: Sequence[Shown], max_opponents: int | N
     """
     pairs = opponents(len(attempts), max_opponents)
     asked = list(dict.fromkeys(_unordered(attempts[i], attempts[j]) for i, j in pairs if _differ(attempts, i, j)))
-    found = dict(zip(asked, await together([_compared(case, *pair) for pair in asked]), strict=True))
+    found = dict(zip(asked, await all_or_none([_compared(case, *pair) for pair in asked]), strict=True))
     usages = [result.usage for result in found.values() if isinstance(result, Comparison)]
     usage = usage_metrics(usages, len(attempts))
     own: list[list[Comparison | JudgeError]] = [[] for _ in attempts]
@@ -103,7 +104,7 @@ def opponents(n: int, most: int | None) -> list[tuple[int, int]]:
 
 async def _compared(case: Case, first: str, second: str) -> Comparison | JudgeError:
     try:
-        votes = await together([_vote(case, first, second, vote) for vote in range(case.votes)])
+        votes = await all_or_none([_vote(case, first, second, vote) for vote in range(case.votes)])
     except JudgeError as error:
         return error
     total = Usage()
@@ -117,7 +118,7 @@ async def _vote(case: Case, first: str, second: str, vote: int) -> Comparison:
     """One reply for each order."""
     orders = [{"A": first, "B": second}, {"A": second, "B": first}]
     prompts = [comparison_messages(case, SYSTEM, order) for order in orders]
-    there, back = await together([case.ask(prompt, PairReply, vote, None) for prompt in prompts])
+    there, back = await all_or_none([case.ask(prompt, PairReply, vote, None) for prompt in prompts])
     score, other = SCORE_OF_A[there.value.better], 1.0 - SCORE_OF_A[back.value.better]
     same = score == other
     reason = short(there.value.reason) if same else "the two orders disagree"

@@ -9,9 +9,10 @@ from typing import Any
 
 from pydantic import BaseModel, field_validator
 
+from astune.concurrency import all_or_none
 from astune.errors import JudgeError
 from astune.task_judge.fence import fenced
-from astune.task_judge.llm_case import Case, Ruling, mean, short, spread, together, usage_metrics
+from astune.task_judge.llm_case import Case, Ruling, mean, short, spread, usage_metrics
 from astune.task_judge.llm_prompts import DATA, blocks, messages
 from astune.task_judge.rubric import Criterion, Rubric
 from astune.task_judge.shown import Shown
@@ -56,7 +57,7 @@ async def pointwise(case: Case, attempts: Sequence[Shown]) -> list[Ruling | Judg
     """Each attempt by itself. Equal answers are asked about once; one without an answer gets 0 without a call."""
     texts = list(dict.fromkeys(shown.text for shown in attempts if shown.text is not None))
     times = Counter(shown.text for shown in attempts)
-    found = dict(zip(texts, await together([_scored(case, text, times[text]) for text in texts]), strict=True))
+    found = dict(zip(texts, await all_or_none([_scored(case, text, times[text]) for text in texts]), strict=True))
     return [Ruling(0.0, shown.missing) if shown.text is None else found[shown.text] for shown in attempts]
 
 
@@ -68,7 +69,7 @@ async def _scored(case: Case, text: str, times: int) -> Ruling | JudgeError:
         check_scores(case.rubric, reply)
 
     try:
-        answers = await together([case.ask(prompt, CriteriaReply, vote, check) for vote in range(case.votes)])
+        answers = await all_or_none([case.ask(prompt, CriteriaReply, vote, check) for vote in range(case.votes)])
     except JudgeError as error:
         return error
     votes = [check_scores(case.rubric, answer.value) for answer in answers]

@@ -11,7 +11,7 @@ registers it must be imported before, as the one of the workflow is.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from astune.config.judges import TaskJudgeConfig
@@ -54,6 +54,14 @@ def judge_names() -> list[str]:
     return sorted({*BUILTIN_JUDGES, *_registered})
 
 
+def import_registered(specs: Iterable[str], workflow: str | None) -> None:
+    """Imports the file of the workflow, where users register judges, if one of `specs` is a name that is not known
+    without it. Raises `PluginError` if that fails."""
+    known = {*BUILTIN_JUDGES, *_registered}
+    if workflow is not None and any(not _is_path(spec) and spec not in known for spec in specs):
+        load_plugin(workflow, kind="workflow")
+
+
 def load_judge(spec: str, config: TaskJudgeConfig, *, key: str) -> Judge:
     """The judge that `spec` names: one that ships, a registered one, or 'package.module:Name'.
 
@@ -76,9 +84,13 @@ def find_judge(spec: str) -> Any:
     """The class, function or other thing that `spec` names. Raises `PluginError` that lists what there is."""
     if spec in _registered:
         return _registered[spec]
-    if spec not in BUILTIN_JUDGES and ":" not in spec and "->" not in spec:
+    if spec not in BUILTIN_JUDGES and not _is_path(spec):
         raise PluginError(
             f"unknown judge {spec!r}.{nearest(spec, judge_names())} "
             f"Expected 'package.module:Name', 'path/file.py:Name' or one of {', '.join(judge_names())}"
         )
     return load_plugin(spec, kind="judge", builtin=BUILTIN_JUDGES)
+
+
+def _is_path(spec: str) -> bool:
+    return ":" in spec or "->" in spec

@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from astune.config import load as config_load
 from astune.config.yaml12 import Loader
 from astune.errors import ConfigError, nearest
 
@@ -19,22 +20,12 @@ M = TypeVar("M", bound=BaseModel)
 Loc = tuple[str | int, ...]
 
 EXPECTED = {
-    "bool_parsing": "true or false",
-    "bool_type": "true or false",
-    "dict_type": "a section of keys and values",
-    "finite_number": "a finite number",
-    "float_parsing": "a number",
-    "float_type": "a number",
-    "int_from_float": "a whole number",
-    "int_parsing": "a whole number",
-    "int_type": "a whole number",
+    **config_load.EXPECTED,
     "model_type": "a section of keys and values",
     "string_too_short": "a text",
-    "string_type": "text (put it in quotes)",
     "too_short": "at least one",
-    "tuple_type": "a list",
 }
-"""How the schema's complaints read in plain words; the others are understandable as they are."""
+"""How the schema's complaints read in plain words, beside those of the configuration."""
 
 
 @dataclass(frozen=True)

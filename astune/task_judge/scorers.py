@@ -50,6 +50,11 @@ class Scorers:
             self._judges[name, schema] = self._make(task, name, schema)
         return self._judges[name, schema]
 
+    def specs(self, tasks: Iterable[Task]) -> set[str]:
+        """What the names in the tasks stand for, as `astune.task_judge.judge_protocol` has it."""
+        names = {name for task in tasks if (name := _named(task)[0]) is not None}
+        return {self._spec(name) for name in names}
+
     def check(self, tasks: Iterable[Task]) -> None:
         """Raises as `of` does for the first task that it would raise for."""
         for task in tasks:
@@ -70,8 +75,10 @@ class Scorers:
         config = self._config
         if schema is not None:
             config = config.model_copy(update={"answer_format": ANSWER_SCHEMAS[schema]})
-        spec = config.scorers.get(name) or SHORT_NAMES.get(name, name)
-        return load_judge(spec, config, key=f"astune.task_judge.scorers.{name}")
+        return load_judge(self._spec(name), config, key=f"astune.task_judge.scorers.{name}")
+
+    def _spec(self, name: str) -> str:
+        return self._config.scorers.get(name) or SHORT_NAMES.get(name, name)
 
 
 def _named(task: Task) -> tuple[str | None, str | None]:

@@ -4,9 +4,12 @@ from pathlib import Path
 import pytest
 
 from astune import register_judge
+from astune.backbone.parts import read_tasks
 from astune.config.judges import TaskJudgeConfig
+from astune.config.schema import AstuneConfig
 from astune.errors import PluginError, TaskError
 from astune.task_judge import MathAnswerAsJudge, Scorers, make_judge, registry
+from astune.task_judge.registry import import_registered
 from astune.types import Episode, Task
 
 MakeEpisode = Callable[..., Episode]
@@ -87,6 +90,37 @@ async def test_a_registered_judge_is_found_by_tasks_and_by_the_protocol(
     for judge in (Scorers(TaskJudgeConfig()).of(task("exam")), make_judge(TaskJudgeConfig(judge_protocol="exam"))):
         assert judge is not None
         assert (await judge.judge(task("exam"), make_episode("x"))).passed is True
+
+
+REGISTERS = """
+from astune import WorkflowOutput, register_judge
+
+@register_judge("exam")
+def exam(task, episode):
+    return True
+
+async def work(task, tuner):
+    return WorkflowOutput(answer="x")
+"""
+
+
+def test_what_the_workflows_file_registers_is_known_when_tasks_are_read(registered: None, tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(REGISTERS)
+    (tmp_path / "tasks.jsonl").write_text('{"query": "q", "scorer": "exam"}\n')
+    config = AstuneConfig.model_validate(
+        {
+            "rollout": {"agentscope_learn_protocol": f"{tmp_path}/agent.py:work"},
+            "task_reader": {"jsonl": {"training": {"file_path": str(tmp_path / "tasks.jsonl")}}},
+        }
+    )
+    assert [task.metadata["scorer"] for task in read_tasks(config, "training")] == ["exam"]
+
+
+def test_nothing_is_imported_for_judges_that_are_known(registered: None) -> None:
+    import_registered(["MathAnswerAsJudge", "a.py:f", "a.b->C"], "no/such/file.py:Agent")
+    import_registered(["exam"], None)
+    with pytest.raises(PluginError, match="no such file"):
+        import_registered(["exam"], "no/such/file.py:Agent")
 
 
 def test_a_name_is_given_once_but_a_module_may_be_loaded_again(registered: None) -> None:

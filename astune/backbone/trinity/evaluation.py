@@ -19,8 +19,8 @@ from astune.backbone.trinity.events import EpisodeDone, EvaluationDone, Evaluati
 from astune.backbone.trinity.job import Job
 from astune.backbone.trinity.mailbox import find_mailbox, post
 from astune.backbone.trinity.workflow import setup_for
+from astune.concurrency import all_or_none
 from astune.rollout.engine import run_groups
-from astune.rollout.group import all_or_none
 from astune.rollout.metrics import evaluation_metrics
 from astune.types import Episode, Group, Task
 
