@@ -30,8 +30,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 TASKS = 2000
 CONFIGS = sorted(
-    path for path in tutorial_dir().rglob("*.yaml") if "astune" in yaml.safe_load(path.read_text(encoding="utf-8"))
+    path
+    for path in tutorial_dir().rglob("*.yaml")
+    if "rollout" in yaml.safe_load(path.read_text(encoding="utf-8")).get("astune", ())
 )
+"""All that run: without a rollout nothing does, as where a rubric is learned."""
 TINY = [path for path in CONFIGS if load_config(path).config.astune.model.path == "tiny"]
 GPUS = ("trinity.cluster.node_num=1", "trinity.cluster.gpu_per_node=4")
 MOVED = "buffer.explorer_input.taskset."
