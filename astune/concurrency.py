@@ -19,3 +19,12 @@ async def all_or_none(work: Sequence[Awaitable[T]]) -> list[T]:
             job.cancel()
         await asyncio.gather(*jobs, return_exceptions=True)
         raise
+
+
+async def all_ended(work: Sequence[Awaitable[T]]) -> list[T]:
+    """All results in order. If one raises, the rest go on, since they may be paid; then the first exception is raised."""
+    results = await asyncio.gather(*work, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]

@@ -37,6 +37,11 @@ def judge_contradictions(config: Config) -> Iterator[tuple[str, str]]:
         )
     if "RubricsAsJudge" in names and judge.rubrics.file is None:
         yield "astune.task_judge.rubrics.file", "not set; RubricsAsJudge judges by it, and `astune rubrics` writes one"
+    if judge.llm.max_opponents is not None and judge.llm.mode != "pairwise":
+        yield (
+            "astune.task_judge.llm.max_opponents",
+            f"only mode 'pairwise' has opponents, and the mode is {judge.llm.mode!r}; take the key out",
+        )
     if judge.llm.votes > 1 and judge.llm.temperature == 0:
         yield (
             "astune.task_judge.llm.temperature",

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from astune.clients.chat_models import BudgetSpent, ChatModels
 from astune.clients.usage import Usage
-from astune.concurrency import all_or_none
+from astune.concurrency import all_ended
 from astune.config.judges import LlmJudgeConfig
 from astune.errors import AstuneError, JudgeError, PolicyError
 from astune.rubrics.examples import Example
@@ -83,7 +83,7 @@ class Asking:
     async def stage(self, name: str, questions: Sequence[Awaitable[R]]) -> list[R]:
         """The answers in order. Raises PolicyError and BudgetSpent, once those under way, which are paid, have come."""
         self.watch.stage(name, len(questions))
-        return await all_or_none([self._watched(question) for question in questions])
+        return await all_ended([self._watched(question) for question in questions])
 
     async def _watched(self, question: Awaitable[R]) -> R:
         result = await question
@@ -202,7 +202,7 @@ async def _judge(asking: Asking, rubric: Rubric, example: Example, answer: str) 
         check_scores(rubric, reply)
 
     votes = asking.llm.votes
-    replies = await all_or_none([asking.ask(messages, CriteriaReply, check, vote) for vote in range(votes)])
+    replies = await all_ended([asking.ask(messages, CriteriaReply, check, vote) for vote in range(votes)])
     usable = tuple(reply for reply in replies if reply is not None)
     return Judged(rubric, usable) if len(usable) == votes else None
 

@@ -180,6 +180,7 @@ JUDGES = [
     ("judge_protocol: LlmAsJudge", "llm.models: not set; LlmAsJudge asks other models. Expected a list such as"),
     ("judge_protocol: [{judge: MathAnswerAsJudge}, {judge: LlmAsJudge}]", "llm.models: not set; LlmAsJudge asks"),
     ("{judge_protocol: RubricsAsJudge, llm: {models: [{base_url: 'http://x/v1', model: m}]}}", "rubrics.file: not set"),
+    ("llm: {max_opponents: 3}", "llm.max_opponents: only mode 'pairwise' has opponents, and the mode is 'pointwise'"),
     ("llm: {votes: 3}", "llm.temperature: 0 makes all 3 votes equal; expected more than 0"),
     ("llm: {criteria: {good: {txt: x}}}", "criteria.good: expected a text, or a section with text and any of min, max"),
     (

@@ -250,6 +250,7 @@ BESIDE: Mapping[str, Mapping[str, object]] = {
     "astune.algorithm.method": EXAMPLES,
     "astune.algorithm.dpo_beta": EXAMPLES
     | {"astune.algorithm.method": "dpo", "trinity.model": {"tinker": {"enable": True}}},
+    "astune.task_judge.llm.max_opponents": {"astune.task_judge.llm.mode": "pairwise"},
     "astune.task_judge.llm.votes": {"astune.task_judge.llm.temperature": 1.0},
     "astune.trainer.examples": {"astune.algorithm.method": "sft"},
     "astune.trainer.examples_filter": EXAMPLES | {"astune.algorithm.method": "sft"},
