@@ -22,7 +22,7 @@ async def all_or_none(work: Sequence[Awaitable[T]]) -> list[T]:
 
 
 async def all_ended(work: Sequence[Awaitable[T]]) -> list[T]:
-    """All results in order. If one raises, the rest go on, since they may be paid; then the first exception is raised."""
+    """All results in order. If one raises, the rest go on, as they may be paid; then the first exception is raised."""
     results = await asyncio.gather(*work, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
