@@ -49,7 +49,7 @@ from astune.task_judge.agreement import wilson
 from astune.task_judge.rubric import Criterion, Rubric
 from astune.testing import PlantedWorld
 from astune.testing.planted_features import FEATURES
-from astune.testing.planted_rubrics import Kind, PlantedModel, meanings
+from astune.testing.planted_rubrics import Kind, NoWatch, PlantedModel, meanings
 
 QUALITY = ("recall", "precision", "criteria", "accuracy", "limit")
 Select = Callable[[Sequence[str], Sequence[float], int, int], "list[int]"]
@@ -70,17 +70,6 @@ class InProcess:
         if check is not None:
             check(value)
         return Answer(value, "planted", Usage(calls=1), Usage(calls=1))
-
-
-class NoWatch:
-    def stage(self, name: str, total: int) -> None:
-        pass
-
-    def advance(self) -> None:
-        pass
-
-    def failed(self, why: str) -> None:
-        pass
 
 
 @dataclass(frozen=True)

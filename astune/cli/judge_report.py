@@ -20,7 +20,7 @@ from astune.cli.labelled_answers import LabelledAnswers, read_labelled_answers
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError
-from astune.rollout.episode import ask_group, ask_judge
+from astune.rollout.episode import ask_group, verdict_or_error
 from astune.task_judge import GroupJudge, Judge, Scorers, make_judge
 from astune.task_judge.judge_figures import JudgeFigures, Outcome, judge_figures
 from astune.task_judge.judge_report import JudgeReport
@@ -162,7 +162,4 @@ def _together(judge_of: JudgeOf, episodes: Sequence[Episode]) -> list[list[int]]
 async def _ask(judge: Judge, episodes: Sequence[Episode], seconds: float) -> Sequence[Outcome]:
     if isinstance(judge, GroupJudge):
         return await ask_group(judge, episodes, seconds)
-    try:
-        return [await ask_judge(judge, episodes[0], seconds)]
-    except Exception as error:
-        return [error]
+    return [await verdict_or_error(judge, episodes[0], seconds)]

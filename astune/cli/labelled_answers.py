@@ -52,12 +52,13 @@ def read_labelled_answers(
         episodes.append(_episode(f"{path.name}-{len(episodes) + 1}", task, response))
     if not episodes:
         raise TaskError(f"{path}: no examples, the file is empty")
-    middle = (min(values) + max(values)) / 2 if any(value not in (0, 1) for value in values) else 0.5
+    graded = any(value not in (0, 1) for value in values)
+    middle = (min(values) + max(values)) / 2 if graded else 0.5
     threshold = middle if pass_label is None else pass_label
     return LabelledAnswers(
         tuple(episodes),
         _labels(episodes, values, threshold),
-        graded=any(value not in (0, 1) for value in values),
+        graded=graded,
         pass_label=threshold,
     )
 

@@ -17,10 +17,10 @@ from astune.config.schema import AstuneConfig
 from astune.monitor.episodes import EpisodeRecord, episode_to_row
 from astune.monitor.jsonl import append_line, open_for_append
 from astune.monitor.recording import Recording
-from astune.rollout.episode import ask_group, ask_judge, unjudged, with_verdict
+from astune.rollout.episode import ask_group, unjudged, verdict_or_error, with_verdict
 from astune.task_judge import GroupJudge, Judge, make_judge
 from astune.task_judge.registry import import_registered
-from astune.types import Episode, Verdict
+from astune.types import Episode
 
 AT_ONCE = 16
 """Episodes that are judged side by side."""
@@ -126,11 +126,7 @@ async def _rescored(recording: Recording, judge: Judge, config: TaskJudgeConfig)
     episode = unjudged(recording.episode)
     if episode is None:
         return Rescored(recording, None)
-    try:
-        verdict: Verdict | Exception = await ask_judge(judge, episode, config.seconds)
-    except Exception as error:
-        verdict = error
-    return Rescored(recording, with_verdict(episode, verdict))
+    return Rescored(recording, with_verdict(episode, await verdict_or_error(judge, episode, config.seconds)))
 
 
 async def _judged_together(recordings: Sequence[Recording], judges: _Judges) -> list[Rescored]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from astune.cli import INTERRUPTED
 from astune.config.load import load_config
 from astune.rubrics.keep import edits_of
 from astune.rubrics.learn import NothingHelps
@@ -30,7 +31,7 @@ def learn(conf: Path, overrides: Sequence[str], keep_edited: bool) -> int:
             rubric, out = learn_rubric(loaded, stages, date.today(), keep_edited=keep_edited)
     except KeyboardInterrupt:
         print(f"interrupted. {GO_ON}", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except NothingHelps as error:
         for text, gain in sorted(error.candidates, key=lambda entry: -entry[1])[:MOST_SHOWN]:
             console.print(f"{gain:+.3f}  {text}", markup=False)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import yaml
 
-from astune.config.yaml12 import Loader
+from astune.config.yaml12 import Loader, yaml_errors
 from astune.errors import ConfigError, nearest
 
 
@@ -60,17 +60,11 @@ def _keys(value: Any, key: str) -> Iterator[str]:
 def read_yaml(path: Path) -> Layer:
     """Raises `ConfigError` for a file that is not there, is not YAML, or holds no sections."""
     text = _text(path)
-    try:
+    with yaml_errors(path):
         loader = Loader(text)
         root = loader.get_single_node()
         problems = list(_repeated_keys(root, "", path))
         values = loader.construct_document(root) if root else None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        at = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise ConfigError(f"{at}: not valid YAML: {error.problem or error.context}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {error}") from error
     if root is None or values is None:
         raise ConfigError(f"{path}: the file is empty; expected a section 'astune:'")
     if not isinstance(values, dict):

@@ -13,7 +13,6 @@ from astune.doctor.patient import Patient
 from astune.doctor.task_check import NOT_BY_THE_ANSWER, REPEATED, Bench, Opinion, ask, benches, in_best_words
 from astune.doctor.wordings import MATH_JUDGE, NO_ANSWER, wordings, wrong_answer
 from astune.errors import ConfigError, PluginError, TaskError
-from astune.task_judge import make_judge
 from astune.types import Task
 
 KEY = "astune.task_judge.judge_protocol"
@@ -27,7 +26,6 @@ def check_judge(patient: Patient) -> Iterator[Finding]:
         yield skip(f"{', '.join(asking)} asks models, and this is --offline")
         return
     try:
-        judge = make_judge(patient.config.task_judge)
         found = benches(_tasks(patient), patient.config.task_judge)
     except PluginError as error:
         mend = (
@@ -41,7 +39,7 @@ def check_judge(patient: Patient) -> Iterator[Finding]:
     except TaskError as error:
         yield fail(str(error), where=patient.where(KEY), mend="correct the task, or take its field out")
         return
-    if judge is None:
+    if not patient.config.task_judge.judges:
         patient.judge = None
         if not found:
             yield ok("no judge: the workflow returns the reward itself (see the dry run)")

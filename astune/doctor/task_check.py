@@ -23,7 +23,6 @@ from astune.doctor.wordings import NO_ANSWER, all_at_once, right_answer, wording
 from astune.resources import tiny_model_dir
 from astune.task_judge import BUILTIN_JUDGES, Judge, Scorers, make_judge
 from astune.task_judge.math_answer import reference_answer
-from astune.task_judge.scorers import ANSWER_SCHEMAS, SHORT_NAMES
 from astune.types import Episode, Span, StopReason, Task, Timeline, Turn, Verdict, WorkflowOutput
 
 AT_ONCE = 16
@@ -89,17 +88,9 @@ def benches(tasks: Sequence[Task], config: TaskJudgeConfig) -> list[Bench]:
         chosen = own or judge
         if chosen is not None:
             by_judge.setdefault(id(chosen), []).append(task)
-            made_from = config if own is None else _own_config(task, config)
+            made_from = scorers.config_of(task) or config
             found.setdefault(id(chosen), Bench(chosen, made_from, by_judge[id(chosen)]))
     return list(found.values())
-
-
-def _own_config(task: Task, config: TaskJudgeConfig) -> TaskJudgeConfig:
-    name, schema = task.metadata["scorer"], task.metadata.get("answer_schema")
-    changes = {"judge_protocol": config.scorers.get(name) or SHORT_NAMES.get(name, name)}
-    if schema:
-        changes["answer_format"] = ANSWER_SCHEMAS[schema]
-    return config.model_copy(update=changes)
 
 
 @dataclass(frozen=True)

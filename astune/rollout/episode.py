@@ -31,6 +31,7 @@ from typing import Any, Literal
 from astune.context_tracker.tracker import ContextTracker
 from astune.errors import ContextOverflow, JudgeError, RolloutError, TooManyTokens, TooManyTurns, WorkflowError
 from astune.rollout.environment import release, with_score
+from astune.rollout.metrics import FAILED
 from astune.rollout.setup import RolloutSetup
 from astune.task_judge.judge_base import GroupJudge, Judge, check_verdict
 from astune.types import Episode, EpisodeError, Sampling, StopReason, Task, Verdict, WorkflowOutput
@@ -198,7 +199,7 @@ def _forget(job: asyncio.Future[object]) -> None:
 
 async def _judged(episode: Episode, setup: RolloutSetup) -> Episode:
     """`episode` with its verdict, if it is one to be judged."""
-    if episode.stop_reason in (StopReason.TIMEOUT, StopReason.ERROR):
+    if episode.stop_reason in FAILED:
         return episode
     if setup.observer is not None:
         await setup.observer.judging(episode)
@@ -227,8 +228,7 @@ async def judge_together(episodes: Sequence[Episode], judge: GroupJudge, setup: 
 
 
 def _is_for_judge(episode: Episode) -> bool:
-    failed = episode.stop_reason in (StopReason.TIMEOUT, StopReason.ERROR)
-    return not failed and (episode.output is None or episode.output.reward is None)
+    return episode.stop_reason not in FAILED and (episode.output is None or episode.output.reward is None)
 
 
 def with_verdict(episode: Episode, verdict: Verdict | Exception) -> Episode:
@@ -277,15 +277,23 @@ async def ask_judge(judge: Judge, episode: Episode, seconds: float) -> Verdict:
     return _checked(await _in_time(judge.judge(episode.task, episode), seconds))
 
 
+async def verdict_or_error(judge: Judge, episode: Episode, seconds: float) -> Verdict | Exception:
+    """What `ask_judge` returns or raises."""
+    try:
+        return await ask_judge(judge, episode, seconds)
+    except Exception as error:
+        return error
+
+
 async def ask_group(judge: GroupJudge, episodes: Sequence[Episode], seconds: float) -> list[Verdict | Exception]:
     """What the judge says of each attempt at one task, checked: a verdict, or the error that kept it from one. One
     attempt is nothing to compare: it is judged alone. The whole must be done within `seconds`."""
     if not episodes:
         return []
+    if len(episodes) == 1:
+        return [await verdict_or_error(judge, episodes[0], seconds)]
     task = episodes[0].task
     try:
-        if len(episodes) == 1:
-            return [await ask_judge(judge, episodes[0], seconds)]
         answer = await _in_time(judge.judge_group(task, episodes), seconds)
         if not isinstance(answer, Sequence) or len(answer) != len(episodes):
             raise JudgeError(

@@ -28,9 +28,13 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
     metrics |= {f"stop/{reason.value}": float(count) for reason, count in sorted(stops.items())}
     if episodes:
         metrics["turns/mean"] = len(turns) / len(episodes)
-    judging = judging_cost([episode.verdict for episode in episodes if episode.verdict is not None])
-    metrics |= {f"judging/{name}": value for name, value in judging.items()}
-    return metrics | _agent_metrics(episodes) | verdict_metrics(episodes) | _own_metrics(episodes)
+    return (
+        metrics
+        | _judging_metrics("judging/", episodes)
+        | _agent_metrics(episodes)
+        | verdict_metrics(episodes)
+        | _own_metrics(episodes)
+    )
 
 
 def verdict_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
@@ -53,9 +57,14 @@ def evaluation_metrics(episodes: Sequence[Episode], seconds: float) -> dict[str,
     found = verdict_metrics(episodes)
     named = {"success": "success/mean", "reward": "reward/mean"}
     metrics = {name: found[key] for name, key in named.items() if key in found}
-    judging = judging_cost([episode.verdict for episode in episodes if episode.verdict is not None])
-    metrics |= {f"judging_{name}": value for name, value in judging.items()}
+    metrics |= _judging_metrics("judging_", episodes)
     return metrics | {"unjudged": float(sum(episode.verdict is None for episode in episodes)), "seconds": seconds}
+
+
+def _judging_metrics(prefix: str, episodes: Sequence[Episode]) -> dict[str, float]:
+    """What the judges cost that ask other models; nothing if none does."""
+    cost = judging_cost([episode.verdict for episode in episodes if episode.verdict is not None])
+    return {f"{prefix}{name}": value for name, value in cost.items()}
 
 
 def _agent_metrics(episodes: Sequence[Episode]) -> dict[str, float]:

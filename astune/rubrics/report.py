@@ -19,9 +19,10 @@ WIDE = 0.2
 
 def with_report(name: str, learned: Learned, examples: Examples, split: Split, asking: Asking, seed: int) -> Rubric:
     """The rubric as it is written. Nothing in it depends on how often the run was cut off."""
-    rubric = learned.in_use.rubric.model_copy(update={"name": name})
+    rubric = learned.in_use.rubric
     return rubric.model_copy(
         update={
+            "name": name,
             "provenance": _provenance(rubric, learned, examples, split, asking, seed),
             "report": _report(learned),
         }

@@ -30,6 +30,14 @@ class GroupJudge(Judge, Protocol):
         where it cannot tell of any."""
 
 
+async def judge_alone(judge: GroupJudge, task: Task, episode: Episode) -> Verdict:
+    """The verdict on a group of one. Raises what kept the judge from it."""
+    (verdict,) = await judge.judge_group(task, [episode])
+    if isinstance(verdict, Exception):
+        raise verdict
+    return verdict
+
+
 def check_verdict(verdict: Verdict, judged_by: str) -> Verdict:
     """`verdict` itself, if its reward and metrics are finite numbers. Raises `JudgeError` otherwise."""
     for name, value in {"reward": verdict.reward, **verdict.metrics}.items():

@@ -17,7 +17,7 @@ from astune.task_judge.agreement import (
     quadratic_kappa,
 )
 from astune.task_judge.calibration import Bin, calibration_bins, calibration_error
-from astune.task_judge.judging_cost import judging_cost
+from astune.task_judge.judging_cost import judging_cost, metric_values
 from astune.task_judge.ranking import Concordance, concordance, spearman
 from astune.types import Verdict
 
@@ -134,7 +134,7 @@ def judge_figures(
     bins = tuple(calibration_bins(rewards, right)) if in_range else ()
     count, of_a_task, pairwise = _pairwise(values, rewards, tasks)
     lengths = [float(label.length) for label in known]
-    consistency = [value for verdict in verdicts for value in _metric(verdict, "position_consistency")]
+    consistency = metric_values(verdicts, "position_consistency")
     return JudgeFigures(
         judge=judge,
         n=len(labels),
@@ -230,8 +230,3 @@ def _usage(verdicts: Sequence[Verdict], n: int, seconds: float) -> Usage:
         tokens=per_thousand.get("tokens"),
         cost=per_thousand.get("cost"),
     )
-
-
-def _metric(verdict: Verdict, name: str) -> list[float]:
-    """The metric, also those of the parts of a judge that is made of several."""
-    return [float(value) for key, value in verdict.metrics.items() if key.rpartition("/")[2] == name]

@@ -12,17 +12,17 @@ def judging_cost(verdicts: Sequence[Verdict]) -> dict[str, float]:
 
     Parts of a judge that is made of several count too. Calls for episodes without a verdict are not known here.
     """
-    calls = _all(verdicts, "llm_calls")
+    calls = metric_values(verdicts, "llm_calls")
     if not calls:
         return {}
-    sums = {"calls": sum(calls), "cached": sum(_all(verdicts, "llm_cached"))}
-    sums["tokens"] = sum(_all(verdicts, "llm_prompt_tokens")) + sum(_all(verdicts, "llm_completion_tokens"))
-    costs = _all(verdicts, "llm_cost")
+    tokens = [*metric_values(verdicts, "llm_prompt_tokens"), *metric_values(verdicts, "llm_completion_tokens")]
+    sums = {"calls": sum(calls), "cached": sum(metric_values(verdicts, "llm_cached")), "tokens": sum(tokens)}
+    costs = metric_values(verdicts, "llm_cost")
     return {**sums, "cost": sum(costs)} if len(costs) == len(calls) else sums
 
 
-def _all(verdicts: Sequence[Verdict], name: str) -> list[float]:
-    """The metric of all verdicts and of their parts."""
+def metric_values(verdicts: Sequence[Verdict], name: str) -> list[float]:
+    """A metric of all verdicts, also of the parts of a judge that is made of several."""
     return [
         float(value) for verdict in verdicts for key, value in verdict.metrics.items() if key.rpartition("/")[2] == name
     ]

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from astune.clients.chat_models import ChatModels
 from astune.config.judges import CriterionConfig, LlmJudgeConfig, TaskJudgeConfig
 from astune.errors import ConfigError, JudgeError, PolicyError
+from astune.task_judge.judge_base import judge_alone
 from astune.task_judge.llm_case import Case, Ruling
 from astune.task_judge.llm_listwise import listwise
 from astune.task_judge.llm_pairwise import against_reference, pairwise
@@ -48,10 +49,7 @@ class LlmJudge(ABC):
 
     async def judge(self, task: Task, episode: Episode) -> Verdict:
         """Raises JudgeError where no model answers, or a reply cannot be used."""
-        (verdict,) = await self.judge_group(task, [episode])
-        if isinstance(verdict, Exception):
-            raise verdict
-        return verdict
+        return await judge_alone(self, task, episode)
 
     async def judge_group(self, task: Task, episodes: Sequence[Episode]) -> Sequence[Verdict | Exception]:
         seen = [self._shown(task, episode) for episode in episodes]

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from astune.config.judges import TaskJudgeConfig
 from astune.errors import JudgeError
+from astune.task_judge.judge_base import judge_alone
 from astune.task_judge.llm_as_judge import LlmAsJudge
 from astune.task_judge.math_answer_as_judge import MathAnswerAsJudge, MathOpinion, Outcome
 from astune.types import Episode, Task, Verdict
@@ -40,10 +41,7 @@ class MathAnswerAndLlmAsJudge:
 
     async def judge(self, task: Task, episode: Episode) -> Verdict:
         """Raises `JudgeError` where neither can tell."""
-        (verdict,) = await self.judge_group(task, [episode])
-        if isinstance(verdict, Exception):
-            raise verdict
-        return verdict
+        return await judge_alone(self, task, episode)
 
     async def judge_group(self, task: Task, episodes: Sequence[Episode]) -> Sequence[Verdict | Exception]:
         opinions = await asyncio.gather(*(self._opinion(task, episode) for episode in episodes))

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from astune.config import load as config_load
-from astune.config.yaml12 import Loader
+from astune.config.yaml12 import Loader, yaml_errors
 from astune.errors import ConfigError, nearest
 
 M = TypeVar("M", bound=BaseModel)
@@ -54,17 +54,11 @@ class RubricFile:
 
 def read_rubric_file(path: Path, versions: Sequence[int]) -> RubricFile:
     """Raises `ConfigError` for what is no file, no YAML, or says another schema than `versions`."""
-    loader = Loader(_text(path))
-    lines: dict[Loc, int] = {}
-    try:
+    text, lines = _text(path), dict[Loc, int]()
+    with yaml_errors(path):
+        loader = Loader(text)
         root = loader.get_single_node()
         values = None if root is None else _value(loader, root, (), lines, path)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        at = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise ConfigError(f"{at}: not valid YAML: {error.problem or error.context}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected a rubric: schema, name and criteria")
     file = RubricFile(path, values, lines)

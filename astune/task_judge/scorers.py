@@ -38,29 +38,27 @@ class Scorers:
 
     def __init__(self, config: TaskJudgeConfig) -> None:
         self._config = config
-        self._judges: dict[tuple[str, str | None], Judge] = {}
+        self._judges: dict[tuple[str | None, str | None], Judge] = {}
 
     def of(self, task: Task) -> Judge | None:
         """The task's own judge, None if it names none. Raises TaskError for an unknown name or schema, and PluginError
         for a judge that does not load."""
+        named = _named(task)
+        if named not in self._judges:
+            config = self.config_of(task)
+            if config is None:
+                return None
+            key = f"astune.task_judge.scorers.{named[0]}"
+            key = f"astune.task_judge.scorers.{named[0]}"
+            self._judges[named] = load_judge(config.judges[0].judge, config, key=key)
+        return self._judges[named]
+
+    def config_of(self, task: Task) -> TaskJudgeConfig | None:
+        """What the task's own judge is made from: its name as `judge_protocol`, its schema as `answer_format`; None if
+        it names none. Raises TaskError for an unknown name or schema."""
         name, schema = _named(task)
         if name is None:
             return None
-        if (name, schema) not in self._judges:
-            self._judges[name, schema] = self._make(task, name, schema)
-        return self._judges[name, schema]
-
-    def specs(self, tasks: Iterable[Task]) -> set[str]:
-        """What the names in the tasks stand for, as `astune.task_judge.judge_protocol` has it."""
-        names = {name for task in tasks if (name := _named(task)[0]) is not None}
-        return {self._spec(name) for name in names}
-
-    def check(self, tasks: Iterable[Task]) -> None:
-        """Raises as `of` does for the first task that it would raise for."""
-        for task in tasks:
-            self.of(task)
-
-    def _make(self, task: Task, name: str, schema: str | None) -> Judge:
         known = sorted({*self._config.scorers, *SHORT_NAMES, *judge_names()})
         if name not in known:
             raise TaskError(
@@ -72,10 +70,18 @@ class Scorers:
                 f"task {task.task_id!r}: unknown answer_schema {schema!r}.{nearest(schema, ANSWER_SCHEMAS)} "
                 f"There are: {', '.join(ANSWER_SCHEMAS)}"
             )
-        config = self._config
-        if schema is not None:
-            config = config.model_copy(update={"answer_format": ANSWER_SCHEMAS[schema]})
-        return load_judge(self._spec(name), config, key=f"astune.task_judge.scorers.{name}")
+        formats = {} if schema is None else {"answer_format": ANSWER_SCHEMAS[schema]}
+        return self._config.model_copy(update={"judge_protocol": self._spec(name), **formats})
+
+    def specs(self, tasks: Iterable[Task]) -> set[str]:
+        """What the names in the tasks stand for, as `astune.task_judge.judge_protocol` has it."""
+        names = {name for task in tasks if (name := _named(task)[0]) is not None}
+        return {self._spec(name) for name in names}
+
+    def check(self, tasks: Iterable[Task]) -> None:
+        """Raises as `of` does for the first task that it would raise for."""
+        for task in tasks:
+            self.of(task)
 
     def _spec(self, name: str) -> str:
         return self._config.scorers.get(name) or SHORT_NAMES.get(name, name)

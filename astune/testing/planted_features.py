@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -252,10 +252,6 @@ def features_of(answer: str) -> frozenset[str]:
 def meaning(criterion: str) -> Feature | None:
     """The feature that a criterion means; None for one that is not worded as any here."""
     return _MEANINGS.get(_plain(criterion))
-
-
-def wordings_of(names: Sequence[str]) -> list[str]:
-    return [wording for feature in FEATURES if feature.name in names for wording in feature.wordings]
 
 
 def _plain(text: str) -> str:

@@ -59,6 +59,19 @@ class Faults:
     latency: float = 0.0
 
 
+class NoWatch:
+    """A `Watch` for learning without a display."""
+
+    def stage(self, name: str, total: int) -> None:
+        pass
+
+    def advance(self) -> None:
+        pass
+
+    def failed(self, why: str) -> None:
+        pass
+
+
 class PlantedModel:
     """What the API says, and how often it was asked what: `calls` by the first line of the system message, those that
     failed among them."""
@@ -217,10 +230,6 @@ class PlantedWorld:
     def true_label(self, answer: str) -> float:
         """Share of the planted features that an answer has."""
         return len(self.planted & features_of(answer)) / len(self.planted)
-
-    def best_accuracy(self) -> float:
-        """The accuracy on the labels that a judge who knows the planted features and makes no mistakes can expect."""
-        return 1.0 - self._noise
 
     def write_examples(self, path: Path) -> None:
         path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in self.examples), encoding="utf-8")

@@ -16,17 +16,7 @@ from astune.rubrics.split import Split
 from astune.task_judge.fence import read_fences
 from astune.task_judge.rubric import Criterion
 from astune.testing import ScriptedChatServer
-
-
-class Silent:
-    def stage(self, name: str, total: int) -> None:
-        pass
-
-    def advance(self) -> None:
-        pass
-
-    def failed(self, why: str) -> None:
-        pass
+from astune.testing.planted_rubrics import NoWatch
 
 
 def judge(body: dict[str, Any]) -> str:
@@ -58,7 +48,7 @@ def chosen():
     ) -> Choice | None:
         with ScriptedChatServer(judge, usage=True) as server:
             llm = LlmJudgeConfig(models=({"base_url": server.base_url, "model": "m"},), cache=None)  # type: ignore[arg-type]
-            scores = Scores(Asking(ChatModels(llm), llm, Silent()), (*split.train, *split.dev))
+            scores = Scores(Asking(ChatModels(llm), llm, NoWatch()), (*split.train, *split.dev))
             await scores.add(pool, "")
         return choose(pool, kept, scores, split, "paired", at_most, 0)
 

@@ -28,20 +28,10 @@ from astune.task_judge.fence import read_fences
 from astune.task_judge.rubric import load_rubric, save_rubric
 from astune.task_judge.rubrics_as_judge import JUDGE
 from astune.testing import Faults, PlantedWorld, ScriptedChatServer
+from astune.testing.planted_rubrics import NoWatch
 
 ROOT = Path(__file__).parents[2]
 DAY = date(2026, 1, 2)
-
-
-class Silent:
-    def stage(self, name: str, total: int) -> None:
-        pass
-
-    def advance(self) -> None:
-        pass
-
-    def failed(self, why: str) -> None:
-        pass
 
 
 class Bench:
@@ -65,7 +55,7 @@ class Bench:
 
     def learn(self, server: ScriptedChatServer, *, keep_edited: bool = False, **rubrics: Any) -> Any:
         loaded = load_config(self.config(server.base_url, **rubrics), [], for_run=False)
-        return learn_rubric(loaded, Silent(), DAY, keep_edited=keep_edited)[0]
+        return learn_rubric(loaded, NoWatch(), DAY, keep_edited=keep_edited)[0]
 
     def forget(self) -> None:
         for path in self.folder.glob("rubrics.yaml*"):
