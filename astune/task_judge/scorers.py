@@ -49,7 +49,6 @@ class Scorers:
             if config is None:
                 return None
             key = f"astune.task_judge.scorers.{named[0]}"
-            key = f"astune.task_judge.scorers.{named[0]}"
             self._judges[named] = load_judge(config.judges[0].judge, config, key=key)
         return self._judges[named]
 
