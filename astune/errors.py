@@ -10,6 +10,7 @@ AstuneError
     WorkflowError        the workflow raised or returned the wrong type
     JudgeError           the judge cannot tell
     PolicyError          the engine failed
+    EnvServiceError      the environment service failed, or does not know the instance any more
     ContextOverflow      the prompt leaves no room for an answer
     TooManyTurns         the workflow asked for more model calls than allowed
     TooManyTokens        the episode has sampled as many tokens as allowed
@@ -60,6 +61,10 @@ class JudgeError(RolloutError):
 
 
 class PolicyError(RolloutError):
+    pass
+
+
+class EnvServiceError(RolloutError):
     pass
 
 

@@ -51,8 +51,11 @@ class Task:
     answer: str | None = None
     """The reference answer, for the judge, or for a workflow that returns the reward itself. Not for the agent."""
     env_type: str | None = None
+    """The type of environment that each attempt gets an instance of; None for tasks without one."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """The whole row as it was read."""
+    """The row as it was read, or the columns of it that `astune.task_reader.fields.metadata` names."""
+    place: str = field(default="", compare=False)
+    """Where it was read, as `train.jsonl:17`, for messages; empty where nobody knows."""
 
 
 @dataclass(frozen=True)

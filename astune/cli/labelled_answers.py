@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from astune.config.schema import FieldsConfig
+from astune.config.tasks import FieldsConfig
 from astune.errors import TaskError, nearest
 from astune.task_judge.judge_figures import Label
 from astune.task_reader.jsonl import read_jsonl

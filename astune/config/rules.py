@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from astune.config.schema import AlgorithmConfig, AstuneConfig, Config, SynchronizerConfig
+from astune.config.tasks import TaskReaderConfig
 
 ASKS_MODELS = {"LlmAsJudge", "MathAnswerAndLlmAsJudge", "RubricsAsJudge"}
 """Judges that ask the models of `astune.task_judge.llm.models`."""
@@ -103,29 +104,70 @@ def _workflow(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
 
 
 def _tasks(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
-    reader = astune.task_reader
     if astune.backbone == "debug" and (astune.debug.model or "").startswith("replay:"):
         return  # the recording has the task
-    if reader.type == "jsonl":
-        training, validation = "jsonl.training.file_path", "jsonl.validation.file_path"
-        has_training = reader.jsonl.training.file_path is not None
-        has_validation = reader.jsonl.validation.file_path is not None
-    elif reader.type == "huggingface":
-        training, validation = "huggingface.dataset_path", "huggingface.validation_split"
-        has_training = reader.huggingface.dataset_path is not None
-        has_validation = has_training and reader.huggingface.validation_split is not None
-    else:
+    yield from task_contradictions(astune)
+    reader = astune.task_reader
+    sources = _sources(reader)
+    if sources is None:
         return
+    training, has_training, validation, has_validation = sources
     debugs_validation = astune.backbone == "debug" and astune.debug.split == "validation"
     if not has_training and not debugs_validation:
         yield f"astune.task_reader.{training}", f"not set; task_reader.type is {reader.type!r}"
-    if has_validation:
+    if has_validation or reader.validation_fraction is not None:
         return
     missing = f"needs held-out tasks, but astune.task_reader.{validation} is not set"
     if debugs_validation:
         yield "astune.debug.split", f"'validation' {missing}"
     if astune.evaluation.every:
         yield "astune.evaluation.every", missing
+
+
+def task_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+    """Those of the task reader alone."""
+    reader, service = astune.task_reader, astune.task_reader.env_service
+    sources = _sources(reader)
+    if reader.validation_fraction is not None and sources is not None and sources[3]:
+        yield (
+            "astune.task_reader.validation_fraction",
+            f"the held-out tasks come from astune.task_reader.{sources[2]}; take one of the two out",
+        )
+    if reader.type == "huggingface" and reader.huggingface.streaming and reader.max_training_tasks is None:
+        yield (
+            "astune.task_reader.max_training_tasks",
+            "not set; a stream (astune.task_reader.huggingface.streaming) has no end that is known, so say how many",
+        )
+    if service.serve is not None and service.env_url is not None:
+        yield (
+            "astune.task_reader.env_service.serve",
+            f"the service at env_url {service.env_url} runs the environments; take one of the two out",
+        )
+    if service.serve is None and service.options:
+        yield (
+            "astune.task_reader.env_service.options",
+            "they are for the environment that astune.task_reader.env_service.serve names, which is not set",
+        )
+
+
+def _sources(reader: TaskReaderConfig) -> tuple[str, bool, str, bool] | None:
+    """The keys of the sources of the two splits, and whether they are set. None for a plug-in, whose keys are its
+    own."""
+    if reader.type == "jsonl":
+        files = reader.jsonl.training.file_path, reader.jsonl.validation.file_path
+        return "jsonl.training.file_path", files[0] is not None, "jsonl.validation.file_path", files[1] is not None
+    if reader.type == "huggingface":
+        there = reader.huggingface.dataset_path is not None
+        held_out = there and reader.huggingface.validation_split is not None
+        return "huggingface.dataset_path", there, "huggingface.validation_split", held_out
+    if reader.type == "reasoning_gym":
+        gym = reader.reasoning_gym
+        return "reasoning_gym.datasets", bool(gym.datasets), "reasoning_gym.validation_tasks", gym.validation_tasks > 0
+    if reader.type == "env_service":
+        service = reader.env_service
+        there = service.env_url is not None or service.serve is not None
+        return "env_service.env_url", there, "env_service.validation_split", service.validation_split is not None
+    return None
 
 
 def _sampling(astune: AstuneConfig) -> Iterator[tuple[str, str]]:

@@ -16,6 +16,7 @@ from astune.config.judges import (
     TaskJudgeConfig,
 )
 from astune.config.section import Located, OptionalPlugin, Plugin, Section
+from astune.config.tasks import TaskReaderConfig
 
 
 class ModelConfig(Section):
@@ -55,48 +56,6 @@ class ModelConfig(Section):
     chat_template_kwargs: dict[str, Any] = Field(
         default_factory=dict, description="passed to the chat template, e.g. {enable_thinking: false}"
     )
-
-
-class JsonlFile(Section):
-    file_path: Annotated[str | None, Located("file")] = Field(
-        None, description="JSON Lines file; relative to the config file that names it"
-    )
-
-
-class JsonlReaderConfig(Section):
-    training: JsonlFile = Field(default_factory=JsonlFile, description="tasks to train on")
-    validation: JsonlFile = Field(default_factory=JsonlFile, description="held-out tasks for evaluation")
-
-
-class HuggingFaceReaderConfig(Section):
-    dataset_path: Annotated[str | None, Located("folder")] = Field(
-        None, description="hub id such as openai/gsm8k, or a local folder"
-    )
-    dataset_name: str | None = Field(None, description="name of the subset, e.g. main")
-    training_split: str = Field("train", description="split to train on")
-    validation_split: str | None = Field(None, description="held-out split; null: no evaluation tasks")
-
-
-class FieldsConfig(Section):
-    task_id: str | None = Field(
-        None, description="column of the id; null: 'task_id' or 'id', else made from the content"
-    )
-    query: str | None = Field(None, description="column of the question; null: 'query' or 'question'")
-    answer: str | None = Field(None, description="column of the reference answer; null: 'answer' if there is one")
-    messages: str | None = Field(
-        None, description="column of a conversation to start from; null: 'messages' if there is one"
-    )
-
-
-class TaskReaderConfig(Section):
-    type: Plugin = Field("jsonl", description="'jsonl', 'huggingface', or a plug-in 'package.module:Class'")
-    jsonl: JsonlReaderConfig = Field(default_factory=JsonlReaderConfig, description="used by type jsonl")
-    huggingface: HuggingFaceReaderConfig = Field(
-        default_factory=HuggingFaceReaderConfig, description="used by type huggingface"
-    )
-    fields: FieldsConfig = Field(default_factory=FieldsConfig, description="which column means what")
-    max_training_tasks: PositiveInt | None = Field(None, description="read at most this many; null: all")
-    max_validation_tasks: PositiveInt | None = Field(None, description="read at most this many; null: all")
 
 
 class RolloutConfig(Section):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
-from astune.config.schema import FieldsConfig
+from astune.config.tasks import FieldsConfig
 from astune.doctor.findings import Finding, fail, ok, skip, warn
 from astune.doctor.hub import has_data_set, is_hub_id, is_reachable
 from astune.doctor.packages import how_to_install

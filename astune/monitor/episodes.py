@@ -105,7 +105,7 @@ def episode_to_row(record: EpisodeRecord) -> dict[str, Any]:
         "unique_tokens": episode.unique_tokens,
         "agent_rewards": episode.agent_rewards,
         "turn_rewards": {str(turn): reward for turn, reward in episode.turn_rewards.items()},
-        "task": vars(episode.task),
+        "task": {name: value for name, value in vars(episode.task).items() if name != "place"},
         "turns": _turns_to_rows(episode),
         "timelines": _timelines_to_rows(episode.timelines),
     }

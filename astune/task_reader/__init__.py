@@ -6,7 +6,7 @@ tasks = reader.read("training")
 
 from __future__ import annotations
 
-from astune.config.schema import TaskReaderConfig
+from astune.config.tasks import TaskReaderConfig
 from astune.errors import PluginError
 from astune.plugins import load_plugin
 from astune.task_reader.huggingface import TaskReaderHuggingFace

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from astune.config.schema import TaskReaderConfig
+from astune.config.tasks import TaskReaderConfig
 from astune.errors import MissingDependency, TaskError, nearest
 from astune.task_reader.rows import tasks_from_rows
 from astune.task_reader.task_reader_base import Split

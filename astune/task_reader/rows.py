@@ -15,7 +15,7 @@ from decimal import Decimal
 from itertools import islice
 from typing import Any
 
-from astune.config.schema import FieldsConfig
+from astune.config.tasks import FieldsConfig
 from astune.errors import TaskError, nearest
 from astune.types import Task
 

@@ -1,20 +1,36 @@
-"""The protocol of task readers."""
+"""The protocols of task readers."""
 
 from __future__ import annotations
 
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from astune.types import Task
 
 Split: TypeAlias = Literal["training", "validation"]
+Row: TypeAlias = Mapping[str, Any]
 
 
 @runtime_checkable
 class TaskReader(Protocol):
     """Where tasks come from.
 
-    Two calls with the same split give equal tasks in the same order; ids are unique within a split.
+    Two calls with the same split give equal tasks in the same order. Limits, filters, held-out fractions and the
+    checks of ids and overlaps are applied to what any reader returns (see `task_sets`).
     """
 
-    def read(self, split: Split) -> list[Task]:
-        """All tasks of `split`; empty for a validation split that is not configured. Raises `TaskError`."""
+    def read(self, split: Split) -> Sequence[Task]:
+        """The tasks of `split`, made when they are looked at if there are many; empty for a validation split that is
+        not configured. Raises `TaskError`."""
+
+
+class Rows(Protocol):
+    """A table, of which nothing is parsed before it is asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Row:
+        """Raises `TaskError` that begins with the place."""
+
+    def place(self, index: int) -> str:
+        """Where the row stands, as `train.jsonl:17`, counted from 1."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from astune.config.schema import HuggingFaceReaderConfig, JsonlFile, JsonlReaderConfig, TaskReaderConfig
+from astune.config.tasks import HuggingFaceReaderConfig, JsonlFile, JsonlReaderConfig, TaskReaderConfig
 from astune.errors import MissingDependency, TaskError
 from astune.task_reader import TaskReaderHuggingFace, TaskReaderJsonl
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from astune.config.schema import JsonlFile, JsonlReaderConfig, TaskReaderConfig
+from astune.config.tasks import JsonlFile, JsonlReaderConfig, TaskReaderConfig
 from astune.errors import TaskError
 from astune.task_reader import TaskReaderJsonl
 from astune.types import Task

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from astune.config.schema import TaskReaderConfig
+from astune.config.tasks import TaskReaderConfig
 from astune.errors import PluginError
 from astune.task_reader import TaskReader, TaskReaderHuggingFace, TaskReaderJsonl, make_reader
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.config.schema import FieldsConfig
+from astune.config.tasks import FieldsConfig
 from astune.errors import TaskError
 from astune.task_reader.rows import tasks_from_rows
 from astune.types import Task

@@ -1,0 +1,132 @@
+"""The section `astune.task_reader`: where tasks come from, and the environments that some of them need."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from astune.config.section import Located, OptionalPlugin, Plugin, Section
+
+
+class JsonlFile(Section):
+    file_path: Annotated[str | None, Located("file")] = Field(
+        None,
+        description="JSON Lines file, or .jsonl.gz, .json, .csv, .parquet; relative to the config file that names it",
+    )
+
+
+class JsonlReaderConfig(Section):
+    training: JsonlFile = Field(default_factory=JsonlFile, description="tasks to train on")
+    validation: JsonlFile = Field(default_factory=JsonlFile, description="held-out tasks for evaluation")
+
+
+class HuggingFaceReaderConfig(Section):
+    dataset_path: Annotated[str | None, Located("folder")] = Field(
+        None, description="hub id such as openai/gsm8k, or a local folder or file"
+    )
+    dataset_name: str | None = Field(None, description="name of the subset, e.g. main")
+    revision: str | None = Field(None, description="branch, tag or commit on the hub; null: the newest")
+    streaming: bool = Field(
+        False, description="read rows from the hub as they are needed, up to max_training_tasks, and keep no copy"
+    )
+    training_split: str = Field("train", description="split to train on")
+    validation_split: str | None = Field(None, description="held-out split; null: no evaluation tasks")
+
+
+class ReasoningGymConfig(Section):
+    datasets: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="names of reasoning-gym's data sets, each with its options, as {countdown: {max_numbers: 4}}",
+    )
+    training_tasks: PositiveInt = Field(1000, description="tasks to make for training, over all data sets")
+    validation_tasks: NonNegativeInt = Field(100, description="held-out tasks to make; none is among the training tasks")
+    seed: NonNegativeInt = Field(0, description="another seed makes other tasks")
+
+
+class EnvServiceConfig(Section):
+    env_url: str | None = Field(
+        None, pattern=r"^https?://.+", description="address of the environment service, as http://127.0.0.1:8080"
+    )
+    serve: OptionalPlugin = Field(
+        None,
+        description="instead of env_url: an environment that is served while the run lasts, as gymnasium:FrozenLake-v1",
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="options of the environment that serve names")
+    env_type: str | None = Field(
+        None, description="type of environment, where the service has several or tasks do not name theirs"
+    )
+    training_split: str = Field("train", description="type env_service: the service's tasks to train on")
+    validation_split: str | None = Field(None, description="type env_service: its held-out tasks; null: none")
+    params: dict[str, Any] = Field(default_factory=dict, description="sent along when an instance is created")
+    token_variable: str | None = Field(
+        None, description="environment variable that holds the service's token; null: it asks for none"
+    )
+    timeout: PositiveFloat = Field(60.0, description="seconds that one call may take")
+    create_timeout: PositiveFloat = Field(
+        300.0, description="seconds to wait for an instance while the service is full"
+    )
+    retries: NonNegativeInt = Field(3, description="repeats of a call that failed, where a repeat cannot act twice")
+
+
+class FieldsConfig(Section):
+    task_id: str | None = Field(
+        None, description="column of the id; null: 'task_id' or 'id', else made from the content"
+    )
+    query: str | None = Field(
+        None,
+        description="the question: a column, a path as 'data.turns[0]', or a template as '{question}\\n{options}'; "
+        "null: 'query' or 'question'",
+    )
+    answer: str | None = Field(
+        None, description="the reference answer: column, path or template; null: 'answer' if there is one"
+    )
+    answer_regex: str | None = Field(
+        None, description="what of it is the answer: the first group, as '####\\s*(.+)'; null: all of it"
+    )
+    messages: str | None = Field(
+        None, description="column or path of a conversation to start from; null: 'messages' if there is one"
+    )
+    env_type: str | None = Field(
+        None, description="column or path of the type of environment; null: 'env_type' if there is one"
+    )
+    metadata: tuple[str, ...] | None = Field(
+        None, description="columns that the workflow and the judge see; null: the whole row"
+    )
+
+
+class TaskReaderConfig(Section):
+    type: Plugin = Field(
+        "jsonl",
+        description="'jsonl', 'huggingface', 'env_service', 'reasoning_gym', or a plug-in 'package.module:Class'",
+    )
+    jsonl: JsonlReaderConfig = Field(default_factory=JsonlReaderConfig, description="used by type jsonl")
+    huggingface: HuggingFaceReaderConfig = Field(
+        default_factory=HuggingFaceReaderConfig, description="used by type huggingface"
+    )
+    reasoning_gym: ReasoningGymConfig = Field(
+        default_factory=ReasoningGymConfig, description="used by type reasoning_gym"
+    )
+    env_service: EnvServiceConfig = Field(
+        default_factory=EnvServiceConfig, description="used by type env_service, and by tasks with an env_type"
+    )
+    fields: FieldsConfig = Field(default_factory=FieldsConfig, description="which column means what")
+    filter: str | None = Field(
+        None, description="which rows, as 'level >= 3 and \"algebra\" in subject' (a Jinja expression); null: all"
+    )
+    validation_fraction: float | None = Field(
+        None, gt=0.0, lt=1.0, description="part of the training tasks to hold out, where validation has no source"
+    )
+    split_seed: NonNegativeInt = Field(0, description="of validation_fraction: another seed holds out other tasks")
+    shuffle: bool = Field(True, description="a new order of the training tasks in every epoch; false: as read")
+    max_training_tasks: PositiveInt | None = Field(None, description="the first so many; null: all")
+    max_validation_tasks: PositiveInt | None = Field(None, description="the first so many; null: all")
+    on_bad_record: Literal["error", "skip"] = Field(
+        "error", description="a record that is no task: error, or skip, counted and listed"
+    )
+    on_duplicate_id: Literal["error", "warn"] = Field(
+        "error", description="a task id that is there twice; warn: the later one gets -2"
+    )
+    on_overlap: Literal["error", "warn"] = Field(
+        "error", description="a question that is both trained on and held out; warn: both stay"
+    )
