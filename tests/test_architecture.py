@@ -26,6 +26,14 @@ LAYERS = (
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 HEAVY = {"torch", "transformers", "vllm", "ray", "trinity", "verl", "agentscope", "datasets", "peft", "trl"}
+HEAVY |= {"gymnasium", "reasoning_gym", "appworld"}
+PLACES = {
+    "datasets": {"task_reader/huggingface.py"},
+    "gymnasium": {"environment/gymnasium_env.py"},
+    "reasoning_gym": {"reasoning_gym.py"},
+    "appworld": {"environment/appworld_worker.py"},
+}
+"""Where the libraries of readers and environments may be imported."""
 MOST_LINES_OF_A_MODULE = 400
 MOST_LINES_OF_A_FUNCTION = 60
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if "tutorial" not in path.parts)
@@ -51,12 +59,12 @@ def imports(module: Path, text: str) -> Iterator[tuple[int, str]]:
 
 
 def may_be_heavy(module: Path, name: str) -> bool:
-    """Each heavy library has one place: torch and its kin under a backbone, agentscope in its adapters, datasets in
-    its reader."""
+    """Each heavy library has one place: torch and its kin under a backbone, agentscope in its adapters, those of
+    readers and environments in one module each."""
     if name == "agentscope":
         return "agentscope" in module.stem
-    if name == "datasets":
-        return module == Path("task_reader/huggingface.py")
+    if name in PLACES:
+        return str(module) in PLACES[name]
     return len(module.parts) > 2 and module.parts[0] == "backbone"
 
 

@@ -250,6 +250,8 @@ BESIDE: Mapping[str, Mapping[str, object]] = {
     "astune.algorithm.method": EXAMPLES,
     "astune.algorithm.dpo_beta": EXAMPLES
     | {"astune.algorithm.method": "dpo", "trinity.model": {"tinker": {"enable": True}}},
+    "astune.task_reader.env_service.options": {"astune.task_reader.env_service.serve": "countdown"},
+    "astune.task_reader.validation_fraction": {"astune.task_reader.jsonl.validation.file_path": None},
     "astune.task_judge.llm.max_opponents": {"astune.task_judge.llm.mode": "pairwise"},
     "astune.task_judge.llm.votes": {"astune.task_judge.llm.temperature": 1.0},
     "astune.trainer.examples": {"astune.algorithm.method": "sft"},
@@ -279,6 +281,14 @@ def values(key: str) -> st.SearchStrategy[Any]:
         return st.sampled_from(["ppo_clip", "reinforce", "gspo"])
     if key == "astune.model.chat_template_kwargs":
         return st.dictionaries(st.text(max_size=3), st.text(max_size=3) | st.booleans() | st.integers(), max_size=2)
+    if key == "astune.task_reader.env_service.env_url":
+        return st.sampled_from([None, "http://h:1", "https://h"])
+    if key.startswith("astune.task_reader.env_service.") and key.endswith((".options", ".params")):
+        return st.dictionaries(st.text(max_size=3), st.text(max_size=3) | st.integers(), min_size=1, max_size=2)
+    if key == "astune.task_reader.reasoning_gym.datasets":
+        return st.dictionaries(st.text(max_size=3), st.dictionaries(st.text(max_size=3), st.integers()), max_size=2)
+    if key == "astune.task_reader.validation_fraction":
+        return st.none() | st.floats(0.01, 0.99)
     if key == "astune.task_judge.rubrics.pass_at":
         return st.none() | st.floats(0.01, 1.0)
     limits = [mark for mark in FIELDS[key].metadata if isinstance(mark, annotated_types.BaseMetadata)]
