@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from astune.config.schema import TrainerConfig
+from astune.config.schema import AstuneConfig, TrainerConfig
 from astune.errors import ConfigError
 from astune.types import Task
 
@@ -15,15 +16,19 @@ Item = TypeVar("Item")
 
 class Schedule(Generic[Item]):
     """Seeded shuffles of the items, one per epoch, cut into steps of `astune.trainer.tasks_per_step`. What a step gets
-    depends on its number alone, so a resumed run continues the same order. What is left over at the end of an epoch
-    waits for the next shuffle, so no step has the same item twice. `noun` is what messages call the items."""
+    depends on its number alone, so a resumed run continues the same order, and the order is the same on every platform.
+    What is left over at the end of an epoch waits for the next shuffle, so no step has the same item twice. Without
+    `shuffle` every epoch goes through the items as they stand. `noun` is what messages call the items."""
 
-    def __init__(self, items: Sequence[Item], trainer: TrainerConfig, seed: int, noun: str) -> None:
+    def __init__(
+        self, items: Sequence[Item], trainer: TrainerConfig, seed: int, noun: str, *, shuffle: bool = True
+    ) -> None:
         if len(items) < trainer.tasks_per_step:
             raise ConfigError(
                 f"astune.trainer.tasks_per_step is {trainer.tasks_per_step}, but there are only {len(items)} {noun}"
             )
-        self._items, self._seed = items, seed
+        self._items, self._seed, self._shuffle = items, seed, shuffle
+        self._order: tuple[int, Sequence[int]] | None = None
         self._per_step = trainer.tasks_per_step
         self.steps_per_epoch = len(items) // trainer.tasks_per_step
         epochs = trainer.total_epochs
@@ -33,17 +38,26 @@ class Schedule(Generic[Item]):
     def at(self, step: int) -> list[Item]:
         """The items of step `step`, counted from 0."""
         epoch, place = divmod(step, self.steps_per_epoch)
-        order = list(range(len(self._items)))
-        random.Random(f"{self._seed}/{epoch}").shuffle(order)
-        chosen = order[place * self._per_step : (place + 1) * self._per_step]
+        chosen = self._order_of(epoch)[place * self._per_step : (place + 1) * self._per_step]
         return [self._items[index] for index in chosen]
+
+    def _order_of(self, epoch: int) -> Sequence[int]:
+        """The numbers of the items in the order of that epoch. The last one is kept: a million items take a second."""
+        if not self._shuffle:
+            return range(len(self._items))
+        if self._order is None or self._order[0] != epoch:
+            order = array("Q", range(len(self._items)))
+            random.Random(f"{self._seed}/{epoch}").shuffle(order)
+            self._order = epoch, order
+        return self._order[1]
 
 
 class TaskSchedule(Schedule[Task]):
     """Which tasks a step trains on."""
 
-    def __init__(self, tasks: Sequence[Task], trainer: TrainerConfig, seed: int) -> None:
-        super().__init__(tasks, trainer, seed, noun="training tasks")
+    def __init__(self, tasks: Sequence[Task], config: AstuneConfig) -> None:
+        shuffle = config.task_reader.shuffle
+        super().__init__(tasks, config.trainer, config.seed, noun="training tasks", shuffle=shuffle)
 
     def tasks(self, step: int) -> list[Task]:
         """Tasks of step `step`, counted from 0."""

@@ -15,6 +15,7 @@ examples:
   {program} --conf my_agent.yaml                      train
   {program} --conf my_agent.yaml --resume             go on from the newest checkpoint
   {program} --conf my_agent.yaml astune.trainer.total_steps=10 astune.model.path=Qwen/Qwen3-0.6B
+  {program} tasks preview --conf my_agent.yaml        what the reader makes of the data
   {program} demo                                      watch a small agent learn, on this machine, in minutes
   {program} view runs/my_project/my_agent             look at the episodes of a run in the browser
   {program} rubrics --conf rubrics.yaml               learn from a few examples what to judge answers by
@@ -59,6 +60,10 @@ one of the examples: {{"question": "6 * 12?", "answer": "72", "response": "Surel
   {program} check-tasks --conf my_agent.yaml
   {program} check-tasks --conf my_agent.yaml --split validation astune.task_judge.answer_format=boxed
   {program} check-tasks --conf my_agent.yaml --limit 20 --json > check.json""",
+    "tasks": """\
+  {program} tasks preview --conf my_agent.yaml
+  {program} tasks preview --conf my_agent.yaml --show 10 astune.task_reader.fields.query="{{question}}\\n{{options:letters}}"
+  {program} tasks preview --conf my_agent.yaml --json > tasks.json""",
     "view": """\
   {program} view runs/p/n --open
   {program} view runs/p/n --serve --open                   while the run goes on""",
@@ -89,6 +94,7 @@ def make_parser(program: str) -> argparse.ArgumentParser:
     report.add_argument("run_dir", type=Path, metavar="RUN", help="folder of the run, as runs/project/name")
     _add_view(commands.add_parser("view", help="look at the episodes of a run: one page, no network"))
     _add_doctor(commands.add_parser("doctor", help="find what would break a run before it starts"))
+    _add_tasks(commands.add_parser("tasks", help="look at the tasks as the reader makes them"))
     _add_check_tasks(commands.add_parser("check-tasks", help="prove that the judge knows right from wrong, by task"))
     _add_episode_commands(commands)
     _add_judge_report(commands.add_parser("judge-report", help="how well judges agree with answers you have labelled"))
@@ -159,6 +165,16 @@ def _add_doctor(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print JSON")
     command.add_argument("--offline", action="store_true", help="leave out what needs the network")
     command.add_argument("overrides", nargs="*", metavar="key=value", help="replaces a value")
+
+
+def _add_tasks(command: argparse.ArgumentParser) -> None:
+    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
+    preview = actions.add_parser("preview", help="counts, the first tasks, lengths, and what is wrong with the data")
+    preview.description = "Exits with 1 if a run would stop at something in the data."
+    preview.add_argument("--conf", type=Path, required=True, metavar="X.yaml", help="the configuration")
+    preview.add_argument("--show", type=int, default=3, metavar="N", help="tasks of each split to show; default: 3")
+    preview.add_argument("--json", action="store_true", help="print JSON, with all problems")
+    preview.add_argument("overrides", nargs="*", metavar="key=value", help="replaces a value")
 
 
 def _add_check_tasks(command: argparse.ArgumentParser) -> None:

@@ -46,7 +46,7 @@ def _with_command(arguments: Sequence[str]) -> Sequence[str]:
 
 
 def _command(known: argparse.Namespace, command_line: str) -> Callable[[], int]:
-    if known.command in ("view", "doctor", "check-tasks"):
+    if known.command in ("view", "doctor", "check-tasks", "tasks"):
         return _looking(known)
     if known.command in ("replay", "rescore", "diff"):
         return _recorded(known)
@@ -82,6 +82,10 @@ def _looking(known: argparse.Namespace) -> Callable[[], int]:
         from astune.cli.check_tasks import check_tasks
 
         return partial(check_tasks, known.conf, known.overrides, known.split, known.limit, known.json)
+    if known.command == "tasks":
+        from astune.cli.tasks import preview
+
+        return partial(preview, known.conf, known.overrides, known.show, known.json)
     from astune.cli.doctor import doctor
 
     return partial(doctor, known.conf, known.overrides, known.backbone, known.json, known.offline)

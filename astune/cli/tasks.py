@@ -1,0 +1,230 @@
+"""`astune tasks preview`: what the reader makes of the data, before anything is run on it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.text import Text
+
+from astune.backbone.model_dir import resolve_model_dir
+from astune.backbone.parts import load_chat_format
+from astune.clients.env_service import EnvInstance, EnvServiceClient
+from astune.config.load import load_config
+from astune.config.schema import AstuneConfig
+from astune.config.tasks import TaskReaderConfig
+from astune.environment.own_service import own_service
+from astune.errors import AstuneError, ConfigError, TaskError
+from astune.task_reader.task_sets import TaskSet, TaskSets, read_task_sets
+from astune.types import Task
+
+Split = Literal["training", "validation"]
+SPLITS: tuple[Split, ...] = ("training", "validation")
+MOST_SHOWN = 5
+"""Problems of one kind that are shown one by one; --json has all."""
+MOST_MEASURED = 5_000
+"""Tasks of a split, evenly spread, whose lengths are counted."""
+BARS = 8
+WIDTH = 36
+
+
+@dataclass(frozen=True)
+class _Lengths:
+    """Of the questions, conversations included, in `unit`."""
+
+    unit: str
+    counts: tuple[int, ...]
+    measured: str
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """A task as its workflow gets it."""
+
+    task: Task
+    tools: tuple[str, ...] = ()
+
+
+def preview(conf: Path, overrides: Sequence[str], show: int, as_json: bool) -> int:
+    """Prints counts, the first tasks, lengths and problems; 1 if a run would stop at one of them."""
+    if show < 0:
+        raise ConfigError(f"--show: expected a whole number from 0, found {show}")
+    config = load_config(conf, overrides, for_run=False).config.astune
+    with redirect_stdout(sys.stderr), own_service(config.task_reader.env_service) as service:
+        reader = config.task_reader.model_copy(update={"env_service": service})
+        sets, stops = _read(reader)
+        shown = {split: [_with_environment(task, reader) for task in _of(sets, split)[:show]] for split in SPLITS}
+        lengths = {split: _lengths(_of(sets, split), config) for split in SPLITS}
+    if as_json:
+        print(json.dumps(_to_json(conf, sets, stops, shown, lengths), indent=2, ensure_ascii=False, default=str))
+    else:
+        _print(config, sets, stops, shown, lengths)
+    return 1 if stops else 0
+
+
+def _read(config: TaskReaderConfig) -> tuple[TaskSets, str]:
+    """The tasks that can be read, and what a run would stop at, empty if nothing."""
+    try:
+        return read_task_sets(config), ""
+    except TaskError as error:
+        lenient = {"on_bad_record": "skip", "on_duplicate_id": "warn", "on_overlap": "warn"}
+        return read_task_sets(config.model_copy(update=lenient)), str(error)
+
+
+def _of(sets: TaskSets, split: Split) -> TaskSet:
+    return sets.training if split == "training" else sets.validation
+
+
+def _with_environment(task: Task, config: TaskReaderConfig) -> _Shown:
+    """The task with what its environment tells the agent first, from an instance that is released again."""
+    if task.env_type is None:
+        return _Shown(task)
+    return asyncio.run(_opened(task, EnvServiceClient.of(config.env_service), config.env_service.params))
+
+
+async def _opened(task: Task, client: EnvServiceClient, params: dict[str, Any]) -> _Shown:
+    instance = EnvInstance(client.url, f"preview/{task.task_id}", task.env_type, task.task_id)
+    try:
+        state = await client.create(task.env_type, task.task_id, instance.instance_id, params)
+    finally:
+        await client.release(instance)
+    tools = tuple(tool["function"]["name"] for tool in state.info.get("tools", ()))
+    filled = Task(task.task_id, task.query, state.messages, task.answer, task.env_type, task.metadata, task.place)
+    return _Shown(filled, tools)
+
+
+def _lengths(tasks: TaskSet, config: AstuneConfig) -> _Lengths:
+    """In tokens where the model's tokenizer is on this machine, else in characters."""
+    every = max(len(tasks) // MOST_MEASURED, 1)
+    texts = [_text(task) for task in tasks[::every] if task.query or task.messages]
+    measured = "all" if every == 1 else f"every {every}th"
+    try:
+        local = config.model.path == "tiny" or Path(config.model.path).is_dir()
+        chat_format = load_chat_format(config.model, resolve_model_dir(config.model.path)) if local else None
+    except AstuneError:
+        chat_format = None
+    if chat_format is None:
+        return _Lengths("characters", tuple(map(len, texts)), measured)
+    return _Lengths("tokens", tuple(len(chat_format.encode(text)) for text in texts), measured)
+
+
+def _text(task: Task) -> str:
+    said = [message.get("content") for message in task.messages]
+    return "\n".join(text for text in said if isinstance(text, str)) if said else task.query
+
+
+def _print(
+    config: AstuneConfig,
+    sets: TaskSets,
+    stops: str,
+    shown: dict[Split, list[_Shown]],
+    lengths: dict[Split, _Lengths],
+) -> None:
+    console = Console(highlight=False)
+    for split in SPLITS:
+        console.print(Text(_counted(split, _of(sets, split)), style="bold"), soft_wrap=True)
+        for one in shown[split]:
+            console.print(Panel(Text(_rendered(one)), title=Text(f"{one.task.task_id}  {_here(one.task.place)}")))
+        for line in _histogram(lengths[split]):
+            console.print(Text(line), soft_wrap=True)
+        console.print()
+    for line in _problems(sets, stops):
+        console.print(Text(line), soft_wrap=True)
+
+
+def _counted(split: Split, tasks: TaskSet) -> str:
+    parts = [f"{split}: {len(tasks):,} task{'s' * (len(tasks) != 1)}"]
+    if tasks.filtered:
+        parts.append(f"{tasks.filtered:,} left out by the filter")
+    if tasks.skipped:
+        parts.append(f"{len(tasks.skipped):,} bad record{'s' * (len(tasks.skipped) != 1)}")
+    return ", ".join(parts)
+
+
+def _rendered(one: _Shown) -> str:
+    task = one.task
+    lines = [] if task.messages and not task.query else [f"query: {task.query}"]
+    lines += [f"{message['role']}: {_plain(message.get('content'))}" for message in task.messages]
+    if task.answer is not None:
+        lines.append(f"answer: {task.answer}")
+    if task.env_type is not None:
+        lines.append(f"environment: {task.env_type}, tools: {', '.join(one.tools) or 'none, actions are text'}")
+    if task.metadata:
+        lines.append(f"metadata: {json.dumps(dict(task.metadata), ensure_ascii=False, default=str):.300}")
+    return "\n".join(lines)
+
+
+def _plain(content: object) -> str:
+    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False, default=str)
+
+
+def _histogram(lengths: _Lengths) -> list[str]:
+    counts = lengths.counts
+    if not counts:
+        return []
+    low, high = min(counts), max(counts)
+    middle = sorted(counts)[len(counts) // 2]
+    lines = [
+        f"length of the question in {lengths.unit} ({lengths.measured} counted): {low:,} to {high:,}, half up to "
+        f"{middle:,}"
+    ]
+    size = -(-(high - low + 1) // BARS)
+    bins = [0] * (-(-(high - low + 1) // size))
+    for count in counts:
+        bins[(count - low) // size] += 1
+    for number, held in enumerate(bins):
+        start = low + number * size
+        bar = "█" * round(WIDTH * held / max(bins)) or ("▏" if held else "")
+        lines.append(f"  {start:>7,} to {start + size - 1:<7,} {bar} {held:,}")
+    return lines
+
+
+def _problems(sets: TaskSets, stops: str) -> list[str]:
+    found = [*sets.training.skipped, *sets.validation.skipped]
+    lines = [_here(problem) for problem in found[:MOST_SHOWN]]
+    if len(found) > MOST_SHOWN:
+        lines.append(f"... {len(found) - MOST_SHOWN:,} more bad records (all with --json)")
+    lines += [_here(warning) for warning in sets.warnings]
+    if stops:
+        return [*lines, "", f"a run would stop: {_here(stops)}"]
+    return [*lines, "" if lines else "no problems found"]
+
+
+def _here(place: str) -> str:
+    return place.replace(f"{Path.cwd()}/", "")
+
+
+def _to_json(
+    conf: Path,
+    sets: TaskSets,
+    stops: str,
+    shown: dict[Split, list[_Shown]],
+    lengths: dict[Split, _Lengths],
+) -> dict[str, Any]:
+    splits = {
+        split: {
+            "tasks": len(_of(sets, split)),
+            "filtered": _of(sets, split).filtered,
+            "skipped": list(_of(sets, split).skipped),
+            "first": [{**vars(one.task), "tools": one.tools} for one in shown[split]],
+            "lengths": {"unit": lengths[split].unit, "counted": lengths[split].measured}
+            | _spread(lengths[split].counts),
+        }
+        for split in SPLITS
+    }
+    return {"conf": str(conf), **splits, "warnings": list(sets.warnings), "a_run_would_stop": stops or None}
+
+
+def _spread(counts: Sequence[int]) -> dict[str, int]:
+    if not counts:
+        return {}
+    ordered = sorted(counts)
+    return {"min": ordered[0], "median": ordered[len(ordered) // 2], "max": ordered[-1]}
