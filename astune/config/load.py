@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from astune.config.keys import FIELDS, FREE_FORM, LEAVES, children, unknown_key, value_at
-from astune.config.rules import contradictions, judge_contradictions
+from astune.config.rules import contradictions, contradictions_without_a_run
 from astune.config.schema import Config
 from astune.config.section import Located
 from astune.config.source import Layer, Origin, Place, read_overrides, read_yaml
@@ -100,7 +100,7 @@ def load_config(
     stack.locate_files()
     config = stack.check()
     loaded = LoadedConfig(config, stack.origins(), conf)
-    for key, what in contradictions(config) if for_run else judge_contradictions(config):
+    for key, what in contradictions(config) if for_run else contradictions_without_a_run(config):
         stack.problem(key, what)
     if stack.problems:
         raise stack.error()

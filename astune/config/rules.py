@@ -25,8 +25,14 @@ def contradictions(config: Config) -> Iterator[tuple[str, str]]:
         yield from _rollouts(astune)
 
 
+def contradictions_without_a_run(config: Config) -> Iterator[tuple[str, str]]:
+    """Those that commands look for which run nothing."""
+    yield from judge_contradictions(config)
+    yield from task_contradictions(config.astune)
+
+
 def judge_contradictions(config: Config) -> Iterator[tuple[str, str]]:
-    """Those of the judge alone, which commands without a run look for too."""
+    """Those of the judge alone."""
     judge = config.astune.task_judge
     names = {named.judge for named in judge.judges}
     asking = sorted(names & ASKS_MODELS)

@@ -212,6 +212,62 @@ def test_what_is_wrong_with_a_judge_is_said_with_its_line(
     assert expected in str(caught.value)
 
 
+READERS = [
+    (
+        "jsonl: {training: {file_path: a.jsonl}, validation: {file_path: b.jsonl}}, validation_fraction: 0.1",
+        "validation_fraction: the held-out tasks come from astune.task_reader.jsonl.validation.file_path",
+    ),
+    (
+        "type: huggingface, huggingface: {dataset_path: o/n, streaming: true}",
+        "max_training_tasks: not set; a stream (astune.task_reader.huggingface.streaming) has no end that is known",
+    ),
+    (
+        "type: env_service, env_service: {env_url: 'http://h:1', serve: countdown}",
+        "env_service.serve: the service at env_url http://h:1 runs the environments; take one of the two out",
+    ),
+    (
+        "type: env_service, env_service: {env_url: 'http://h:1', options: {tasks: 3}}",
+        "env_service.options: they are for the environment that astune.task_reader.env_service.serve names",
+    ),
+    ("env_service: {env_url: 'h:1'}", "env_service.env_url: expected"),
+    ("validation_fraction: 1.0, jsonl: {training: {file_path: a.jsonl}}", "validation_fraction: expected"),
+]
+
+
+@pytest.mark.parametrize(("reader", "expected"), READERS)
+@pytest.mark.parametrize("for_run", [True, False])
+def test_what_is_wrong_with_a_reader_is_said_with_its_line(
+    reader: str, expected: str, for_run: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(f"astune:\n  rollout: {{agentscope_learn_protocol: 'agent.py:W'}}\n  task_reader: {{{reader}}}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, for_run=for_run)
+    assert f"{path}:3: astune.task_reader." in str(caught.value)
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("reader", "key"),
+    [
+        ("type: reasoning_gym", "reasoning_gym.datasets"),
+        ("type: env_service", "env_service.env_url"),
+        ("type: huggingface", "huggingface.dataset_path"),
+    ],
+)
+def test_a_run_needs_a_source_of_tasks(reader: str, key: str, tmp_path: Path) -> None:
+    text = f"astune:\n  rollout: {{agentscope_learn_protocol: 'agent.py:W'}}\n  task_reader: {{{reader}}}\n"
+    assert f"astune.task_reader.{key}: not set; task_reader.type is" in complaint(tmp_path, text)
+
+
+def test_a_fraction_of_the_training_tasks_is_enough_for_evaluations(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        GOOD.replace("task_reader: {", "task_reader: {validation_fraction: 0.1, ") + "  evaluation: {every: 2}\n"
+    )
+    assert load_config(path).config.astune.task_reader.validation_fraction == 0.1
+
+
 def test_without_a_run_nothing_of_a_run_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("astune: {task_judge: {judge_protocol: MathAnswerAsJudge}}\n")
