@@ -1,7 +1,6 @@
 """From a row of a data set to a `Task`; shared by all readers of tables.
 
->>> rows = [("gsm8k.jsonl:1", {"question": "6 * 12?", "answer": "#### 72"})]
->>> tasks_from_rows(rows, FieldsConfig())[0].query
+>>> RowMapping(FieldsConfig()).record({"question": "6 * 12?", "answer": "72"}, "gsm8k.jsonl:1").task.query
 '6 * 12?'
 """
 
@@ -9,90 +8,185 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
+from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from astune.config.tasks import FieldsConfig
-from astune.errors import TaskError, nearest
+from astune.errors import ConfigError, TaskError, nearest
+from astune.task_reader.fields import FieldPath, Selector, names, parse_selector, plain, show
+from astune.task_reader.task_reader_base import Row
 from astune.types import Task
 
 QUERY_COLUMNS = ("query", "question")
 TASK_ID_COLUMNS = ("task_id", "id")
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
-Row = Mapping[str, Any]
+
+class Record(NamedTuple):
+    """A task and the row it was made from. `has_id=False`: the row has no id, the task's is made from the content."""
+
+    task: Task
+    row: Row
+    has_id: bool
+
+
+class RowMapping:
+    """`astune.task_reader.fields`, ready to be applied. A path, template or expression in it that cannot be read is a
+    `ConfigError` at birth, before any row is."""
+
+    def __init__(self, fields: FieldsConfig) -> None:
+        self._task_id = _Source("task_id", fields.task_id, TASK_ID_COLUMNS, template=True)
+        self._query = _Source("query", fields.query, QUERY_COLUMNS, template=True)
+        self._answer = _Source("answer", fields.answer, ("answer",), template=True)
+        self._answer_regex = _pattern(fields.answer_regex)
+        self._messages = _Source("messages", fields.messages, ("messages",))
+        self._env_type = _Source("env_type", fields.env_type, ("env_type",))
+        self._metadata = fields.metadata
+
+    def record(self, row: Row, place: str) -> Record:
+        """`place` is where the row stands, such as `file.jsonl:3`. Raises `TaskError` that begins with it.
+
+        A row without an id gets one made from its content, so it keeps its id wherever in the data set it stands.
+        """
+        task_id = self._given_id(row, place)
+        messages = self._conversation(row, place)
+        env_type = self._environment(row, place)
+        task = Task(
+            task_id=_id_from_content(row, place) if task_id is None else task_id,
+            query=self._question(row, messages, env_type, place),
+            messages=messages,
+            answer=self._reference(row, place),
+            env_type=env_type,
+            metadata=self._kept(row, place),
+            place=place,
+        )
+        return Record(task, row, task_id is not None)
+
+    def _given_id(self, row: Row, place: str) -> str | None:
+        source = self._task_id.of(row)
+        if source is None:
+            return None
+        value = source.value(row, place)
+        if not isinstance(value, str | int) or isinstance(value, bool) or value == "":
+            raise TaskError(f"{place}: {source.described} must hold an id, text or a whole number, found {show(value)}")
+        return str(value)
+
+    def _question(self, row: Row, messages: tuple[Row, ...], env_type: str | None, place: str) -> str:
+        """The question; of a row with nothing but a conversation, what the user said last in it. Empty where an
+        environment asks."""
+        source = self._query.of(row)
+        if source is None:
+            return "" if env_type is not None and not messages else _last_user_text(row, messages, place)
+        value = source.value(row, place)
+        if not isinstance(value, str):
+            raise TaskError(f"{place}: {source.described} must hold the question as text, found {show(value)}")
+        if not value.strip():
+            raise TaskError(f"{place}: the query in {source.described} is empty")
+        return value
+
+    def _reference(self, row: Row, place: str) -> str | None:
+        source = self._answer.of(row)
+        value = None if source is None else source.value(row, place)
+        if source is None or value is None:
+            return None
+        if not isinstance(value, str | int | float):
+            raise TaskError(
+                f"{place}: {source.described} must hold text, a number or a truth value, found {show(value)}"
+            )
+        return self._extracted(str(value), place)
+
+    def _extracted(self, answer: str, place: str) -> str:
+        """What `answer_regex` finds in the answer: its first group, or all that matches if it has none."""
+        if self._answer_regex is None:
+            return answer
+        found = self._answer_regex.search(answer)
+        value = None if found is None else found[min(1, self._answer_regex.groups)]
+        if value is None:
+            raise TaskError(
+                f"{place}: astune.task_reader.fields.answer_regex {self._answer_regex.pattern!r} "
+                f"finds nothing in the answer, {show(answer)}"
+            )
+        return value
+
+    def _conversation(self, row: Row, place: str) -> tuple[Row, ...]:
+        source = self._messages.of(row)
+        value = None if source is None else source.value(row, place)
+        if source is None or value is None:
+            return ()
+        if not isinstance(value, list):
+            raise TaskError(f"{place}: {source.described} must hold a list of messages, found {show(value)}")
+        return tuple(_message(message, f"{place}: {source.text}[{index}]") for index, message in enumerate(value))
+
+    def _environment(self, row: Row, place: str) -> str | None:
+        source = self._env_type.of(row)
+        value = None if source is None else source.value(row, place)
+        if source is None or value is None:
+            return None
+        if not isinstance(value, str) or not value:
+            raise TaskError(f"{place}: {source.described} must hold a type of environment as text, found {show(value)}")
+        return value
+
+    def _kept(self, row: Row, place: str) -> Row:
+        if self._metadata is None:
+            return dict(row)
+        for name in self._metadata:
+            if name not in row:
+                raise TaskError(
+                    f"{place}: no column {name!r}, which astune.task_reader.fields.metadata names; "
+                    f"the row has {names(row)}.{nearest(name, row)}"
+                )
+        return {name: row[name] for name in self._metadata}
+
+
+class _Source:
+    """Where in a row the value of one key is: where the key says, else in the first of the default columns that has
+    a value."""
+
+    def __init__(self, key: str, configured: str | None, defaults: tuple[str, ...], *, template: bool = False) -> None:
+        self._configured = None if configured is None else parse_selector(configured, key, template=template)
+        self._defaults = tuple((name, FieldPath.parse(name, key)) for name in defaults)
+
+    def of(self, row: Row) -> Selector | None:
+        if self._configured is not None:
+            return self._configured
+        for name, path in self._defaults:
+            if row.get(name) is not None:
+                return path
+        return None
 
 
 def tasks_from_rows(rows: Iterable[tuple[str, Row]], fields: FieldsConfig, limit: int | None = None) -> list[Task]:
     """Tasks of the first `limit` rows (None: all). Each row comes with its place, such as `file.jsonl:3`.
 
-    Ids are unique in the result. A row without an id gets one made from its content, so it keeps its id wherever
-    in the data set it stands; equal rows get -2, -3 and so on. Raises `TaskError` with the place of the bad row.
+    Ids are unique in the result; equal rows without an id get -2, -3 and so on. Raises `TaskError` with the place of
+    the bad row.
     """
-    tasks: list[Task] = []
-    places: dict[str, str] = {}
+    mapping = RowMapping(fields)
+    tasks: dict[str, Task] = {}
     copies: dict[str, int] = {}
     for place, row in islice(rows, limit):
-        task_id = _given_id(row, fields, place)
-        if task_id is None:
-            made = _id_from_content(row, place)
-            copies[made] = copies.get(made, 0) + 1
-            task_id = made if copies[made] == 1 else f"{made}-{copies[made]}"
-        if task_id in places:
-            raise TaskError(f"{place}: task id {task_id!r} is already used at {places[task_id]}; ids must be unique")
-        places[task_id] = place
-        tasks.append(_task(task_id, row, fields, place))
-    return tasks
+        task, _, has_id = mapping.record(row, place)
+        if not has_id:
+            copies[task.task_id] = copies.get(task.task_id, 0) + 1
+        if copies.get(task.task_id, 1) > 1 and not has_id:
+            task = replace(task, task_id=f"{task.task_id}-{copies[task.task_id]}")
+        if task.task_id in tasks:
+            before = tasks[task.task_id].place
+            raise TaskError(f"{place}: task id {task.task_id!r} is already used at {before}; ids must be unique")
+        tasks[task.task_id] = task
+    return list(tasks.values())
 
 
-def _task(task_id: str, row: Row, fields: FieldsConfig, place: str) -> Task:
-    messages = _messages(row, fields, place)
-    return Task(
-        task_id=task_id,
-        query=_query(row, fields, messages, place),
-        messages=messages,
-        answer=_answer(row, fields, place),
-        metadata=dict(row),
-    )
-
-
-def _column(row: Row, configured: str | None, key: str, defaults: tuple[str, ...], place: str) -> str | None:
-    """Name of the column that holds `astune.task_reader.fields.<key>`; None if nothing is configured and no
-    column has one of the default names."""
-    if configured is None:
-        return next((name for name in defaults if row.get(name) is not None), None)
-    if configured not in row:
-        raise TaskError(
-            f"{place}: no column {configured!r}, which astune.task_reader.fields.{key} names; "
-            f"the row has {_names(row)}.{nearest(configured, row)}"
-        )
-    return configured
-
-
-def _given_id(row: Row, fields: FieldsConfig, place: str) -> str | None:
-    column = _column(row, fields.task_id, "task_id", TASK_ID_COLUMNS, place)
-    if column is None:
-        return None
-    value = row[column]
-    if not isinstance(value, str | int) or isinstance(value, bool) or value == "":
-        raise TaskError(f"{place}: column {column!r} must hold an id, text or a whole number, found {_show(value)}")
-    return str(value)
-
-
-def _query(row: Row, fields: FieldsConfig, messages: tuple[Row, ...], place: str) -> str:
-    """The question; of a row with nothing but a conversation, what the user said last in it."""
-    column = _column(row, fields.query, "query", QUERY_COLUMNS, place)
-    if column is None:
-        return _last_user_text(row, messages, place)
-    value = row[column]
-    if not isinstance(value, str):
-        raise TaskError(f"{place}: column {column!r} must hold the question as text, found {_show(value)}")
-    if not value.strip():
-        raise TaskError(f"{place}: the query in column {column!r} is empty")
-    return value
+def _pattern(regex: str | None) -> re.Pattern[str] | None:
+    try:
+        return None if regex is None else re.compile(regex)
+    except re.error as error:
+        raise ConfigError(
+            f"astune.task_reader.fields.answer_regex: {regex!r} is no regular expression: {error}"
+        ) from error
 
 
 def _last_user_text(row: Row, messages: tuple[Row, ...], place: str) -> str:
@@ -103,65 +197,30 @@ def _last_user_text(row: Row, messages: tuple[Row, ...], place: str) -> str:
         raise TaskError(f"{place}: no query: there is no column 'query' and 'messages' hold no text of a user")
     hint = next((found for name in QUERY_COLUMNS if (found := nearest(name, row))), "")
     raise TaskError(
-        f"{place}: no query: the row has {_names(row)}, none of 'query', 'question', 'messages' with a value.{hint} "
+        f"{place}: no query: the row has {names(row)}, none of 'query', 'question', 'messages' with a value.{hint} "
         "Name the column with astune.task_reader.fields.query"
     )
-
-
-def _answer(row: Row, fields: FieldsConfig, place: str) -> str | None:
-    column = _column(row, fields.answer, "answer", ("answer",), place)
-    if column is None:
-        return None
-    value = row[column]
-    if value is not None and not isinstance(value, str | int | float):
-        raise TaskError(f"{place}: column {column!r} must hold text, a number or a truth value, found {_show(value)}")
-    return None if value is None else str(value)
-
-
-def _messages(row: Row, fields: FieldsConfig, place: str) -> tuple[Row, ...]:
-    column = _column(row, fields.messages, "messages", ("messages",), place)
-    if column is None or row[column] is None:
-        return ()
-    value = row[column]
-    if not isinstance(value, list):
-        raise TaskError(f"{place}: column {column!r} must hold a list of messages, found {_show(value)}")
-    return tuple(_message(message, f"{place}: {column}[{index}]") for index, message in enumerate(value))
 
 
 def _message(message: Any, place: str) -> Row:
     """The message without null entries, which table formats add to give all rows the same columns."""
     if not isinstance(message, Mapping):
-        raise TaskError(f"{place} must be an object with 'role' and 'content', found {_show(message)}")
+        raise TaskError(f"{place} must be an object with 'role' and 'content', found {show(message)}")
     if message.get("role") not in ROLES:
-        raise TaskError(f"{place}.role must be one of {', '.join(ROLES)}, found {_show(message.get('role'))}")
+        raise TaskError(f"{place}.role must be one of {', '.join(ROLES)}, found {show(message.get('role'))}")
     content = message.get("content")
     if not isinstance(content, str | list) and not (content is None and message.get("tool_calls")):
-        raise TaskError(f"{place}.content must be text or a list of parts, found {_show(content)}")
+        raise TaskError(f"{place}.content must be text or a list of parts, found {show(content)}")
     kept = {key: value for key, value in message.items() if value is not None}
     return {**kept, "content": content}
 
 
 def _id_from_content(row: Row, place: str) -> str:
     """16 hexadecimal digits that depend on the names and values in the row and on nothing else."""
-
-    def plain(value: Any) -> str:
-        if isinstance(value, bytes):
-            return value.hex()
-        if isinstance(value, date | datetime | time | timedelta | Decimal):
-            return str(value)
+    try:
+        content = json.dumps(row, sort_keys=True, default=plain)
+    except TypeError as error:
         raise TaskError(
-            f"{place}: cannot make a task id from a value of type {type(value).__name__}; "
-            "name a column of ids with astune.task_reader.fields.task_id"
-        )
-
-    content = json.dumps(row, sort_keys=True, default=plain)
+            f"{place}: cannot make a task id from {error}; name a column of ids with astune.task_reader.fields.task_id"
+        ) from error
     return hashlib.sha256(content.encode()).hexdigest()[:16]
-
-
-def _names(row: Row) -> str:
-    return ", ".join(repr(name) for name in row) if row else "no columns"
-
-
-def _show(value: Any) -> str:
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
