@@ -1,0 +1,241 @@
+"""The environment service over HTTP: see `docs/environment_service.md`.
+
+with EnvServer([Guess()]) as server:
+    httpx.post(f"{server.url}/create", json={"env_type": "guess", "task_id": "3", "instance_id": "mine"})
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive, Scope, Send
+
+from astune.environment import protocol
+from astune.environment.environment_base import Environment
+from astune.environment.instances import Instances
+from astune.environment.metrics import Metrics
+from astune.environment.protocol import CallError, Reply, failure, parse
+from astune.errors import ConfigError
+
+MAX_INSTANCES = 512
+TTL = 1800.0
+WORKERS = 32
+MAX_BODY = 8 * 1024 * 1024
+"""Bytes of a request."""
+RETRY_AFTER = 1
+"""Seconds until a client asks again where there is no room."""
+_BACKLOG = 2048
+_KEEP_ALIVE_SECONDS = 75
+"""Longer than clients keep a connection that they do not use, so that it is they who close it."""
+_GRACE_SECONDS = 5
+"""How long calls under way may go on when the service ends."""
+
+
+class Service:
+    """The ASGI application's calls."""
+
+    def __init__(self, instances: Instances, metrics: Metrics, token: str | None) -> None:
+        self.instances = instances
+        self.metrics = metrics
+        self._authorization = None if token is None else f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call = scope["path"].strip("/")
+        started = time.perf_counter()
+        try:
+            reply = await self._reply(call, Request(scope, receive))
+        except CallError as error:
+            reply = failure(error)
+            self.metrics.errors[error.code] += 1
+        except ClientDisconnect:
+            return
+        if call in protocol.CALLS:
+            self.metrics.calls[call] += 1
+            self.metrics.seconds[call] += time.perf_counter() - started
+        kind = b"text/plain; version=0.0.4" if call == "metrics" and reply.status == 200 else b"application/json"
+        headers = [(b"content-type", kind), (b"content-length", b"%d" % len(reply.body)), _VERSION]
+        if reply.status == 503:
+            headers.append((b"retry-after", b"%d" % RETRY_AFTER))
+        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        await send({"type": "http.response.body", "body": reply.body})
+
+    async def _reply(self, call: str, request: Request) -> Reply:
+        if call not in protocol.CALLS and call not in ("health", "metrics"):
+            raise CallError("unknown_call", f"no call {call!r}; there are {', '.join(protocol.CALLS)}")
+        wanted = "POST" if call in protocol.CALLS else "GET"
+        if request.method != wanted:
+            raise CallError("method_not_allowed", f"/{call} is {wanted}, not {request.method}")
+        if call == "health":
+            return self._health()
+        given = request.headers.get("authorization", "").encode()
+        if self._authorization is not None and not hmac.compare_digest(given, self._authorization):
+            raise CallError("unauthorized", "the service asks for a token: Authorization: Bearer TOKEN")
+        if call == "metrics":
+            return Reply(200, self.metrics.text(self.instances.max_instances).encode())
+        return await self._answer(call, await _body(request), request)
+
+    async def _answer(self, call: str, body: bytes, request: Request) -> Reply:
+        if call == "step":
+            return await self.instances.step(
+                parse(protocol.StepRequest, body), request.headers.get(protocol.KEY_HEADER)
+            )
+        if call == "create":
+            return await self.instances.create(parse(protocol.CreateRequest, body))
+        if call == "evaluate":
+            return await self.instances.evaluate(parse(protocol.InstanceRequest, body).instance_id)
+        if call == "release":
+            return await self.instances.release(parse(protocol.InstanceRequest, body).instance_id)
+        if call == "get_env_profile":
+            profile = parse(protocol.ProfileRequest, body)
+            return await self.instances.task_ids(profile.env_type, profile.params.split)
+        asked = parse(protocol.InfoRequest, body)
+        if asked.instance_id is not None:
+            return self.instances.info(asked.instance_id)
+        return self.instances.environment_info(asked.env_type)
+
+    def _health(self) -> Reply:
+        health = {
+            "status": "ok",
+            "protocol": protocol.VERSION,
+            "env_types": list(self.instances.environments),
+            "live_instances": self.metrics.live,
+            "max_instances": self.instances.max_instances,
+        }
+        return Reply(200, json.dumps(health).encode())
+
+
+_VERSION = (protocol.VERSION_HEADER.lower().encode(), protocol.VERSION.encode())
+
+
+async def _body(request: Request) -> bytes:
+    body = b""
+    async for chunk in request.stream():
+        body = body + chunk if body else chunk
+        if len(body) > MAX_BODY:
+            raise CallError("too_large", f"a body may have {MAX_BODY} bytes")
+    return body
+
+
+def make_app(
+    environments: Sequence[Environment],
+    *,
+    max_instances: int = MAX_INSTANCES,
+    ttl: float = TTL,
+    token: str | None = None,
+    workers: int = WORKERS,
+) -> Starlette:
+    """The service as an ASGI application, which closes `environments` when it ends.
+
+    `ttl` is in seconds. At most `workers` calls are worked on at the same time, each in a thread. Raises `ConfigError`
+    if two environments have the same name.
+    """
+    metrics = Metrics()
+    instances = Instances(environments, metrics, max_instances=max_instances, ttl=ttl, workers=workers)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        sweeper = asyncio.create_task(_sweep(instances, min(ttl / 4, 10.0)))
+        try:
+            yield
+        finally:
+            sweeper.cancel()
+            await instances.close()
+
+    app = Starlette(lifespan=lifespan)
+    app.mount("/", Service(instances, metrics, token))
+    return app
+
+
+async def _sweep(instances: Instances, seconds: float) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        instances.expire()
+
+
+class EnvServer:
+    """The service at an address of this machine while a `with` block lasts, in a thread of its own.
+
+    Takes what `make_app` takes, and closes `environments` at the end. Port 0 is any free one. Raises `ConfigError` if
+    the address cannot be used.
+    """
+
+    def __init__(
+        self,
+        environments: Sequence[Environment],
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        max_instances: int = MAX_INSTANCES,
+        ttl: float = TTL,
+        token: str | None = None,
+        workers: int = WORKERS,
+    ) -> None:
+        app = make_app(environments, max_instances=max_instances, ttl=ttl, token=token, workers=workers)
+        self._socket = listen(host, port)
+        self.url = _url(host, self._socket)
+        self._server = uvicorn.Server(_config(app))
+        run = {"sockets": [self._socket]}
+        self._thread = threading.Thread(target=self._server.run, kwargs=run, name="astune-env-server", daemon=True)
+
+    def __enter__(self) -> EnvServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+        self._socket.close()
+
+
+serve = EnvServer
+
+
+def run_server(app: Starlette, host: str, port: int, ready: Callable[[str], None]) -> None:
+    """Serves until the process gets SIGINT or SIGTERM, then closes all instances. `ready` is told the URL once
+    connections are taken."""
+    with listen(host, port) as listener:
+        ready(_url(host, listener))
+        uvicorn.Server(_config(app)).run(sockets=[listener])
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Takes connections from now on. Raises `ConfigError`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # The protocol is named because asyncio turns Nagle's delay (40 ms an answer) off for such sockets only.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise ConfigError(f"cannot serve at {host}:{port}: {error}; --port 0 takes a free port") from error
+    listener.listen(_BACKLOG)
+    return listener
+
+
+def _url(host: str, listener: socket.socket) -> str:
+    port = listener.getsockname()[1]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _config(app: Starlette) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        loop="asyncio",
+        ws="none",
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+    )
