@@ -1,0 +1,165 @@
+"""One request to an environment service: either a reply that says what was asked for comes back, or a `Fault`."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import anyio
+import httpx
+
+from astune.clients.env_replies import parse
+
+MOST_BYTES = 32 * 1024 * 1024
+"""A longer reply is refused."""
+MOST_CONNECTIONS = 256
+KEEP_ALIVE_SECONDS = 2.0
+"""Less than servers wait before they hang up (uvicorn: 5 s), so that no request meets a connection that is closing."""
+
+
+class Fault(Exception):
+    """Why one attempt at a call failed."""
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        passing: bool,
+        status: int | None = None,
+        code: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(text)
+        self.passing = passing
+        """Whether another attempt may succeed: not where the service has understood the request and said no."""
+        self.status = status
+        """The HTTP status; None where there was no whole reply."""
+        self.code = code
+        """That of the service's error, as `unknown_instance`; None where it gave none."""
+        self.retry_after = retry_after
+        """Seconds after which the service wants to be asked again; None where it does not say."""
+
+
+class Connections:
+    """Connections that are kept and used again, those of each event loop apart, as they cannot leave it.
+
+    A loop's connections are closed when it ends (`asyncio.run` does that), or when nobody has this object any more:
+    an asynchronous generator that stands at its `yield` is finished by the loop in both cases.
+    """
+
+    def __init__(self) -> None:
+        self._of_loops: dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None, None]]] = {}
+
+    async def of_this_loop(self) -> httpx.AsyncClient:
+        loop = asyncio.get_running_loop()
+        if loop not in self._of_loops:
+            for ended in [other for other in [*self._of_loops] if other.is_closed()]:
+                self._of_loops.pop(ended, None)
+            limits = httpx.Limits(
+                max_connections=MOST_CONNECTIONS,
+                max_keepalive_connections=MOST_CONNECTIONS,
+                keepalive_expiry=KEEP_ALIVE_SECONDS,
+            )
+            http = httpx.AsyncClient(timeout=None, limits=limits, headers={"Accept-Encoding": "identity"})
+            end = _closed_at_the_end(http)
+            self._of_loops[loop] = http, end
+            await end.__anext__()
+        return self._of_loops[loop][0]
+
+
+async def _closed_at_the_end(http: httpx.AsyncClient) -> AsyncGenerator[None, None]:
+    try:
+        yield
+    finally:
+        await http.aclose()
+
+
+@dataclass(frozen=True)
+class Reply:
+    status: int
+    headers: httpx.Headers
+    body: bytes
+
+    def content(self) -> dict[str, Any]:
+        """The JSON object that says what was asked for. Raises `Fault` for every other reply."""
+        if self.headers.get("Content-Encoding", "identity") != "identity":
+            raise Fault("the reply is compressed, which was not asked for", passing=True)
+        try:
+            content = parse(self.body)
+        except ValueError as error:
+            if self.status != 200:
+                raise self._refusal(None) from None
+            said = f"answered {self._text()}" if self.body else "answered nothing"
+            raise Fault(f"{said}, which is not JSON ({error})", passing=True) from error
+        if self.status != 200:
+            raise self._refusal(content)
+        if not isinstance(content, dict) or content.get("success", True) is not True:
+            raise self._refusal(content)
+        return content
+
+    def _refusal(self, content: object) -> Fault:
+        """What a reply means that does not say what was asked for."""
+        if 300 <= self.status < 400:
+            there = self.headers.get("Location", "")
+            return Fault(f"the service redirects to {there:.200}; name the address that it is at", passing=False)
+        error = content.get("error") if isinstance(content, dict) else None
+        code = error.get("code") if isinstance(error, dict) else None
+        if isinstance(error, dict) and isinstance(code, str):
+            text = f"the service says {code}: {error.get('message')!s:.1000}"
+        else:
+            code, text = None, f"answered with status {self.status}: {self._text()}"
+        return Fault(
+            text,
+            passing=code is None and self.status >= 500,
+            status=self.status,
+            code=code,
+            retry_after=seconds_from_now(self.headers.get("Retry-After", "")),
+        )
+
+    def _text(self) -> str:
+        return f"{self.body[:1000].decode(errors='replace')!r:.300}"
+
+
+async def exchange(
+    connections: Connections, method: str, url: str, content: bytes, headers: Mapping[str, str], timeout: float
+) -> Reply:
+    """Sends one request and reads all of its reply within `timeout` seconds. Raises `Fault`."""
+    http = await connections.of_this_loop()
+    try:
+        with anyio.fail_after(timeout):
+            async with http.stream(method, url, content=content, headers=headers) as response:
+                return Reply(response.status_code, response.headers, await _body(response))
+    except TimeoutError as error:
+        raise Fault(f"no answer within {timeout:g} s", passing=True) from error
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError) as error:
+        raise Fault(f"this is no address ({error})", passing=False) from error
+    except (httpx.ConnectError, httpx.ProxyError) as error:
+        raise Fault(f"the service cannot be reached ({error}); is it running?", passing=True) from error
+    except httpx.HTTPError as error:
+        said = f"{type(error).__name__}: {error}".rstrip(": ")
+        raise Fault(f"the connection broke before the reply was complete ({said})", passing=True) from error
+
+
+async def _body(response: httpx.Response) -> bytes:
+    body = bytearray()
+    async for chunk in response.aiter_raw():
+        body += chunk
+        if len(body) > MOST_BYTES:
+            raise Fault(f"the reply is longer than {MOST_BYTES // 1024**2} MiB", passing=False)
+    return bytes(body)
+
+
+def seconds_from_now(retry_after: str) -> float | None:
+    """What a Retry-After header says: seconds, or a date. None for nonsense."""
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", retry_after):
+        return float(retry_after)
+    try:
+        when = parsedate_to_datetime(retry_after)
+    except ValueError:
+        return None
+    return max(0.0, (when.replace(tzinfo=when.tzinfo or timezone.utc) - datetime.now(timezone.utc)).total_seconds())
