@@ -13,7 +13,7 @@ PACKAGE = ROOT / "astune"
 LAYERS = (
     {"token_ids"},
     {"types", "errors", "resources", "concurrency"},
-    {"config"},
+    {"config", "workers"},
     {"plugins", "clients", "monitor"},
     {"task_reader", "environment", "context_tracker", "task_judge", "algorithm"},
     {"gateway"},
@@ -30,7 +30,7 @@ HEAVY |= {"gymnasium", "reasoning_gym", "appworld"}
 PLACES = {
     "datasets": {"task_reader/huggingface.py"},
     "gymnasium": {"environment/gymnasium_env.py"},
-    "reasoning_gym": {"reasoning_gym.py"},
+    "reasoning_gym": {"workers/reasoning_gym_worker.py"},
     "appworld": {"environment/appworld_worker.py"},
 }
 """Where the libraries of readers and environments may be imported."""

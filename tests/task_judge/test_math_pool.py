@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from astune.errors import JudgeError
-from astune.task_judge import math_process
+from astune.task_judge import math_pool
 from astune.task_judge.math_pool import MathPool
 
 ENDLESS = "9^{9^{9^9}}"
@@ -89,7 +89,7 @@ async def test_threads_with_loops_of_their_own_share_a_pool() -> None:
 async def test_a_process_that_does_not_start_is_an_error_that_says_how_to_see_why(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(math_process, "WORKER_FILE", tmp_path / "missing.py")
+    monkeypatch.setattr(math_pool, "WORKER_FILE", tmp_path / "missing.py")
     with pytest.raises(JudgeError, match=r"did not start; .*missing.py 10` shows why"):
         await MathPool(workers=1, timeout=600).equal("x", "y+1")
 

@@ -1,33 +1,36 @@
-"""One running `math_worker`, as `math_pool` sees it."""
+"""One running process of a pool, as `pool` sees it."""
 
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from collections import deque
-from pathlib import Path
+from collections.abc import Sequence
 from time import monotonic
 from typing import IO, Any, Generic, TypeVar
 
-WORKER_FILE = Path(__file__).with_name("math_worker.py")
 START_SECONDS = 60.0
-"""Most time for a process to load math-verify; it counts against no comparison."""
+"""Most time for a process to load its libraries; it counts against no request."""
 
 T = TypeVar("T")
 
 
-class MathProcess(Generic[T]):
-    """Compares pairs in the order in which they are sent, at most `timeout` seconds each. Used by one thread.
+class WorkerProcess(Generic[T]):
+    """Replies to requests in the order in which they are sent, at most `timeout` seconds each. Used by one thread.
 
-    The time of a comparison begins when it is sent, or when the reply to the one before it is read. Of comparisons
-    that were taken back the reply is dropped.
+    `arguments` are those of Python; the seconds that a request may take in the process itself are put behind them. It
+    first writes one line, when it is ready, then one JSON object for each line that it reads.
+    The time of a request begins when it is sent, or when the reply to the one before it is read. Of requests that were
+    taken back the reply is dropped.
     """
 
-    def __init__(self, timeout: float) -> None:
+    def __init__(self, arguments: Sequence[str], timeout: float) -> None:
         # A session of its own: Ctrl-C in a terminal is for the run, which saves and still wants its verdicts.
+        self._arguments = arguments
         self._popen = subprocess.Popen(
-            [sys.executable, str(WORKER_FILE), str(timeout + 1)],
+            [sys.executable, *arguments, str(timeout + 1)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -51,17 +54,17 @@ class MathProcess(Generic[T]):
 
     @property
     def load(self) -> int:
-        """Comparisons that were sent and have no reply yet."""
+        """Requests that were sent and have no reply yet."""
         return len(self._sent)
 
-    def send(self, item: T, reference: str, answer: str) -> None:
+    def send(self, item: T, request: Sequence[Any]) -> None:
         """`item` comes back with the reply. A process that has died is noticed when it is read."""
         assert self._popen.stdin
         if not self._sent:
             self._since = monotonic()
         self._sent.append(item)
         try:
-            self._popen.stdin.write(json.dumps([reference, answer]).encode() + b"\n")
+            self._popen.stdin.write(json.dumps(request).encode() + b"\n")
         except BrokenPipeError:
             return
 
@@ -82,7 +85,7 @@ class MathProcess(Generic[T]):
         return self._deadline() <= monotonic()
 
     def slow(self, patience: float) -> bool:
-        """Whether it has been at one comparison for `patience` seconds."""
+        """Whether it has been at one request for `patience` seconds."""
         return bool(self._sent) and monotonic() - self._since >= patience
 
     def moments(self, patience: float) -> list[float]:
@@ -93,7 +96,7 @@ class MathProcess(Generic[T]):
         return [self._deadline(), *([self._since + patience] if waits else [])]
 
     def take_back_behind(self) -> list[T]:
-        """What waits behind the comparison that it is at; the replies to them will be dropped."""
+        """What waits behind the request that it is at; the replies to them will be dropped."""
         if not self._sent:
             return []
         at, *behind = self._sent
@@ -101,7 +104,7 @@ class MathProcess(Generic[T]):
         return [item for item in behind if item is not None]
 
     def take_back(self) -> tuple[T | None, list[T]]:
-        """The comparison that it is at, if anyone waits for it, and those behind."""
+        """The request that it is at, if anyone waits for it, and those behind."""
         behind = self.take_back_behind()
         return (self._sent[0] if self._sent else None), behind
 
@@ -114,7 +117,7 @@ class MathProcess(Generic[T]):
             assert pipe
             pipe.close()
         if not self.ready:
-            return f"the comparing process did not start; `{sys.executable} {WORKER_FILE} 10` shows why"
+            return f"the process did not start; `{shlex.join([sys.executable, *self._arguments, '10'])}` shows why"
         if overdue:
             return f"took longer than {self._timeout:g} seconds and was stopped"
         return f"died with exit code {self._popen.returncode}"
