@@ -73,6 +73,13 @@ one of the examples: {{"question": "6 * 12?", "answer": "72", "response": "Surel
   {program} rubrics show learned.yaml
   {program} rubrics check learned.yaml --conf rubrics.yaml --examples new.jsonl
   {program} rubrics diff learned.yaml other.yaml""",
+    "env": """\
+  {program} env list                                       what ships
+  {program} env serve --env gymnasium:FrozenLake-v1
+  {program} env serve --env gymnasium:FrozenLake-v1 --option is_slippery=false --port 0
+  {program} env serve --env countdown --env apps --max-instances 256 --ttl 600
+  ENV_TOKEN=secret {program} env serve --env my_shop.py:Shop --host 0.0.0.0 --token-variable ENV_TOKEN
+  {program} env check my_shop.py:Shop --option customers=3""",
     "tinker-server": """\
   {program} tinker-server --model tiny                     on the CPU, for a first try
   {program} tinker-server --model Qwen/Qwen3-0.6B --dir runs/tinker --port 0
@@ -100,6 +107,7 @@ def make_parser(program: str) -> argparse.ArgumentParser:
     _add_judge_report(commands.add_parser("judge-report", help="how well judges agree with answers you have labelled"))
     _add_rubrics(commands.add_parser("rubrics", help="learn from a few examples what to judge answers by"))
     _add_tinker_server(commands.add_parser("tinker-server", help="serve a model to clients of the tinker SDK"))
+    _add_env(commands.add_parser("env", help="serve environments that agents act in"))
     for name, examples in COMMAND_EXAMPLES.items():
         commands.choices[name].epilog = "examples:\n" + examples.format(program=program)
         commands.choices[name].formatter_class = argparse.RawDescriptionHelpFormatter
@@ -266,6 +274,45 @@ def _add_tinker_server(command: argparse.ArgumentParser) -> None:
     command.add_argument("--device", default="auto", help="'auto' (CUDA if there is one), 'cpu', 'cuda' or 'cuda:N'")
     command.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
     command.add_argument("--slots", type=int, default=64, metavar="N", help="answers sampled side by side; default: 64")
+
+
+def _add_env(command: argparse.ArgumentParser) -> None:
+    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
+    serve = actions.add_parser("serve", help="serve environments over HTTP until Ctrl-C")
+    serve.add_argument(
+        "--env",
+        action="append",
+        dest="specs",
+        required=True,
+        metavar="SPEC",
+        help="which, as `astune env list` has them, or your own class as my_file.py:MyClass; may be repeated",
+    )
+    serve.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1, which only this machine reaches")
+    serve.add_argument("--port", type=int, default=8080, help="default: 8080; 0 takes a free one")
+    serve.add_argument(
+        "--max-instances", type=int, default=512, metavar="N", help="alive at the same time; default: 512"
+    )
+    serve.add_argument(
+        "--ttl", type=float, default=1800.0, metavar="S", help="seconds that an instance may lie unused; default: 1800"
+    )
+    serve.add_argument("--token-variable", metavar="NAME", help="environment variable with the token to ask for")
+    serve.add_argument(
+        "--workers", type=int, default=32, metavar="N", help="calls worked on at the same time; default: 32"
+    )
+    actions.add_parser("list", help="the environments that ship")
+    check = actions.add_parser("check", help="play an environment's class and say what breaks the contract")
+    check.add_argument("spec", metavar="SPEC", help="as my_file.py:MyClass")
+    check.add_argument("--split", default="train", help="whose tasks are played; default: train")
+    check.add_argument("--seed", type=int, default=0, metavar="N", help="another one plays other actions")
+    for action in (serve, check):
+        action.add_argument(
+            "--option",
+            action="append",
+            dest="options",
+            default=[],
+            metavar="KEY=VALUE",
+            help="of the environment, the value as in YAML; may be repeated",
+        )
 
 
 class _Parser(argparse.ArgumentParser):

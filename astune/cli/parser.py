@@ -54,6 +54,8 @@ def _command(known: argparse.Namespace, command_line: str) -> Callable[[], int]:
         return _judge_report(known)
     if known.command == "rubrics":
         return _rubrics(known)
+    if known.command == "env":
+        return _env(known)
     if known.command == "tinker-server":
         from astune.cli.tinker_server import tinker_server
 
@@ -131,6 +133,26 @@ def _rubrics(known: argparse.Namespace) -> Callable[[], int]:
     if known.action == "check":
         return partial(rubrics.check, known.file, known.conf, known.examples, known.overrides)
     return partial(rubrics.diff, known.first, known.second)
+
+
+def _env(known: argparse.Namespace) -> Callable[[], int]:
+    from astune.cli import env
+
+    if known.action == "list":
+        return env.list_built_in
+    if known.action == "check":
+        return partial(env.check, known.spec, known.options, known.split, known.seed)
+    return partial(
+        env.serve,
+        known.specs,
+        known.options,
+        known.host,
+        known.port,
+        max_instances=known.max_instances,
+        ttl=known.ttl,
+        token_variable=known.token_variable,
+        workers=known.workers,
+    )
 
 
 def _debug_options(known: argparse.Namespace) -> dict[str, object]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -18,7 +19,7 @@ class Metrics:
     failed: int = 0
     """Calls in which the environment raised."""
     calls: Counter[str] = field(default_factory=Counter)
-    seconds: Counter[str] = field(default_factory=Counter)
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     errors: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -47,5 +48,5 @@ def _metric(name: str, kind: str, meaning: str, values: dict[str, float]) -> lis
     return [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}", *samples]
 
 
-def _by(label: str, values: Counter[str]) -> dict[str, float]:
+def _by(label: str, values: Mapping[str, float]) -> dict[str, float]:
     return {f'{{{label}="{key}"}}': value for key, value in sorted(values.items())}

@@ -27,6 +27,8 @@ class BuiltIn:
     example: str = ""
     package: str = ""
     """What it needs beyond ASTune itself."""
+    install: str = ""
+    """How to get the package."""
 
     @property
     def installed(self) -> bool:
@@ -40,6 +42,7 @@ BUILT_IN = {
         "env_id",
         "FrozenLake-v1",
         "gymnasium",
+        "pip install 'astune[environments]'",
     ),
     "reasoning_gym": BuiltIn(
         "astune.environment.reasoning_gym_env:ReasoningGymEnvironment",
@@ -47,6 +50,7 @@ BUILT_IN = {
         "name",
         "chain_sum",
         "reasoning_gym",
+        "pip install 'astune[reasoning-gym]'",
     ),
     "countdown": BuiltIn(
         "astune.environment.countdown:CountdownEnvironment", "make a number from given numbers, each used once"
@@ -55,7 +59,10 @@ BUILT_IN = {
         "astune.environment.apps:AppsEnvironment", "calendar, mail and files behind an API that the agent explores"
     ),
     "appworld": BuiltIn(
-        "astune.environment.appworld:AppWorldEnvironment", "the tasks of the AppWorld package", package="appworld"
+        "astune.environment.appworld:AppWorldEnvironment",
+        "the tasks of the AppWorld package",
+        package="appworld",
+        install="pip install appworld",
     ),
 }
 

@@ -1,0 +1,105 @@
+"""`astune env`: serves environments over HTTP, lists those that ship, and checks one's class."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from typing import Any
+
+import yaml
+
+from astune.environment.check import check_environment
+from astune.environment.registry import BUILT_IN, load_environment, spec_of
+from astune.environment.server import make_app, run_server
+from astune.errors import ConfigError
+
+
+def serve(
+    specs: Sequence[str],
+    options: Sequence[str],
+    host: str,
+    port: int,
+    *,
+    max_instances: int,
+    ttl: float,
+    token_variable: str | None,
+    workers: int,
+) -> int:
+    """Serves until Ctrl-C or SIGTERM. Prints one line when it is ready; what else is printed goes to standard error."""
+    if options and len(specs) > 1:
+        raise ConfigError("--option: with one --env only; of several it is not clear which it is for")
+    for name, value in (("--max-instances", max_instances), ("--ttl", ttl), ("--workers", workers)):
+        if value <= 0:
+            raise ConfigError(f"{name} {value:g}: expected a number above 0")
+    token = _token(token_variable)
+    out = sys.stdout
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with redirect_stdout(sys.stderr):  # so that the environments' own output does not stand among the lines
+        environments = [load_environment(spec, parse_options(options)) for spec in specs]
+        app = make_app(environments, max_instances=max_instances, ttl=ttl, token=token, workers=workers)
+        if token is None and host not in ("127.0.0.1", "::1", "localhost"):
+            print(f"who can reach {host}:{port} can use the service; --token-variable asks for a token", flush=True)
+
+        def ready(url: str) -> None:
+            print(f"serving {', '.join(specs)} on {url}", file=out, flush=True)
+
+        try:
+            run_server(app, host, port, ready)
+        except KeyboardInterrupt:
+            print("stopped", file=out)
+    return 0
+
+
+def list_built_in() -> int:
+    rows = [
+        (spec_of(name), each.meaning if each.installed else f"{each.meaning}; needs {each.install}")
+        for name, each in BUILT_IN.items()
+    ]
+    width = max(len(spec) for spec, _ in rows)
+    for spec, meaning in rows:
+        print(f"{spec:{width}}  {meaning}")
+    print(f"{'my_file.py:MyClass':{width}}  your own, derived from astune.environment.Environment")
+    return 0
+
+
+def check(spec: str, options: Sequence[str], split: str, seed: int) -> int:
+    """Prints what holds and what does not; 1 if something must be mended."""
+    faults = 0
+    with redirect_stdout(sys.stderr):
+        environment = load_environment(spec, parse_options(options))
+    try:
+        for finding in check_environment(environment, split, seed):
+            print(f"{finding.level:5}  {finding.text}")
+            faults += finding.level == "fault"
+    finally:
+        environment.close()
+    print(f"{spec}: {faults or 'no'} fault{'s' * (faults != 1)}")
+    return 1 if faults else 0
+
+
+def parse_options(options: Sequence[str]) -> Mapping[str, Any]:
+    """`key=value` pairs, the values read as YAML: `size=8`, `slippery=false`, `names=[a, b]`."""
+    parsed = {}
+    for option in options:
+        key, equals, value = option.partition("=")
+        if not equals or not key.isidentifier():
+            raise ConfigError(f"--option {option!r}: expected key=value")
+        if key in parsed:
+            raise ConfigError(f"--option {key} is given twice")
+        try:
+            parsed[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--option {option!r}: the value is no YAML: {error}") from error
+    return parsed
+
+
+def _token(variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    token = os.environ.get(variable)
+    if not token:
+        raise ConfigError(f"--token-variable {variable}: the environment variable is not set")
+    return token
