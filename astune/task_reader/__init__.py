@@ -18,6 +18,8 @@ __all__ = ["Split", "TaskReader", "TaskReaderHuggingFace", "TaskReaderJsonl", "m
 BUILTIN_READERS = {
     "jsonl": "astune.task_reader.jsonl:TaskReaderJsonl",
     "huggingface": "astune.task_reader.huggingface:TaskReaderHuggingFace",
+    "env_service": "astune.task_reader.env_service:TaskReaderEnvService",
+    "reasoning_gym": "astune.task_reader.reasoning_gym:TaskReaderReasoningGym",
 }
 
 

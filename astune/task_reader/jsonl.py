@@ -4,39 +4,129 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import weakref
 import zlib
+from array import array
+from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import ExitStack
+from io import BufferedIOBase
+from itertools import accumulate, islice
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
-from astune.config.tasks import TaskReaderConfig
 from astune.errors import TaskError, nearest
-from astune.task_reader.rows import tasks_from_rows
-from astune.task_reader.task_reader_base import Split
-from astune.types import Task
+from astune.task_reader.table_reader import SourceError, TableReader
+from astune.task_reader.task_reader_base import Row, Rows, Split
+
+BATCH = 1 << 20
+"""Bytes whose lines are looked for at a time."""
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+TABLE_SUFFIXES = (".json", ".csv", ".parquet")
+"""Files that the package `datasets` reads; all others are taken for JSON Lines."""
 
 
-class TaskReaderJsonl:
+class TaskReaderJsonl(TableReader):
     """Reads `astune.task_reader.jsonl.<split>.file_path`. Blank lines and a byte order mark are skipped.
 
-    >>> TaskReaderJsonl(TaskReaderConfig(jsonl={"training": {"file_path": "train.jsonl"}})).read("training")
-    [Task(task_id=...), ...]
+    >>> TaskReaderJsonl(TaskReaderConfig(jsonl={"training": {"file_path": "train.jsonl"}})).read("training")[0]
+    Task(task_id=...)
     """
 
-    def __init__(self, config: TaskReaderConfig) -> None:
-        self._config = config
-
-    def read(self, split: Split) -> list[Task]:
-        files, limits = self._config.jsonl, (self._config.max_training_tasks, self._config.max_validation_tasks)
-        file, limit = (files.training, limits[0]) if split == "training" else (files.validation, limits[1])
-        if file.file_path is None:
+    def rows(self, split: Split) -> Rows | None:
+        files = self.config.jsonl
+        name = (files.training if split == "training" else files.validation).file_path
+        if name is None:
             if split == "validation":
-                return []
+                return None
             raise TaskError("astune.task_reader.jsonl.training.file_path is not set: there is nothing to train on")
-        tasks = tasks_from_rows(read_jsonl(Path(file.file_path)), self._config.fields, limit)
-        if not tasks:
-            raise TaskError(f"{file.file_path}: no tasks, the file is empty")
-        return tasks
+        path = Path(name)
+        if not path.is_file():
+            raise TaskError(_not_a_file(path))
+        if path.suffix in TABLE_SUFFIXES:
+            from astune.task_reader.huggingface import local_rows
+
+            return local_rows(path)
+        rows = JsonlRows(path)
+        if not rows.has(0):
+            raise TaskError(f"{path}: no tasks, the file is empty")
+        return rows
+
+
+class JsonlRows:
+    """The lines of a file, parsed when they are asked for. Blank lines and a byte order mark are no rows.
+
+    Where lines begin is found out as far as somebody looks, and 8 bytes are kept of each. A `.gz` file is unpacked as
+    far, to a temporary file without a name. The file must not be written to meanwhile; a new one may take its place.
+    Raises `SourceError` where the file cannot be read, `TaskError` where a line is no object.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._starts = array("Q", [0])
+        """Where row i begins; one entry more than rows are known: where the next one would."""
+        self._blanks = array("Q")
+        """For each blank line the number of rows before it."""
+        self._ended = False
+        files = ExitStack()
+        weakref.finalize(self, files.close)
+        try:
+            self._lines = files.enter_context(_open(path))
+        except OSError as error:
+            raise self._unreadable(error) from error
+        self._unpacked: IO[bytes] | None = None
+        if path.suffix == ".gz":
+            self._unpacked = files.enter_context(TemporaryFile(buffering=0))  # noqa: SIM115  closed with self
+
+    def __len__(self) -> int:
+        while not self._ended:
+            self._find_more()
+        return len(self._starts) - 1
+
+    def has(self, index: int) -> bool:
+        """Whether there is a row `index`, for which no more is read than has to be."""
+        while index >= len(self._starts) - 1 and not self._ended:
+            self._find_more()
+        return index < len(self._starts) - 1
+
+    def __getitem__(self, index: int) -> Row:
+        if not self.has(index):
+            raise IndexError(f"{self._path} has {len(self)} rows, none {index}")
+        start = self._starts[index]
+        file = self._lines if self._unpacked is None else self._unpacked
+        line = os.pread(file.fileno(), self._starts[index + 1] - start, start)
+        return parse_line(line, self.place(index))
+
+    def place(self, index: int) -> str:
+        return f"{self._path}:{index + 1 + bisect_right(self._blanks, index)}"
+
+    def _find_more(self) -> None:
+        """Looks for the lines of the next megabyte."""
+        try:
+            lines = self._lines.readlines(BATCH)
+        except (OSError, EOFError, zlib.error) as error:
+            raise self._unreadable(error) from error
+        if self._unpacked is not None:
+            self._unpacked.write(b"".join(lines))
+        self._ended = not lines
+        starts = self._starts
+        if starts[-1] == 0 and lines and lines[0].startswith(BYTE_ORDER_MARK):
+            starts[0] = len(BYTE_ORDER_MARK)
+            lines[0] = lines[0].removeprefix(BYTE_ORDER_MARK)
+        if all(map(bytes.strip, lines)):
+            starts.extend(islice(accumulate(map(len, lines), initial=starts[-1]), 1, None))
+            return
+        for line in lines:
+            if line.strip():
+                starts.append(starts[-1] + len(line))
+            else:  # belongs to the row before, or, before the first, to none
+                starts[-1] += len(line)
+                self._blanks.append(len(starts) - 1)
+
+    def _unreadable(self, error: Exception) -> SourceError:
+        return SourceError(f"{self._path}: cannot be read: {error}")
 
 
 def read_jsonl(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -50,24 +140,28 @@ def numbered_lines(path: Path) -> Iterator[tuple[str, bytes]]:
     if not path.is_file():
         raise TaskError(_not_a_file(path))
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as lines:
+        with _open(path) as lines:
             for number, line in enumerate(lines, start=1):
                 if number == 1:
-                    line = line.removeprefix(b"\xef\xbb\xbf")
+                    line = line.removeprefix(BYTE_ORDER_MARK)
                 if line.strip():
                     yield f"{path}:{number}", line
     except (OSError, EOFError, zlib.error) as error:
         raise TaskError(f"{path}: cannot be read: {error}") from error
 
 
+def _open(path: Path) -> BufferedIOBase:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+
+
 def parse_line(line: bytes, place: str) -> dict[str, Any]:
     """The object in one line. Raises `TaskError` that begins with `place`."""
     try:
-        text = line.decode("utf-8").rstrip("\r\n")
+        text = line.decode("utf-8").rstrip(" \t\r\n\v\f")
     except UnicodeDecodeError as error:
         raise TaskError(f"{place}: byte {error.start + 1} is not UTF-8") from error
     try:
-        value = json.loads(text, parse_constant=_reject_constant)
+        value = _DECODER.decode(text)
     except json.JSONDecodeError as error:
         excerpt = text[max(0, error.pos - 30) : error.pos + 30]
         raise TaskError(f"{place}:{error.colno}: broken JSON, {error.msg}, near {excerpt!r}{_hint(text)}") from error
@@ -80,6 +174,9 @@ def parse_line(line: bytes, place: str) -> dict[str, Any]:
 
 def _reject_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON value")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_reject_constant)
 
 
 def _hint(text: str) -> str:

@@ -7,9 +7,14 @@ from collections.abc import Sequence
 from typing import overload
 
 from astune.config.tasks import TaskReaderConfig
+from astune.errors import TaskError
 from astune.task_reader.rows import Record, RowMapping
 from astune.task_reader.task_reader_base import Rows, Split
 from astune.types import Task
+
+
+class SourceError(TaskError):
+    """The source of rows itself fails, so no row after it can be read either; never skipped as a bad record."""
 
 
 class TableReader(ABC):

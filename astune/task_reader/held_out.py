@@ -1,0 +1,61 @@
+"""Which tasks are held out, and whether a held-out question is trained on.
+
+Both go by the question, so a question that is there twice lands on one side, under any id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from astune.errors import TaskError
+from astune.types import Task
+
+KEY = "astune.task_reader.validation_fraction"
+
+
+def question_number(task: Task, seed: int) -> int:
+    """64 bits that equal questions share: query and messages, white space and case folded. Of a task with an
+    environment its type and the task's id belong to the question, as many ask the same in different worlds.
+
+    They depend on the question and the seed alone, so they are the same on every machine.
+    """
+    if task.env_type is None and not task.messages:
+        question = _folded(task.query)
+    else:
+        world = None if task.env_type is None else (task.env_type, task.task_id)
+        question = json.dumps([_folded(task.query), _folded(task.messages), world], sort_keys=True, default=str)
+    digest = hashlib.sha256(f"{seed}\n{question}".encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big")
+
+
+def _folded(value: Any) -> Any:
+    if isinstance(value, str):
+        return " ".join(value.split()).casefold()
+    if isinstance(value, dict):
+        return {name: _folded(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_folded(entry) for entry in value]
+    return value
+
+
+def held_out_below(numbers: Sequence[int], fraction: float) -> int:
+    """The number below which questions are held out, so that it is `fraction` of them, rounded, at least one and
+    never all. Those of one question stay together, so there may be as many more or fewer as it has tasks.
+
+    Raises `TaskError` where all tasks ask the same.
+
+    >>> held_out_below([40, 10, 30, 20], 0.5)
+    21
+    """
+    ordered = sorted(numbers)
+    if not ordered or ordered[0] == ordered[-1]:
+        raise TaskError(
+            f"{KEY}: nothing can be held out of {len(ordered)} training task{'s' * (len(ordered) != 1)} that ask the "
+            "same question; give validation a source of its own"
+        )
+    count = min(max(round(len(ordered) * fraction), 1), len(ordered) - 1)
+    last = ordered[count - 1]
+    return last if last == ordered[-1] else last + 1

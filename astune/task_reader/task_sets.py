@@ -1,0 +1,167 @@
+"""The tasks of a run: what a reader gives, selected and checked.
+
+sets = read_task_sets(config.astune.task_reader)
+sets.training[0].query
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import overload
+
+from astune.config.tasks import TaskReaderConfig
+from astune.errors import TaskError
+from astune.task_reader import make_reader
+from astune.task_reader.held_out import held_out_below, question_number
+from astune.task_reader.task_reader_base import Split
+from astune.task_reader.task_source import TaskSource
+from astune.types import Task
+
+
+@dataclass(frozen=True, eq=False)
+class TaskSet(Sequence[Task]):
+    """The selected tasks of a split. Each is made when it is looked at; what is kept of it is its position.
+
+    A part, as `tasks[:10]`, is a `TaskSet` too, with nothing skipped or filtered.
+    """
+
+    tasks: Sequence[Task] = field(repr=False)
+    """What the reader gives."""
+    positions: Sequence[int] = field(repr=False)
+    """Where in it the selected ones are."""
+    new_ids: Mapping[int, str] = field(default_factory=dict, repr=False)
+    """By position, where the task has another id than the reader gave it."""
+    skipped: tuple[str, ...] = ()
+    """What was wrong with the bad records that were left out; each begins with its place."""
+    filtered: int = 0
+    """Rows that the filter left out."""
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> TaskSet: ...
+    def __getitem__(self, index: int | slice) -> Task | TaskSet:
+        if isinstance(index, slice):
+            return TaskSet(self.tasks, self.positions[index], self.new_ids)
+        return self._at(self.positions[index])
+
+    def __iter__(self) -> Iterator[Task]:
+        return map(self._at, self.positions)
+
+    def _at(self, position: int) -> Task:
+        return _named(self.tasks[position], self.new_ids.get(position))
+
+
+@dataclass(frozen=True)
+class TaskSets:
+    training: TaskSet
+    validation: TaskSet
+    warnings: tuple[str, ...] = ()
+    """Ids that are there twice and questions that are trained on and held out, where the configuration says warn."""
+
+
+def read_task_sets(config: TaskReaderConfig) -> TaskSets:
+    """Reads and checks every record once: bad ones, the filter, ids, the held-out fraction, limits, and questions that
+    are both trained on and held out, in this order. Without a fraction nothing after a limit is looked at.
+
+    What was held out of the training tasks has nothing skipped or filtered: that counts for training.
+    Raises `TaskError` that begins with the place of what is wrong.
+    """
+    training, validation = _sources(config)
+    if _holds_out(config, validation):
+        return _divided(training, config)
+    numbered = len(validation.tasks) > 0
+    trained = _gone_through(training, config, config.max_training_tasks, numbered=numbered)
+    held_out = _gone_through(validation, config, config.max_validation_tasks, numbered=numbered)
+    overlap = _overlap(training, trained, validation, held_out)
+    if overlap and config.on_overlap == "error":
+        raise TaskError(f"{overlap[0]}. Take them out of one of the two, or set astune.task_reader.on_overlap: warn")
+    return TaskSets(
+        _task_set(training, trained.positions),
+        _task_set(validation, held_out.positions),
+        (*training.warnings(), *validation.warnings(), *overlap),
+    )
+
+
+def stream_tasks(config: TaskReaderConfig, split: Split) -> Iterator[Task]:
+    """The tasks of `read_task_sets`, in its order, each as soon as it is read; what comes after it is not checked, nor
+    whether the other split has the same question. Where a fraction is held out, all are read before the first."""
+    training, validation = _sources(config)
+    if _holds_out(config, validation):
+        sets = _divided(training, config)
+        yield from sets.training if split == "training" else sets.validation
+        return
+    source, limit = (
+        (training, config.max_training_tasks) if split == "training" else (validation, config.max_validation_tasks)
+    )
+    for selected in islice(source, limit):
+        yield _named(selected.task, selected.new_id)
+
+
+@dataclass(frozen=True)
+class _Gone:
+    """Positions of the selected tasks, and the numbers of their questions, if those were asked for."""
+
+    positions: array[int] = field(default_factory=lambda: array("Q"))
+    questions: array[int] = field(default_factory=lambda: array("Q"))
+
+
+def _sources(config: TaskReaderConfig) -> tuple[TaskSource, TaskSource]:
+    reader = make_reader(config)
+    return TaskSource(reader, "training", config), TaskSource(reader, "validation", config)
+
+
+def _holds_out(config: TaskReaderConfig, validation: TaskSource) -> bool:
+    return config.validation_fraction is not None and len(validation.tasks) == 0
+
+
+def _gone_through(source: TaskSource, config: TaskReaderConfig, limit: int | None, *, numbered: bool) -> _Gone:
+    gone = _Gone()
+    for selected in islice(source, limit):
+        gone.positions.append(selected.position)
+        if numbered:
+            gone.questions.append(question_number(selected.task, config.split_seed))
+    return gone
+
+
+def _divided(source: TaskSource, config: TaskReaderConfig) -> TaskSets:
+    """The training source in two parts."""
+    assert config.validation_fraction is not None
+    gone = _gone_through(source, config, None, numbered=True)
+    below = held_out_below(gone.questions, config.validation_fraction)
+    trained, held_out = array("Q"), array("Q")
+    for position, question in zip(gone.positions, gone.questions, strict=True):
+        (held_out if question < below else trained).append(position)
+    return TaskSets(
+        _task_set(source, trained[: config.max_training_tasks]),
+        TaskSet(source.tasks, held_out[: config.max_validation_tasks], source.new_ids),
+        tuple(source.warnings()),
+    )
+
+
+def _task_set(source: TaskSource, positions: array[int]) -> TaskSet:
+    return TaskSet(source.tasks, positions, source.new_ids, tuple(source.skipped), source.filtered)
+
+
+def _overlap(training: TaskSource, trained: _Gone, validation: TaskSource, held_out: _Gone) -> list[str]:
+    """What is to be said of questions that are on both sides."""
+    both = set(held_out.questions).intersection(trained.questions)
+    if not both:
+        return []
+    shared = [index for index, question in enumerate(held_out.questions) if question in both]
+    first_held_out = held_out.positions[shared[0]]
+    first_trained = trained.positions[trained.questions.index(held_out.questions[shared[0]])]
+    return [
+        f"{validation.place_at(first_held_out)}: {len(shared):,} of {len(held_out.positions):,} held-out tasks are "
+        f"trained on too, this one as {training.place_at(first_trained)}: the evaluation would show memory, not skill"
+    ]
+
+
+def _named(task: Task, new_id: str | None) -> Task:
+    return task if new_id is None else replace(task, task_id=new_id)
