@@ -25,6 +25,7 @@ BUILTIN_JUDGES = {
     "LlmAsJudge": "astune.task_judge.llm_as_judge:LlmAsJudge",
     "MathAnswerAndLlmAsJudge": "astune.task_judge.math_answer_and_llm_as_judge:MathAnswerAndLlmAsJudge",
     "MathAnswerAsJudge": "astune.task_judge.math_answer_as_judge:MathAnswerAsJudge",
+    "ReasoningGymJudge": "astune.task_judge.reasoning_gym_judge:ReasoningGymJudge",
     "RubricsAsJudge": "astune.task_judge.rubrics_as_judge:RubricsAsJudge",
     "ToolUseJudge": "astune.task_judge.tool_use_judge:ToolUseJudge",
 }

@@ -1,0 +1,66 @@
+"""`ReasoningGymJudge`: the verifier of the data set that reasoning-gym made a task from."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from astune.config.judges import TaskJudgeConfig
+from astune.errors import JudgeError
+from astune.task_judge.answer_text import answer_text, cut_off
+from astune.task_judge.math_answer import AnswerFormat, extract_answer
+from astune.types import Episode, Task, Verdict
+from astune.workers.reasoning_gym_client import ReasoningGym
+
+NAME = "ReasoningGymJudge"
+MARKS: tuple[AnswerFormat, ...] = ("answer_tag", "boxed", "the_answer_is")
+"""Where `answer_format: auto` looks, in this order; not for ####, which mazes are drawn with."""
+ENTRY = {"options", "answer", "metadata"}
+"""What the column `entry` of its tasks holds."""
+
+
+class ReasoningGymJudge:
+    r"""The reward is the score that the data set's own verifier gives the final answer, 1 for a right one.
+
+        verdict = await ReasoningGymJudge(TaskJudgeConfig()).judge(task, episode)   # <answer>3 * (4 + 1)</answer>
+        verdict.reason  # "countdown scores '3 * (4 + 1)' 0.05"
+
+    Many verifiers give a wrong answer in the right form a little. The final answer is taken from where
+    `astune.task_judge.answer_format` says; "auto" looks for <answer>, \boxed{} and "the answer is", and takes a text
+    without them whole. An answer that the verifier cannot read, and one that was cut off, is wrong.
+    Raises `JudgeError` for a task that reasoning-gym did not make, for an episode that broke off without output, and
+    if scoring takes longer than `astune.task_judge.timeout`.
+    """
+
+    def __init__(self, config: TaskJudgeConfig, workers: int = 2) -> None:
+        self._answer_format = config.answer_format
+        self._gym = ReasoningGym(config.timeout or 10.0, workers)
+
+    async def judge(self, task: Task, episode: Episode) -> Verdict:
+        dataset, entry = task.metadata.get("dataset"), task.metadata.get("entry")
+        if not isinstance(dataset, str) or not isinstance(entry, Mapping) or set(entry) != ENTRY:
+            raise JudgeError(
+                f"task {task.task_id!r} has no fields 'dataset' and 'entry' as reasoning-gym's tasks have: {NAME} "
+                "judges the tasks of astune.task_reader.type reasoning_gym"
+            )
+        text = answer_text(task, episode)
+        if cut_off(episode, text):
+            return _wrong("the answer was cut off before it ended")
+        final = self._final_answer(text)
+        if not final:
+            return _wrong("no answer" if not text.strip() else f"no answer in the format {self._answer_format!r}")
+        reply = await asyncio.shield(asyncio.wrap_future(self._gym.score(dataset, dict(entry), final)))
+        reward, raised = reply["score"], reply.get("raised")
+        reason = f"{dataset} scores {final if len(final) <= 80 else final[:77] + '...'!r} {reward:g}"
+        return Verdict(reward, reward >= 1, f"{reason}: {raised}" if raised else reason, {"answer_found": 1.0}, NAME)
+
+    def _final_answer(self, text: str) -> str:
+        formats = MARKS if self._answer_format == "auto" else (self._answer_format,)
+        for answer_format in formats:
+            if found := extract_answer(text, answer_format):
+                return found.text
+        return text.strip() if self._answer_format == "auto" else ""
+
+
+def _wrong(reason: str) -> Verdict:
+    return Verdict(0.0, False, reason, {"answer_found": 0.0}, NAME)
