@@ -46,7 +46,7 @@ class _Entry:
     """Released, expired or never made: no further call reaches it."""
     steps: int = 0
     done: bool = False
-    last_key: str | None = None
+    last_key: bytes | None = None
     last_reply: Reply | None = None
 
 
@@ -119,7 +119,7 @@ class Instances:
         finally:
             self._metrics.created += entry.instance is not None
 
-    async def step(self, request: Step, key: str | None) -> Reply:
+    async def step(self, request: Step, key: bytes | None) -> Reply:
         entry = self._entry(request.instance_id)
         action = read_action(request.messages)
         async with entry.lock:

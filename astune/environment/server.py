@@ -17,7 +17,6 @@ from contextlib import asynccontextmanager
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
 from astune.environment import protocol
@@ -53,11 +52,11 @@ class Service:
         call = scope["path"].strip("/")
         started = time.perf_counter()
         try:
-            reply = await self._reply(call, Request(scope, receive))
+            reply = await self._reply(call, scope, receive)
         except CallError as error:
             reply = failure(error)
             self.metrics.errors[error.code] += 1
-        except ClientDisconnect:
+        except ConnectionResetError:
             return
         if call in protocol.CALLS:
             self.metrics.calls[call] += 1
@@ -69,26 +68,25 @@ class Service:
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await send({"type": "http.response.body", "body": reply.body})
 
-    async def _reply(self, call: str, request: Request) -> Reply:
+    async def _reply(self, call: str, scope: Scope, receive: Receive) -> Reply:
         if call not in protocol.CALLS and call not in ("health", "metrics"):
             raise CallError("unknown_call", f"no call {call!r}; there are {', '.join(protocol.CALLS)}")
         wanted = "POST" if call in protocol.CALLS else "GET"
-        if request.method != wanted:
-            raise CallError("method_not_allowed", f"/{call} is {wanted}, not {request.method}")
+        if scope["method"] != wanted:
+            raise CallError("method_not_allowed", f"/{call} is {wanted}, not {scope['method']}")
         if call == "health":
             return self._health()
-        given = request.headers.get("authorization", "").encode()
-        if self._authorization is not None and not hmac.compare_digest(given, self._authorization):
-            raise CallError("unauthorized", "the service asks for a token: Authorization: Bearer TOKEN")
+        if self._authorization is not None:
+            given = _header(scope, b"authorization") or b""
+            if not hmac.compare_digest(given, self._authorization):
+                raise CallError("unauthorized", "the service asks for a token: Authorization: Bearer TOKEN")
         if call == "metrics":
             return Reply(200, self.metrics.text(self.instances.max_instances).encode())
-        return await self._answer(call, await _body(request), request)
+        return await self._answer(call, await _body(receive), _header(scope, _KEY))
 
-    async def _answer(self, call: str, body: bytes, request: Request) -> Reply:
+    async def _answer(self, call: str, body: bytes, key: bytes | None) -> Reply:
         if call == "step":
-            return await self.instances.step(
-                parse(protocol.StepRequest, body), request.headers.get(protocol.KEY_HEADER)
-            )
+            return await self.instances.step(parse(protocol.StepRequest, body), key)
         if call == "create":
             return await self.instances.create(parse(protocol.CreateRequest, body))
         if call == "evaluate":
@@ -115,11 +113,21 @@ class Service:
 
 
 _VERSION = (protocol.VERSION_HEADER.lower().encode(), protocol.VERSION.encode())
+_KEY = protocol.KEY_HEADER.lower().encode()
 
 
-async def _body(request: Request) -> bytes:
-    body = b""
-    async for chunk in request.stream():
+def _header(scope: Scope, name: bytes) -> bytes | None:
+    return next((value for key, value in scope["headers"] if key == name), None)
+
+
+async def _body(receive: Receive) -> bytes:
+    """Raises `ConnectionResetError` if the client hangs up before it is whole."""
+    body, more = b"", True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ConnectionResetError
+        chunk, more = message.get("body", b""), message.get("more_body", False)
         body = body + chunk if body else chunk
         if len(body) > MAX_BODY:
             raise CallError("too_large", f"a body may have {MAX_BODY} bytes")

@@ -1,8 +1,9 @@
 """Fakes for tests of agents, workflows and ASTune itself: no model, no GPU, no network."""
 
+from astune.environment.server import EnvServer
 from astune.testing.chat_server import ScriptedChatServer
 from astune.testing.model_dir import write_test_model_dir
 from astune.testing.planted_rubrics import Faults, PlantedWorld
 from astune.testing.policies import ScriptedPolicy
 
-__all__ = ["Faults", "PlantedWorld", "ScriptedChatServer", "ScriptedPolicy", "write_test_model_dir"]
+__all__ = ["EnvServer", "Faults", "PlantedWorld", "ScriptedChatServer", "ScriptedPolicy", "write_test_model_dir"]
