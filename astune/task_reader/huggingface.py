@@ -3,89 +3,196 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from astune.config.tasks import TaskReaderConfig
-from astune.errors import MissingDependency, TaskError, nearest
-from astune.task_reader.rows import tasks_from_rows
-from astune.task_reader.task_reader_base import Split
-from astune.types import Task
+import httpx
 
-FILE_FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv"}
+from astune.config.tasks import HuggingFaceReaderConfig, TaskReaderConfig
+from astune.errors import ConfigError, MissingDependency, TaskError, nearest
+from astune.task_reader.table_reader import TableReader
+from astune.task_reader.task_reader_base import Row, Rows, Split
+
+FILE_FORMATS = {".parquet": "parquet", ".arrow": "arrow", ".json": "json", ".jsonl": "json", ".csv": "csv"}
+KEY = "astune.task_reader.huggingface"
 
 
-class TaskReaderHuggingFace:
-    """Reads `astune.task_reader.huggingface`. A split may be a slice, such as `train[:90%]`.
+class TaskReaderHuggingFace(TableReader):
+    """Reads `astune.task_reader.huggingface`. A split may be a slice, such as `train[:90%]`, unless it is streamed.
 
     >>> huggingface = {"dataset_path": "openai/gsm8k", "dataset_name": "main"}
-    >>> TaskReaderHuggingFace(TaskReaderConfig(type="huggingface", huggingface=huggingface)).read("training")
-    [Task(task_id=...), ...]
+    >>> TaskReaderHuggingFace(TaskReaderConfig(type="huggingface", huggingface=huggingface)).read("training")[0]
+    Task(task_id=..., query='Natalia sold clips to ...', ...)
     """
 
     def __init__(self, config: TaskReaderConfig) -> None:
-        self._config = config
+        super().__init__(config)
+        self._source = config.huggingface
+        self._limits = {"training": config.max_training_tasks, "validation": config.max_validation_tasks}
 
-    def read(self, split: Split) -> list[Task]:
-        source, config = self._config.huggingface, self._config
-        name, limit = (
-            (source.training_split, config.max_training_tasks)
-            if split == "training"
-            else (source.validation_split, config.max_validation_tasks)
-        )
+    def rows(self, split: Split) -> Rows | None:
+        name = self._source.training_split if split == "training" else self._source.validation_split
         if name is None:
-            return []
-        if source.dataset_path is None:
-            raise TaskError("astune.task_reader.huggingface.dataset_path is not set: give a hub id or a local folder")
-        dataset = _load(source.dataset_path, source.dataset_name, name)
-        rows = ((f"{source.dataset_path}[{name}] row {index}", row) for index, row in enumerate(dataset))
-        return tasks_from_rows(rows, config.fields, limit)
+            return None
+        if self._source.dataset_path is None:
+            raise TaskError(f"{KEY}.dataset_path is not set: give a hub id, a local folder or a local file")
+        place = f"{self._source.dataset_path}[{name}]"
+        if self._source.streaming:
+            return TableRows(_first_rows(self._source, split, name, self._limits[split]), place)
+        return TableRows(_load(self._source, self._source.dataset_path, name), place)
 
 
-def _load(path: str, name: str | None, split: str) -> Any:
-    """The rows of one split. Raises `TaskError` for what is not there and `MissingDependency` without `datasets`."""
-    try:
-        import datasets
-    except ImportError as error:
-        raise MissingDependency(
-            "astune.task_reader.type huggingface needs the package datasets: "
-            'pip install "astune[huggingface]". JSON Lines files need nothing: type jsonl'
-        ) from error
+@dataclass(frozen=True)
+class TableRows:
+    """Rows of a data set, which lie in memory-mapped files, or of the part of a stream that was taken."""
+
+    table: Any
+    source: str
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, index: int) -> Row:
+        try:
+            row: Row = self.table[index]
+        except (ValueError, OSError) as error:
+            raise TaskError(f"{self.place(index)}: cannot be read: {error}") from error
+        return row
+
+    def place(self, index: int) -> str:
+        return f"{self.source} row {index + 1}"
+
+
+def local_rows(path: Path) -> Rows:
+    """The rows of a .json, .jsonl, .csv, .parquet or .arrow file. Raises `TaskError` that names the file, and
+    `MissingDependency` without `datasets`."""
+    return TableRows(_load(HuggingFaceReaderConfig(), str(path), "train"), str(path))
+
+
+def _load(source: HuggingFaceReaderConfig, path: str, split: str) -> Any:
+    """The `datasets.Dataset` of one split. A data set that was saved without splits is the split `train`."""
+    datasets = _datasets()
+    with _explained(path, source.dataset_name):
+        if _is_saved(path):
+            saved = datasets.load_from_disk(path)
+            splits = saved if isinstance(saved, dict) else {"train": saved}
+        else:
+            builder = _builder(datasets, source, path)
+            with _naming_the_file(datasets, builder, path):
+                builder.download_and_prepare()
+            splits = builder.info.splits
+        _check_split(path, split, list(splits))
+        try:
+            return _part(datasets, splits, split) if _is_saved(path) else builder.as_dataset(split=split)
+        except ValueError as error:
+            raise TaskError(f"{path}: split {split!r} cannot be read: {error}") from error
+
+
+def _first_rows(source: HuggingFaceReaderConfig, split: Split, name: str, limit: int | None) -> Sequence[Row]:
+    """The first `limit` rows of a stream: they are kept in memory, and nothing on disk."""
+    datasets, path = _datasets(), str(source.dataset_path)
+    if limit is None:
+        raise ConfigError(f"{KEY}.streaming needs astune.task_reader.max_{split}_tasks: a stream is read only so far")
+    if "[" in name or "+" in name:
+        raise ConfigError(
+            f"{KEY}.{split}_split: expected the name of one split, found {name!r}: a stream has no slices. "
+            f"Set streaming: false, or take its first rows with astune.task_reader.max_{split}_tasks"
+        )
+    if _is_saved(path):  # memory-mapped where it lies
+        return list(islice(_load(source, path, name), limit))
+    with _explained(path, source.dataset_name):
+        builder = _builder(datasets, source, path)
+        with _naming_the_file(datasets, builder, path):
+            streams = builder.as_streaming_dataset()
+            _check_split(path, name, list(streams))
+            return list(islice(streams[name], limit))
+
+
+def _builder(datasets: Any, source: HuggingFaceReaderConfig, path: str) -> Any:
     file_format = FILE_FORMATS.get(Path(path).suffix)
     if (file_format or path.startswith((".", "/", "~"))) and not Path(path).exists():
-        raise TaskError(f"astune.task_reader.huggingface.dataset_path: {path} does not exist{_nearest_entry(path)}")
-    try:
-        if file_format and Path(path).is_file():
-            builder = datasets.load_dataset_builder(file_format, data_files=path)
-        else:
-            builder = datasets.load_dataset_builder(path, name)
-        builder.download_and_prepare()
-    except ConnectionError as error:
-        raise TaskError(
-            f"{path}: the Hugging Face hub cannot be reached ({error}). Without a network, set "
-            "astune.task_reader.huggingface.dataset_path to a local copy, a folder of parquet or JSON Lines files"
-        ) from error
-    except (ValueError, OSError) as error:
-        raise TaskError(f"{path}: {error}{_nearest_name(name, str(error))}") from error
-    known = list(builder.info.splits)
+        raise TaskError(f"{KEY}.dataset_path: {path} does not exist{_nearest_entry(path)}")
+    if file_format and Path(path).is_file():
+        return datasets.load_dataset_builder(file_format, data_files=path)
+    return datasets.load_dataset_builder(path, source.dataset_name, revision=source.revision)
+
+
+def _is_saved(path: str) -> bool:
+    """Whether `save_to_disk` wrote the folder."""
+    return any((Path(path) / name).is_file() for name in ("state.json", "dataset_dict.json"))
+
+
+def _part(datasets: Any, splits: Mapping[str, Any], split: str) -> Any:
+    """What `split`, maybe a slice or a sum, names of a saved data set."""
+    sizes = {name: len(rows) for name, rows in splits.items()}
+    parts = datasets.ReadInstruction.from_spec(split).to_absolute(sizes)
+    return datasets.concatenate_datasets([splits[part.splitname].select(range(part.from_, part.to)) for part in parts])
+
+
+def _check_split(path: str, split: str, known: Sequence[str]) -> None:
     for part in re.split(r"\s*\+\s*", split):
         base = part.partition("[")[0]
         if base not in known:
             raise TaskError(
                 f"{path}: no split {base!r}; there are {', '.join(map(repr, known))}.{nearest(base, known)}"
             )
+
+
+def _datasets() -> Any:
     try:
-        return builder.as_dataset(split=split)
-    except ValueError as error:
-        raise TaskError(f"{path}: split {split!r} cannot be read: {error}") from error
+        import datasets
+    except ImportError as error:
+        raise MissingDependency(
+            "Hugging Face data sets and files other than JSON Lines need the package datasets: "
+            'pip install "astune[huggingface]". JSON Lines files need nothing: astune.task_reader.type jsonl'
+        ) from error
+    return datasets
+
+
+@contextmanager
+def _explained(path: str, name: str | None) -> Iterator[None]:
+    """What `datasets` raises, as `TaskError`."""
+    try:
+        yield
+    except (ConnectionError, httpx.TransportError) as error:
+        raise TaskError(
+            f"{path}: the Hugging Face hub cannot be reached ({error}). Without a network, set {KEY}.dataset_path to "
+            "a local copy: a folder of parquet or JSON Lines files, or one that save_to_disk wrote"
+        ) from error
+    except (ValueError, OSError) as error:
+        hint = nearest(name, set(re.findall(r"'([^']+)'", str(error))) - {name}) if name else ""
+        raise TaskError(f"{path}: {str(error).strip()}{hint}") from error
+
+
+@contextmanager
+def _naming_the_file(datasets: Any, builder: Any, path: str) -> Iterator[None]:
+    """Says which of several local files is broken, which `datasets` only logs."""
+    try:
+        yield
+    except (datasets.exceptions.DatasetsError, ValueError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        files = [str(file) for each in (builder.config.data_files or {}).values() for file in each]
+        for file in files if len(files) > 1 else []:
+            if Path(file).is_file() and not _readable(datasets, builder.name, file):
+                raise TaskError(f"{file}: cannot be read: {error.__cause__ or error}") from error
+        raise TaskError(f"{path}: cannot be read: {str(error.__cause__ or error).strip()}") from error
+
+
+def _readable(datasets: Any, file_format: str, file: str) -> bool:
+    try:
+        for _ in datasets.load_dataset_builder(file_format, data_files=file).as_streaming_dataset(split="train"):
+            pass
+    except ValueError:
+        return False
+    return True
 
 
 def _nearest_entry(path: str) -> str:
     parent = Path(path).parent
     names = sorted(entry.name for entry in parent.iterdir()) if parent.is_dir() else []
     return f".{nearest(Path(path).name, names)}"
-
-
-def _nearest_name(name: str | None, message: str) -> str:
-    """`datasets` lists the names of the subsets there are, in quotes, when it does not find one."""
-    return nearest(name, set(re.findall(r"'([^']+)'", message)) - {name}) if name else ""

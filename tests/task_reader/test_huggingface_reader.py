@@ -2,13 +2,17 @@ import json
 import os
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import ClassVar
 
 import pytest
 
 from astune.config.tasks import HuggingFaceReaderConfig, JsonlFile, JsonlReaderConfig, TaskReaderConfig
-from astune.errors import MissingDependency, TaskError
-from astune.task_reader import TaskReaderHuggingFace, TaskReaderJsonl
+from astune.errors import ConfigError, MissingDependency, TaskError
+from astune.task_reader import Split, TaskReaderHuggingFace, TaskReaderJsonl
+from astune.task_reader.huggingface import local_rows
 
 ROWS = [{"question": f"{n} * 2?", "answer": f"#### {2 * n}"} for n in range(10)]
 
@@ -31,22 +35,29 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def reader(path: object, name: str | None = None, training: str = "train", **settings: object) -> TaskReaderHuggingFace:
-    source = HuggingFaceReaderConfig(dataset_path=str(path), dataset_name=name, training_split=training)
-    return TaskReaderHuggingFace(TaskReaderConfig(type="huggingface", huggingface=source, **settings))
+def reader(path: object, name: str | None = None, training: str = "train", **source: object) -> TaskReaderHuggingFace:
+    huggingface = HuggingFaceReaderConfig(
+        dataset_path=str(path), dataset_name=name, training_split=training, validation_split="test", **source
+    )
+    limits = {"max_training_tasks": 4, "max_validation_tasks": 3}
+    return TaskReaderHuggingFace(TaskReaderConfig(type="huggingface", huggingface=huggingface, **limits))
 
 
-def message_of(reader: TaskReaderHuggingFace) -> str:
-    with pytest.raises(TaskError) as error:
-        reader.read("training")
-    return str(error.value)
+def queries(reader: TaskReaderHuggingFace, split: Split = "training") -> list[str]:
+    return [task.query.partition(" ")[0] for task in reader.read(split)]
+
+
+def message_of(reader: TaskReaderHuggingFace, error: type[Exception] = TaskError) -> str:
+    with pytest.raises(error) as raised:
+        list(reader.read("training"))
+    return str(raised.value)
 
 
 def test_a_local_folder_has_its_splits(folder: Path) -> None:
-    source = HuggingFaceReaderConfig(dataset_path=str(folder), validation_split="test")
-    both = TaskReaderHuggingFace(TaskReaderConfig(huggingface=source, max_validation_tasks=2))
-    assert [task.query for task in both.read("training")] == [row["question"] for row in ROWS[:6]]
-    assert [task.answer for task in both.read("validation")] == ["#### 12", "#### 14"]
+    tasks = reader(folder).read("training")
+    assert [task.query for task in tasks] == [row["question"] for row in ROWS[:6]]
+    assert [task.answer for task in reader(folder).read("validation")] == ["#### 12", "#### 14", "#### 16", "#### 18"]
+    assert tasks[-1].query == "5 * 2?" and tasks[2].place == f"{folder}[train] row 3"
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".parquet", ".csv"])
@@ -65,16 +76,108 @@ def test_made_ids_are_the_same_as_those_of_the_jsonl_reader(tmp_path: Path) -> N
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in ROWS))
     jsonl = JsonlReaderConfig(training=JsonlFile(file_path=str(path)))
-    assert reader(path).read("training") == TaskReaderJsonl(TaskReaderConfig(jsonl=jsonl)).read("training")
+    assert list(reader(path).read("training")) == list(TaskReaderJsonl(TaskReaderConfig(jsonl=jsonl)).read("training"))
 
 
 def test_a_split_may_be_a_slice(folder: Path) -> None:
-    assert [task.query for task in reader(folder, training="train[1:3]").read("training")] == ["1 * 2?", "2 * 2?"]
-    assert len(reader(folder, training="train+test").read("training")) == 10
+    assert queries(reader(folder, training="train[1:3]")) == ["1", "2"]
+    assert queries(reader(folder, training="test[50%:]+train[:1]")) == ["8", "9", "0"]
+
+
+def test_a_folder_that_save_to_disk_wrote_is_read_where_it_lies(tmp_path: Path) -> None:
+    from datasets import Dataset, DatasetDict
+
+    rows = Dataset.from_list(ROWS)
+    rows.save_to_disk(tmp_path / "one")
+    DatasetDict(train=rows.select(range(6)), test=rows.select(range(6, 10))).save_to_disk(tmp_path / "two")
+    assert queries(reader(tmp_path / "one", training="train[:20%]")) == ["0", "1"]
+    assert queries(reader(tmp_path / "two", training="test[-2:]+train[:1]")) == ["8", "9", "0"]
+    assert queries(reader(tmp_path / "two", training="train[:0]")) == []
+    assert queries(reader(tmp_path / "two", streaming=True)) == ["0", "1", "2", "3"]
+    assert "no split 'tset'" in message_of(reader(tmp_path / "two", training="tset"))
+    assert "split 'train[' cannot be read" in message_of(reader(tmp_path / "two", training="train["))
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_stream_gives_the_first_rows_and_leaves_no_copy(folder: Path) -> None:
+    assert queries(reader(folder, streaming=True)) == ["0", "1", "2", "3"]
+    assert queries(reader(folder, streaming=True), "validation") == ["6", "7", "8"]
+    assert not [path for path in (folder.parent / "cache").rglob("*") if path.suffix == ".arrow"]
+
+
+def test_a_stream_has_an_end_and_no_slices(folder: Path) -> None:
+    source = HuggingFaceReaderConfig(dataset_path=str(folder), validation_split="test", streaming=True)
+    endless = TaskReaderHuggingFace(TaskReaderConfig(huggingface=source, max_training_tasks=1))
+    with pytest.raises(ConfigError, match=r"streaming needs astune\.task_reader\.max_validation_tasks"):
+        endless.read("validation")
+    for training in ("train[:90%]", "train+test"):
+        assert (
+            f"astune.task_reader.huggingface.training_split: expected the name of one split, found {training!r}"
+        ) in message_of(reader(folder, training=training, streaming=True), ConfigError)
+    assert "no split 'trian'; there are 'train', 'test'. Did you mean 'train'?" in message_of(
+        reader(folder, training="trian", streaming=True)
+    )
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_broken_file_is_named(folder: Path, streaming: bool) -> None:
+    broken = folder / "data" / "train-0.parquet"  # the first of its split
+    broken.write_bytes((folder / "data" / "test-00000.parquet").read_bytes()[:-20])
+    assert f"{broken}: cannot be read: " in message_of(reader(folder, streaming=streaming))
+    for name, text in {"a.json": '{"a": ', "b.csv": "a,b\n1,2\n1,2,3,4\n", "c.arrow": "no", "d.parquet": ""}.items():
+        (folder / name).write_text(text)
+        assert f"{folder / name}: cannot be read: " in message_of(reader(folder / name, streaming=streaming))
 
 
 def test_without_a_validation_split_there_are_no_validation_tasks(folder: Path) -> None:
-    assert reader(folder).read("validation") == []
+    source = HuggingFaceReaderConfig(dataset_path=str(folder))
+    assert TaskReaderHuggingFace(TaskReaderConfig(huggingface=source)).read("validation") == []
+
+
+@pytest.mark.parametrize("suffix", [".json", ".csv", ".parquet", ".arrow"])
+def test_a_file_of_any_format_gives_rows_with_their_places(tmp_path: Path, suffix: str) -> None:
+    from datasets import Dataset
+
+    path = tmp_path / f"rows{suffix}"
+    if suffix == ".json":
+        path.write_text(json.dumps(ROWS))
+    elif suffix == ".arrow":
+        Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved")
+        next((tmp_path / "saved").glob("*.arrow")).rename(path)
+    else:
+        getattr(Dataset.from_list(ROWS), f"to_{suffix[1:]}")(path)
+    rows = local_rows(path)
+    assert [rows[index] for index in range(len(rows))] == ROWS
+    assert rows.place(2) == f"{path} row 3"
+
+
+def test_a_file_that_is_not_there_gets_the_nearest_name(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("a\n1\n")
+    with pytest.raises(TaskError, match=r"row\.csv does not exist\. Did you mean 'rows\.csv'\?"):
+        local_rows(tmp_path / "row.csv")
+
+
+class Hub(BaseHTTPRequestHandler):
+    """A hub that has nothing, and remembers what it was asked for."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        self.send_error(404)
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_the_revision_is_asked_for_at_the_hub(tmp_path: Path) -> None:
+    with HTTPServer(("127.0.0.1", 0), Hub) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        out = read_from_hub(tmp_path, "revision='a1b2c3'", HF_ENDPOINT=f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+    assert any("/datasets/openai/gsm8k/resolve/a1b2c3/" in path for path in Hub.asked), (Hub.asked, out)
+    assert out.startswith("TaskError openai/gsm8k: ")
 
 
 def test_an_unknown_split_lists_what_there_is(folder: Path) -> None:
@@ -107,7 +210,7 @@ def test_an_unknown_subset_lists_what_there_is(folder: Path) -> None:
 def test_a_bad_row_is_named_with_split_and_row(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "a"}\n{"text": "b"}\n')
-    assert f"{path}[train] row 0: no query: the row has 'text'" in message_of(reader(path))
+    assert f"{path}[train] row 1: no query: the row has 'text'" in message_of(reader(path))
 
 
 def test_a_missing_local_path_gets_the_nearest_name(folder: Path) -> None:
@@ -127,20 +230,24 @@ def test_no_path_at_all_is_an_error_that_names_the_key() -> None:
         TaskReaderHuggingFace(TaskReaderConfig(type="huggingface")).read("training")
 
 
-def test_without_the_hub_the_error_says_how_to_use_a_local_copy(tmp_path: Path) -> None:
+def read_from_hub(home: Path, source: str, **environment: str) -> str:
     code = (
-        "from astune.config.schema import *\n"
+        "from astune.config.tasks import *\n"
         "from astune.task_reader import make_reader\n"
-        "source = HuggingFaceReaderConfig(dataset_path='openai/gsm8k', dataset_name='main')\n"
+        f"source = HuggingFaceReaderConfig(dataset_path='openai/gsm8k', {source})\n"
         "try:\n"
         "    make_reader(TaskReaderConfig(type='huggingface', huggingface=source)).read('training')\n"
         "except Exception as error:\n"
         "    print(type(error).__name__, error)\n"
     )
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert out.stdout.startswith("TaskError openai/gsm8k: the Hugging Face hub cannot be reached")
-    assert "set astune.task_reader.huggingface.dataset_path to a local copy" in out.stdout
+    environment = {**os.environ, "HF_HOME": str(home), **environment}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment).stdout
+
+
+def test_without_the_hub_the_error_says_how_to_use_a_local_copy(tmp_path: Path) -> None:
+    out = read_from_hub(tmp_path, "dataset_name='main'", HF_HUB_OFFLINE="1")
+    assert out.startswith("TaskError openai/gsm8k: the Hugging Face hub cannot be reached")
+    assert "set astune.task_reader.huggingface.dataset_path to a local copy" in out
 
 
 def test_without_the_package_the_error_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
