@@ -45,37 +45,35 @@ class Fault(Exception):
         """Seconds after which the service wants to be asked again; None where it does not say."""
 
 
-class Connections:
-    """Connections that are kept and used again, those of each event loop apart, as they cannot leave it.
-
-    A loop's connections are closed when it ends (`asyncio.run` does that), or when nobody has this object any more:
-    an asynchronous generator that stands at its `yield` is finished by the loop in both cases.
-    """
-
-    def __init__(self) -> None:
-        self._of_loops: dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None, None]]] = {}
-
-    async def of_this_loop(self) -> httpx.AsyncClient:
-        loop = asyncio.get_running_loop()
-        if loop not in self._of_loops:
-            for ended in [other for other in [*self._of_loops] if other.is_closed()]:
-                self._of_loops.pop(ended, None)
-            limits = httpx.Limits(
-                max_connections=MOST_CONNECTIONS,
-                max_keepalive_connections=MOST_CONNECTIONS,
-                keepalive_expiry=KEEP_ALIVE_SECONDS,
-            )
-            http = httpx.AsyncClient(timeout=None, limits=limits, headers={"Accept-Encoding": "identity"})
-            end = _closed_at_the_end(http)
-            self._of_loops[loop] = http, end
-            await end.__anext__()
-        return self._of_loops[loop][0]
+_of_loops: dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None, None]]] = {}
+"""The kept connections of each event loop, as they cannot leave it. All clients on a loop share them: a client that
+had its own could go when its loop has no time left to close them."""
 
 
-async def _closed_at_the_end(http: httpx.AsyncClient) -> AsyncGenerator[None, None]:
+async def connections() -> httpx.AsyncClient:
+    """Those of the running loop. They are closed when it ends: `asyncio.run`, like everyone who ends a loop as it
+    should be ended, finishes the asynchronous generators that stand at a `yield`."""
+    loop = asyncio.get_running_loop()
+    if loop not in _of_loops:
+        for ended in [other for other in [*_of_loops] if other.is_closed()]:
+            _of_loops.pop(ended, None)
+        limits = httpx.Limits(
+            max_connections=MOST_CONNECTIONS,
+            max_keepalive_connections=MOST_CONNECTIONS,
+            keepalive_expiry=KEEP_ALIVE_SECONDS,
+        )
+        http = httpx.AsyncClient(timeout=None, limits=limits, headers={"Accept-Encoding": "identity"})
+        end = _closed_at_the_end(loop, http)
+        _of_loops[loop] = http, end
+        await end.__anext__()
+    return _of_loops[loop][0]
+
+
+async def _closed_at_the_end(loop: asyncio.AbstractEventLoop, http: httpx.AsyncClient) -> AsyncGenerator[None, None]:
     try:
         yield
     finally:
+        _of_loops.pop(loop, None)
         await http.aclose()
 
 
@@ -125,11 +123,9 @@ class Reply:
         return f"{self.body[:1000].decode(errors='replace')!r:.300}"
 
 
-async def exchange(
-    connections: Connections, method: str, url: str, content: bytes, headers: Mapping[str, str], timeout: float
-) -> Reply:
+async def exchange(method: str, url: str, content: bytes, headers: Mapping[str, str], timeout: float) -> Reply:
     """Sends one request and reads all of its reply within `timeout` seconds. Raises `Fault`."""
-    http = await connections.of_this_loop()
+    http = await connections()
     try:
         with anyio.fail_after(timeout):
             async with http.stream(method, url, content=content, headers=headers) as response:

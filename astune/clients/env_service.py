@@ -27,7 +27,7 @@ from urllib.parse import quote
 
 from astune.clients import env_replies
 from astune.clients.env_replies import EnvState
-from astune.clients.env_requests import Connections, Fault, exchange
+from astune.clients.env_requests import Fault, exchange
 from astune.config.tasks import EnvServiceConfig
 from astune.errors import ConfigError, EnvServiceError
 
@@ -75,7 +75,6 @@ class EnvServiceClient:
         self._retries = retries
         self._token = token
         self._keeps_replies = False
-        self._connections = Connections()
 
     @classmethod
     def of(cls, config: EnvServiceConfig) -> EnvServiceClient:
@@ -173,7 +172,7 @@ class EnvServiceClient:
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
         method = "GET" if content is None else "POST"
-        reply = await exchange(self._connections, method, f"{self.url}/{call}", content or b"", headers, self._timeout)
+        reply = await exchange(method, f"{self.url}/{call}", content or b"", headers, self._timeout)
         self._keeps_replies = self._keeps_replies or PROTOCOL_HEADER in reply.headers
         content_of_reply = reply.content()
         try:
