@@ -62,8 +62,14 @@ class TaskSet(Sequence[Task]):
 class TaskSets:
     training: TaskSet
     validation: TaskSet
-    warnings: tuple[str, ...] = ()
-    """Ids that are there twice and questions that are trained on and held out, where the configuration says warn."""
+    repeated_ids: tuple[str, ...] = ()
+    """Ids that are there twice, where the configuration says warn; each begins with the place of the first."""
+    overlap: tuple[str, ...] = ()
+    """Questions that are trained on and held out, likewise."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return (*self.repeated_ids, *self.overlap)
 
 
 def read_task_sets(config: TaskReaderConfig) -> TaskSets:
@@ -85,7 +91,8 @@ def read_task_sets(config: TaskReaderConfig) -> TaskSets:
     return TaskSets(
         _task_set(training, trained.positions),
         _task_set(validation, held_out.positions),
-        (*training.warnings(), *validation.warnings(), *overlap),
+        (*training.warnings(), *validation.warnings()),
+        tuple(overlap),
     )
 
 
