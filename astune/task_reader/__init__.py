@@ -1,7 +1,7 @@
-"""Task readers: from a data set to `list[Task]`.
+"""Task readers: from a data set to tasks.
 
-reader = make_reader(config.astune.task_reader)
-tasks = reader.read("training")
+sets = task_sets.read_task_sets(config.astune.task_reader)     # selected and checked, what a run takes
+tasks = make_reader(config.astune.task_reader).read("training")     # as they are, each made when it is looked at
 """
 
 from __future__ import annotations
@@ -38,6 +38,6 @@ def make_reader(config: TaskReaderConfig) -> TaskReader:
     reader = reader_class(config)
     if not isinstance(reader, TaskReader):
         raise PluginError(
-            f"astune.task_reader.type: class {reader_class.__name__!r} has no method read(split) -> list[Task]"
+            f"astune.task_reader.type: class {reader_class.__name__!r} has no method read(split) -> Sequence[Task]"
         )
     return reader

@@ -64,7 +64,7 @@ class JsonlRows:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._name = str(path)
         self._starts = array("Q", [0])
         """Where row i begins; one entry more than rows are known: where the next one would."""
         self._blanks = array("Q")
@@ -93,14 +93,14 @@ class JsonlRows:
 
     def __getitem__(self, index: int) -> Row:
         if not self.has(index):
-            raise IndexError(f"{self._path} has {len(self)} rows, none {index}")
+            raise IndexError(f"{self._name} has {len(self)} rows, none {index}")
         start = self._starts[index]
         file = self._lines if self._unpacked is None else self._unpacked
         line = os.pread(file.fileno(), self._starts[index + 1] - start, start)
         return parse_line(line, self.place(index))
 
     def place(self, index: int) -> str:
-        return f"{self._path}:{index + 1 + bisect_right(self._blanks, index)}"
+        return f"{self._name}:{index + 1 + (bisect_right(self._blanks, index) if self._blanks else 0)}"
 
     def _find_more(self) -> None:
         """Looks for the lines of the next megabyte."""
@@ -126,7 +126,7 @@ class JsonlRows:
                 self._blanks.append(len(starts) - 1)
 
     def _unreadable(self, error: Exception) -> SourceError:
-        return SourceError(f"{self._path}: cannot be read: {error}")
+        return SourceError(f"{self._name}: cannot be read: {error}")
 
 
 def read_jsonl(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

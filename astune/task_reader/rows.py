@@ -22,6 +22,7 @@ from astune.types import Task
 
 QUERY_COLUMNS = ("query", "question")
 TASK_ID_COLUMNS = ("task_id", "id")
+_ENCODER = json.JSONEncoder(sort_keys=True, default=plain)
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -79,7 +80,7 @@ class RowMapping:
         environment asks."""
         source = self._query.of(row)
         if source is None:
-            return "" if env_type is not None and not messages else _last_user_text(row, messages, place)
+            return _last_user_text(row, messages, place, needed=env_type is None)
         value = source.value(row, place)
         if not isinstance(value, str):
             raise TaskError(f"{place}: {source.described} must hold the question as text, found {show(value)}")
@@ -147,15 +148,13 @@ class _Source:
 
     def __init__(self, key: str, configured: str | None, defaults: tuple[str, ...], *, template: bool = False) -> None:
         self._configured = None if configured is None else parse_selector(configured, key, template=template)
-        self._defaults = tuple((name, FieldPath.parse(name, key)) for name in defaults)
+        self._defaults = () if configured else tuple((name, FieldPath.parse(name, key)) for name in defaults)
 
     def of(self, row: Row) -> Selector | None:
-        if self._configured is not None:
-            return self._configured
         for name, path in self._defaults:
             if row.get(name) is not None:
                 return path
-        return None
+        return self._configured
 
 
 def tasks_from_rows(rows: Iterable[tuple[str, Row]], fields: FieldsConfig, limit: int | None = None) -> list[Task]:
@@ -189,10 +188,12 @@ def _pattern(regex: str | None) -> re.Pattern[str] | None:
         ) from error
 
 
-def _last_user_text(row: Row, messages: tuple[Row, ...], place: str) -> str:
+def _last_user_text(row: Row, messages: tuple[Row, ...], place: str, *, needed: bool) -> str:
     texts = [message["content"] for message in messages if message["role"] == "user"]
     if texts and isinstance(texts[-1], str) and texts[-1].strip():
         return texts[-1]
+    if not needed:
+        return ""
     if messages:
         raise TaskError(f"{place}: no query: there is no column 'query' and 'messages' hold no text of a user")
     hint = next((found for name in QUERY_COLUMNS if (found := nearest(name, row))), "")
@@ -218,7 +219,7 @@ def _message(message: Any, place: str) -> Row:
 def _id_from_content(row: Row, place: str) -> str:
     """16 hexadecimal digits that depend on the names and values in the row and on nothing else."""
     try:
-        content = json.dumps(row, sort_keys=True, default=plain)
+        content = _ENCODER.encode(row)
     except TypeError as error:
         raise TaskError(
             f"{place}: cannot make a task id from {error}; name a column of ids with astune.task_reader.fields.task_id"

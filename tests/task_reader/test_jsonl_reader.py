@@ -4,20 +4,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from astune.config.tasks import JsonlFile, JsonlReaderConfig, TaskReaderConfig
 from astune.errors import TaskError
 from astune.task_reader import TaskReaderJsonl
+from astune.task_reader import jsonl as jsonl_module
+from astune.task_reader.jsonl import JsonlRows, read_jsonl
+from astune.task_reader.table_reader import SourceError
+from astune.task_reader.task_sets import TaskSets, read_task_sets
 from astune.types import Task
 
 GSM8K = Path(__file__).parents[3] / "shared/data/gsm8k/train_1000.jsonl"
 
 
-def reader(training: Path | None = None, validation: Path | None = None, **settings: Any) -> TaskReaderJsonl:
+def config(training: Path | None = None, validation: Path | None = None, **settings: Any) -> TaskReaderConfig:
     files = [JsonlFile(file_path=None if path is None else str(path)) for path in (training, validation)]
-    return TaskReaderJsonl(
-        TaskReaderConfig(jsonl=JsonlReaderConfig(training=files[0], validation=files[1]), **settings)
-    )
+    return TaskReaderConfig(jsonl=JsonlReaderConfig(training=files[0], validation=files[1]), **settings)
+
+
+def read(training: Path | None = None, validation: Path | None = None, **settings: Any) -> TaskSets:
+    return read_task_sets(config(training, validation, **settings))
 
 
 def write(path: Path, *lines: str | bytes, newline: bytes = b"\n") -> Path:
@@ -27,49 +35,116 @@ def write(path: Path, *lines: str | bytes, newline: bytes = b"\n") -> Path:
 
 def message_of(path: Path) -> str:
     with pytest.raises(TaskError) as error:
-        reader(path).read("training")
+        read(path)
     return str(error.value)
 
 
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
-def test_blank_lines_and_a_byte_order_mark_are_skipped(tmp_path: Path, newline: bytes) -> None:
+def test_blank_lines_and_a_byte_order_mark_are_skipped(tmp_path: Path, newline: bytes, suffix: str) -> None:
     lines = [b'\xef\xbb\xbf{"query": "\xc3\xa4", "id": 1}', "", "  ", '{"query": "b", "id": 2}', ""]
-    path = write(tmp_path / "train.jsonl", *lines, newline=newline)
-    assert [(task.task_id, task.query) for task in reader(path).read("training")] == [("1", "ä"), ("2", "b")]
+    path = write(tmp_path / f"train{suffix}", *lines, newline=newline)
+    if suffix == ".jsonl.gz":
+        path.write_bytes(gzip.compress(path.read_bytes()))
+    tasks = TaskReaderJsonl(config(path)).read("training")
+    assert [(task.task_id, task.query) for task in tasks] == [("1", "ä"), ("2", "b")]
+    assert [task.place for task in tasks] == [f"{path}:1", f"{path}:4"]
 
 
 def test_each_split_has_its_file_and_its_limit(tmp_path: Path) -> None:
     training = write(tmp_path / "train.jsonl", *(json.dumps({"query": f"t{n}"}) for n in range(5)))
     validation = write(tmp_path / "valid.jsonl", *(json.dumps({"query": f"v{n}"}) for n in range(5)))
-    both = reader(training, validation, max_training_tasks=3, max_validation_tasks=2)
-    assert [task.query for task in both.read("training")] == ["t0", "t1", "t2"]
-    assert [task.query for task in both.read("validation")] == ["v0", "v1"]
-    assert len(reader(training, validation).read("training")) == 5
+    both = read(training, validation, max_training_tasks=3, max_validation_tasks=2)
+    assert [task.query for task in both.training] == ["t0", "t1", "t2"]
+    assert [task.query for task in both.validation] == ["v0", "v1"]
+    assert len(read(training, validation).training) == 5
 
 
 def test_what_comes_after_the_limit_is_not_looked_at(tmp_path: Path) -> None:
     path = write(tmp_path / "train.jsonl", '{"query": "a"}', "broken")
-    assert len(reader(path, max_training_tasks=1).read("training")) == 1
+    assert len(read(path, max_training_tasks=1).training) == 1
+
+
+def test_nothing_is_parsed_before_it_is_looked_at(tmp_path: Path) -> None:
+    tasks = TaskReaderJsonl(config(write(tmp_path / "train.jsonl", '{"query": "a"}', "broken", '{"query": "c"}')))
+    lazy = tasks.read("training")
+    assert len(lazy) == 3
+    assert (lazy[2].query, lazy[-3].query) == ("c", "a")
+    assert [task.query for task in lazy[::2]] == ["a", "c"]
+    with pytest.raises(TaskError, match=":2:1: broken JSON"):
+        lazy[1]
+    for beyond in (3, -4):
+        with pytest.raises(IndexError):
+            lazy[beyond]
+
+
+def test_the_file_is_read_only_as_far_as_somebody_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = b"".join(b'{"query": "%d"}\n' % number for number in range(5000))
+    packed = gzip.compress(content, compresslevel=1)
+    path = tmp_path / "train.jsonl.gz"
+    path.write_bytes(packed[:-100])
+    monkeypatch.setattr(jsonl_module, "BATCH", 1000)
+    lazy = TaskReaderJsonl(config(path)).read("training")
+    assert lazy[0].query == "0"
+    with pytest.raises(SourceError, match="cannot be read: "):
+        len(lazy)
+
+
+LINES = st.lists(
+    st.sampled_from([b'{"n": 1}', b'{"text": "\xc3\xa4"}', b"", b"  ", b"\t\r", b'{"long": "' + b"x" * 40 + b'"}'])
+)
+
+
+@given(LINES, st.booleans(), st.booleans(), st.integers(1, 80))
+def test_rows_and_places_are_those_of_reading_line_by_line(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], mark: bool, ends: bool, batch: int
+) -> None:
+    content = b"\xef\xbb\xbf" * mark + b"\n".join(lines) + b"\n" * ends
+    folder = tmp_path_factory.mktemp("rows")
+    for name, data in (("rows.jsonl", content), ("rows.jsonl.gz", gzip.compress(content, compresslevel=1))):
+        path = folder / name
+        path.write_bytes(data)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(jsonl_module, "BATCH", batch)
+            rows = JsonlRows(path)
+            found = [(rows.place(index), rows[index]) for index in range(len(rows))]
+        assert found == list(read_jsonl(path))
 
 
 def test_without_a_validation_file_there_are_no_validation_tasks(tmp_path: Path) -> None:
-    assert reader(write(tmp_path / "train.jsonl", '{"query": "a"}')).read("validation") == []
+    path = write(tmp_path / "train.jsonl", '{"query": "a"}')
+    assert TaskReaderJsonl(config(path)).read("validation") == []
+    assert len(read(path).validation) == 0
 
 
 def test_a_compressed_file_reads_the_same(tmp_path: Path) -> None:
     line = b'{"query": "a", "answer": 72}\n'
     (tmp_path / "train.jsonl.gz").write_bytes(gzip.compress(line))
     plain = write(tmp_path / "train.jsonl", line)
-    assert reader(tmp_path / "train.jsonl.gz").read("training") == reader(plain).read("training")
+    assert list(read(tmp_path / "train.jsonl.gz").training) == list(read(plain).training)
+
+
+@pytest.mark.parametrize("suffix", [".json", ".csv", ".parquet"])
+def test_files_of_other_formats_read_the_same(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    rows = [{"question": f"{number} * 2?", "answer": f"#### {2 * number}"} for number in range(5)]
+    path = tmp_path / f"train{suffix}"
+    if suffix == ".json":
+        path.write_text(json.dumps(rows))
+    else:
+        getattr(datasets.Dataset.from_list(rows), f"to_{suffix[1:]}")(path)
+    plain = write(tmp_path / "train.jsonl", *map(json.dumps, rows))
+    assert list(read(path).training) == list(read(plain).training)
 
 
 @pytest.mark.skipif(not GSM8K.exists(), reason="the GSM8K sample is not on this machine")
 def test_gsm8k_works_as_it_is() -> None:
-    tasks: list[Task] = reader(GSM8K).read("training")
+    tasks: list[Task] = list(read(GSM8K).training)
     assert len(tasks) == len({task.task_id for task in tasks}) == 1000
     assert tasks[0].query.startswith("Natalia sold clips to 48 of her friends")
     assert all(task.answer and "\n#### " in task.answer for task in tasks)
-    assert tasks == reader(GSM8K).read("training")
+    assert tasks == list(read(GSM8K).training)
 
 
 def test_a_broken_line_is_named_with_line_column_and_excerpt(tmp_path: Path) -> None:
@@ -111,12 +186,15 @@ def test_a_missing_folder_and_a_folder_instead_of_a_file_are_named(tmp_path: Pat
 
 
 @pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b'{"query": "a"}\n' * 100)[:40]])
-def test_a_broken_archive_is_an_error(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize("on_bad_record", ["error", "skip"])
+def test_a_broken_archive_is_an_error_and_never_skipped(tmp_path: Path, content: bytes, on_bad_record: str) -> None:
     path = tmp_path / "train.jsonl.gz"
     path.write_bytes(content)
-    assert f"{path}: cannot be read: " in message_of(path)
+    with pytest.raises(SourceError) as error:
+        read(path, on_bad_record=on_bad_record)
+    assert f"{path}: cannot be read: " in str(error.value)
 
 
 def test_no_training_file_at_all_is_an_error_that_names_the_key() -> None:
     with pytest.raises(TaskError, match=r"astune\.task_reader\.jsonl\.training\.file_path is not set"):
-        reader().read("training")
+        read()
