@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
 from astune.algorithm import Weighting
 from astune.clients.chat import ChatClient
+from astune.clients.env_service import EnvServiceClient
 from astune.config.schema import AstuneConfig, ModelConfig
 from astune.context_tracker.chat_format import ChatFormat
 from astune.errors import PolicyError
 from astune.plugins import load_plugin
+from astune.rollout.environment import check_environments
 from astune.rollout.setup import RolloutSetup
 from astune.task_judge import Scorers, make_judge
 from astune.task_judge.registry import import_registered
-from astune.task_reader import make_reader
+from astune.task_judge.scorers import scorer_of
+from astune.task_reader.task_sets import TaskSets, read_task_sets
 from astune.types import Generation, Policy, Sampling, Task
 from astune.workflow.workflow_base import as_workflow
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,7 @@ def rollout_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat)
     protocol = config.rollout.agentscope_learn_protocol
     assert protocol is not None, "astune.config.rules refuses a configuration without a workflow"
     workflow = load_plugin(protocol, kind="workflow")
+    service = config.task_reader.env_service
     return RolloutSetup(
         policy=policy,
         chat_format=chat_format,
@@ -58,15 +66,38 @@ def rollout_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat)
             for name, model in config.rollout.auxiliary_models.items()
         },
         allow_inexact=config.rollout.allow_inexact,
+        environments=None if service.env_url is None else EnvServiceClient.of(service),
+        environment_params=service.params,
     )
 
 
-def read_tasks(config: AstuneConfig, split: Literal["training", "validation"]) -> list[Task]:
-    tasks = make_reader(config.task_reader).read(split)
+def read_tasks(config: AstuneConfig) -> TaskSets:
+    """The tasks of a run, all read and checked: each has a judge if it names one, and a service if it has an
+    environment. What is left out or may be wrong is logged."""
+    sets = read_task_sets(config.task_reader)
+    check_tasks(chain(sets.training, sets.validation), config)
+    for warning in sets.warnings:
+        logger.warning(warning)
+    for split, tasks in (("training", sets.training), ("validation", sets.validation)):
+        if tasks.skipped:
+            logger.warning(
+                "%s bad %s records are left out, the first: %s (`astune tasks preview` lists all)",
+                f"{len(tasks.skipped):,}",
+                split,
+                tasks.skipped[0],
+            )
+    return sets
+
+
+def check_tasks(tasks: Iterable[Task], config: AstuneConfig) -> None:
+    """Whether tasks can be played and judged as they ask for. Raises TaskError, PluginError or ConfigError."""
+    kinds: dict[tuple[str | None, ...], Task] = {}
+    for task in tasks:
+        kinds.setdefault((task.env_type, *scorer_of(task)), task)
     scorers = Scorers(config.task_judge)
-    import_registered(scorers.specs(tasks), config.rollout.agentscope_learn_protocol)
-    scorers.check(tasks)
-    return tasks
+    import_registered(scorers.specs(kinds.values()), config.rollout.agentscope_learn_protocol)
+    scorers.check(kinds.values())
+    check_environments(kinds.values(), config.task_reader.env_service)
 
 
 def sampling_for(config: AstuneConfig, decoding: Literal["sampled", "greedy"]) -> Sampling:

@@ -9,12 +9,14 @@ How an episode ends:
                                            CONTEXT_OVERFLOW
     ran out of time                        TIMEOUT            none
     raised, or returned the wrong type     ERROR              none
+    met an environment that failed         ERROR              none
     met a policy that failed               ERROR              none
     returned, but the judge failed         ERROR              none
 
 An agent that runs out of turns, tokens or context has failed by tokens of its own, so it is judged (`Episode.output`
 is None if the workflow raised) and learns from it. A bug, a timeout or a broken engine says nothing about the
-tokens, so it is not. What counts is what the model calls raised, not what the agent's framework made of it.
+tokens, so it is not. What counts is what model calls and environment steps raised, not what the agent's framework made
+of it. A task whose environment cannot be made ends as ERROR before its workflow begins.
 """
 
 from __future__ import annotations
@@ -23,25 +25,30 @@ import asyncio
 import logging
 import time
 import traceback
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, Literal
 
 from astune.context_tracker.tracker import ContextTracker
-from astune.errors import ContextOverflow, JudgeError, RolloutError, TooManyTokens, TooManyTurns, WorkflowError
-from astune.rollout.environment import release, with_score
+from astune.errors import (
+    ContextOverflow,
+    EnvServiceError,
+    JudgeError,
+    TooManyTokens,
+    TooManyTurns,
+    WorkflowError,
+)
+from astune.rollout.environment import enter_environment, release, with_score
 from astune.rollout.metrics import FAILED
 from astune.rollout.setup import RolloutSetup
+from astune.rollout.time_limit import within
 from astune.task_judge.judge_base import GroupJudge, Judge, check_verdict
 from astune.types import Episode, EpisodeError, Sampling, StopReason, Task, Verdict, WorkflowOutput
 from astune.workflow.tuner import Tuner
 from astune.workflow.workflow_base import Workflow, checked_output
 
 logger = logging.getLogger(__name__)
-
-CANCEL_GRACE = 5.0
-"""Seconds a cancelled workflow gets to clean up. One that goes on is left behind; its model calls are refused."""
 
 LIMITS: dict[type[Exception], StopReason] = {
     TooManyTurns: StopReason.MAX_TURNS,
@@ -74,37 +81,38 @@ async def run_episode(
     tuner = Tuner(task, episode_id, tracker, setup.chat_format, setup.policy.context_length)
     episode = None
     try:
-        episode = await _played(task, tuner, tracker, setup)
+        episode = await _played(tuner, tracker, setup)
         _warn_of_unused_call(episode)
         _warn_of_inexact_turns(tracker, setup)
         if judged:
             episode = await _judged(episode, setup)
     except asyncio.CancelledError:
         if setup.observer is not None:
-            cut = episode or _episode(task, tuner, tracker, _End(StopReason.CANCELLED))
+            cut = episode or _episode(tuner, tracker, _End(StopReason.CANCELLED))
             metrics = _metrics(tracker, time.monotonic() - started)
             setup.observer.cancelled(replace(cut, stop_reason=StopReason.CANCELLED, metrics=metrics))
         raise
     return replace(episode, metrics=_metrics(tracker, time.monotonic() - started))
 
 
-async def _played(task: Task, tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup) -> Episode:
+async def _played(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup) -> Episode:
     """The episode as the workflow made it, without a verdict. Its environment is released, whatever happens."""
     try:
         try:
-            end = await _run_workflow(task, tuner, tracker, setup)
+            end = await _run(tuner, tracker, setup)
         finally:
             tuner.close()
-        return await with_score(_episode(task, tuner, tracker, end), tuner.environment, setup.judge_timeout)
+        episode = _episode(tuner, tracker, end)
+        return episode if end.stop_reason in FAILED else await with_score(episode, tuner.instance, setup)
     finally:
-        await release(tuner.environment)
+        await release(tuner.instance, setup)
 
 
-def _episode(task: Task, tuner: Tuner, tracker: ContextTracker, end: _End) -> Episode:
+def _episode(tuner: Tuner, tracker: ContextTracker, end: _End) -> Episode:
     """The episode as far as the workflow made it, without a verdict."""
     return Episode(
         episode_id=tuner.episode_id,
-        task=task,
+        task=tuner.task,
         turns=tracker.turns,
         timelines=tracker.timelines(),
         stop_reason=end.stop_reason,
@@ -125,76 +133,55 @@ class _End:
     error: EpisodeError | None = None
 
 
-async def _run_workflow(task: Task, tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup) -> _End:
+async def _run(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup) -> _End:
+    """Environment and workflow."""
     output, raised = None, None
     try:
+        await enter_environment(tuner, setup)
         workflow = setup.workflow_factory()
-        work = _execute(workflow, task, tuner)
+        work = _execute(workflow, tuner)
         if setup.observer is not None:
-            setup.observer.started(tuner.episode_id, task, tracker, work)
-        finished, value = await _within(work, setup.episode_timeout, "the workflow", on_timeout=tuner.close)
+            setup.observer.started(tuner.episode_id, tuner.task, tracker, work)
+        finished, value = await within(work, setup.episode_timeout, "the workflow", on_timeout=tuner.close)
         if not finished:
-            message = f"still running after {setup.episode_timeout:g} s (astune.rollout.episode_timeout)"
-            return _End(StopReason.TIMEOUT, error=EpisodeError("workflow", "TimeoutError", message))
+            return _out_of_time(setup.episode_timeout, tuner.failures)
         output = checked_output(value, workflow)
     except Exception as error:
         raised = error
     return _classified(output, raised, tuner.failures)
 
 
-async def _execute(workflow: Workflow, task: Task, tuner: Tuner) -> object:
+async def _execute(workflow: Workflow, tuner: Tuner) -> object:
     try:
-        return await workflow.execute(task, tuner)
+        return await workflow.execute(tuner.task, tuner)
     except SystemExit as error:
         raise WorkflowError(f"the workflow called sys.exit({error.code!r})") from error
 
 
 def _classified(output: WorkflowOutput | None, raised: Exception | None, failures: list[Exception]) -> _End:
-    """The end of a workflow that returned `output` or raised, given what its model calls raised."""
+    """The end of a workflow that returned `output` or raised, given what its model calls and its environment raised."""
     trace = "" if raised is None else _trace(raised)
     limits = [error for error in failures if type(error) in LIMITS]
     broken = [error for error in failures if type(error) not in LIMITS and not isinstance(error, WorkflowError)]
     if broken:
-        return _End(StopReason.ERROR, output, _error("policy", broken[0], _trace(broken[0]) + trace))
+        return _End(StopReason.ERROR, output, _error(_stage(broken[0], "policy"), broken[0], _trace(broken[0]) + trace))
     if limits:
         return _End(LIMITS[type(limits[0])], output, _error("workflow", limits[0], trace))
     if raised is not None:
-        return _End(StopReason.ERROR, output, _error("workflow", raised, trace))
+        return _End(StopReason.ERROR, output, _error(_stage(raised, "workflow"), raised, trace))
     return _End(StopReason.COMPLETED, output)
 
 
-async def _within(
-    work: Coroutine[Any, Any, object], seconds: float, what: str, on_timeout: Callable[[], None] | None = None
-) -> tuple[bool, object]:
-    """(True, result) of `work`, or (False, None) if it takes longer, whatever it makes of being cancelled."""
-    job = asyncio.ensure_future(work)
-    try:
-        await asyncio.wait({job}, timeout=seconds)
-    except asyncio.CancelledError:
-        await _stop(job, what)
-        raise
-    if not job.done():
-        if on_timeout is not None:
-            on_timeout()
-        await _stop(job, what)
-        return False, None
-    if job.cancelled():
-        raise RolloutError(f"{what} was cancelled by its own code (asyncio.CancelledError)")
-    return True, job.result()
+def _out_of_time(seconds: float, failures: list[Exception]) -> _End:
+    """The end of a workflow that took longer than `seconds`, unless it was its environment that had failed."""
+    if any(isinstance(error, EnvServiceError) for error in failures):
+        return _classified(None, None, failures)
+    message = f"still running after {seconds:g} s (astune.rollout.episode_timeout)"
+    return _End(StopReason.TIMEOUT, error=EpisodeError("workflow", "TimeoutError", message))
 
 
-async def _stop(job: asyncio.Future[object], what: str) -> None:
-    job.cancel()
-    job.add_done_callback(_forget)
-    await asyncio.wait({job}, timeout=CANCEL_GRACE)
-    if not job.done():
-        logger.warning("%s goes on %g s after it was cancelled, and is left behind", what, CANCEL_GRACE)
-
-
-def _forget(job: asyncio.Future[object]) -> None:
-    """Take notice of how a cancelled job ended, so that asyncio does not report it as never looked at."""
-    if not job.cancelled():
-        job.exception()
+def _stage(error: Exception, otherwise: Stage) -> Stage:
+    return "environment" if isinstance(error, EnvServiceError) else otherwise
 
 
 async def _judged(episode: Episode, setup: RolloutSetup) -> Episode:
@@ -305,7 +292,7 @@ async def ask_group(judge: GroupJudge, episodes: Sequence[Episode], seconds: flo
 
 
 async def _in_time(work: Coroutine[Any, Any, object], seconds: float) -> object:
-    finished, answer = await _within(work, seconds, "the judge")
+    finished, answer = await within(work, seconds, "the judge")
     if not finished:
         raise JudgeError(f"the judge took longer than {seconds:g} s (astune.task_judge.timeout)")
     return answer

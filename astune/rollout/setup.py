@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from astune.clients.chat import ChatClient
+from astune.clients.env_service import EnvServiceClient
 from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.sources import Source
 from astune.context_tracker.tracker import ContextTracker
@@ -54,6 +55,10 @@ class RolloutSetup:
     observer: Observer | None = None
     scorers: Scorers | None = None
     """The judges that tasks name themselves."""
+    environments: EnvServiceClient | None = None
+    """Where tasks with an `env_type` get their instances."""
+    environment_params: Mapping[str, Any] = field(default_factory=dict)
+    """Sent along when an instance is made."""
 
     def judge_of(self, task: Task) -> Judge | None:
         """The judge that the task names, else the one of the run."""

@@ -1,4 +1,4 @@
-"""The AgentScope side: the only module that imports AgentScope, 2.x or 1.x, whichever is installed.
+"""The AgentScope side: models and outputs of AgentScope, 2.x or 1.x, whichever is installed.
 
 What to know when an agent is trained on AgentScope 2.x (`training_defaults` takes care of the first two):
 
@@ -61,7 +61,7 @@ def chat_model(client: Any, http_client: Any, *, context_size: int | None, optio
         MissingDependency: AgentScope is not installed.
         WorkflowError: an option that `OpenAIChatModel` does not have, or that is not for the workflow to set.
     """
-    major = _major_version()
+    major = major_version()
     model_class = import_module("agentscope.model").OpenAIChatModel
     logging.getLogger("as").addFilter(_told_by_the_episode)  # adding it again does nothing
     _check_options(options, model_class)
@@ -95,7 +95,7 @@ def training_defaults() -> dict[str, Any]:
     Raises:
         MissingDependency: AgentScope 2.x is not installed. On 1.x nothing asks and nothing is injected.
     """
-    if _major_version() == 1:
+    if major_version() == 1:
         raise MissingDependency(
             f"training_defaults() is for AgentScope 2.x; the installed {metadata.version('agentscope')} needs none."
         )
@@ -133,12 +133,14 @@ def check_reply(answer: object, source: str) -> None:
 
 
 @functools.cache
-def _major_version() -> int:
+def major_version() -> int:
+    """Of the installed AgentScope. Raises MissingDependency."""
     try:
         return int(metadata.version("agentscope").split(".")[0])
     except metadata.PackageNotFoundError:
         raise MissingDependency(
-            'tuner.model() needs AgentScope, which is not installed: pip install "astune[agentscope2]". '
+            "tuner.model() and tuner.environment.toolkit() need AgentScope, which is not installed: "
+            'pip install "astune[agentscope2]". '
             "Agents of other frameworks use tuner.openai_client() or tuner.base_url()."
         ) from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from astune.context_tracker.chat_format import ChatFormat
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import openai
 
     from astune.clients.env_service import EnvInstance
+    from astune.workflow.environment import TaskEnvironment
 
 MAIN_AGENT = "agent"
 
@@ -42,10 +44,13 @@ class Tuner:
         self.task = task
         self.episode_id = episode_id
         self.failures: list[Exception] = []
-        """What model calls raised, in order, whether or not the agent passed it on."""
+        """What model calls and the service of the environment raised, in order, whether or not the agent passed it
+        on."""
         self.agent_rewards: dict[str, float] = {}
         self.turn_rewards: dict[int, float] = {}
-        self.environment: EnvInstance | None = None
+        self.instance: EnvInstance | None = None
+        """What has to be released when the episode ends."""
+        self._environment: TaskEnvironment | None = None
         self._tracker = tracker
         self._chat_format = chat_format
         self._context_length = context_length
@@ -118,10 +123,13 @@ class Tuner:
             TooManyTokens: the episode has sampled its `max_episode_tokens`.
             WorkflowError: the conversation cannot be rendered, or the auxiliary model does not take it.
             PolicyError: the engine or the auxiliary model failed.
+            EnvServiceError: the episode's environment has failed before, so no answer can count any more.
             RolloutError: the episode is over.
         """
         if self._closed:
             raise self._over()
+        if self._environment is not None:
+            self._environment.check_service()
         call = self._loop.create_task(self._tracker.choices(name, request, n, trainable=trainable, source=source))
         self._calls.add(call)
         try:
@@ -153,15 +161,41 @@ class Tuner:
         number = mine[turn]
         self.turn_rewards[number] = self.turn_rewards.get(number, 0.0) + float(value)
 
+    @property
+    def environment(self) -> TaskEnvironment:
+        """The environment of a task with an `env_type`, made for this episode and released after it.
+
+            state = await tuner.environment.step("left")
+
+        Raises WorkflowError where there is none.
+        """
+        if self._environment is None:
+            why = (
+                "the task has no env_type"
+                if self.task.env_type is None
+                else f"nothing says where environments of type {self.task.env_type!r} are served: "
+                "set astune.task_reader.env_service.env_url or serve"
+            )
+            raise WorkflowError(f"task {self.task.task_id!r}: tuner.environment: there is none, because {why}")
+        return self._environment
+
+    def enter(self, environment: TaskEnvironment) -> None:
+        """The episode has its environment, so its task has the question that the environment asks, unless it has one
+        of its own."""
+        task = self.task
+        self._environment = environment
+        self.task = replace(task, query=task.query or environment.query, messages=task.messages or environment.messages)
+
     def use_environment(
         self, url: str, instance_id: str, *, env_type: str | None = None, task_id: str | None = None
     ) -> None:
-        """Name the instance that the workflow has created at an environment service.
+        """Name the instance that the workflow has created at an environment service itself.
 
             tuner.use_environment("http://127.0.0.1:8080", instance_id)
 
-        When the workflow has ended, however it did, the service is asked for the instance's score
-        (`Episode.env_score`, which `EnvServiceJudge` makes the reward) and then told to release it. `env_type` and
+        When the workflow has ended, and not failed, the service is asked for the instance's score
+        (`Episode.env_score`, which `EnvServiceJudge` makes the reward); however it ended, the service is told to
+        release the instance. `env_type` and
         `task_id` are the task's unless given. Raises WorkflowError for a second one, and RolloutError once the episode
         is over.
         """
@@ -169,15 +203,15 @@ class Tuner:
 
         if self._closed:
             raise RolloutError(f"episode {self.episode_id} is over: it can use no environment any more")
-        if self.environment is not None:
-            used = f"{self.environment.instance_id!r} at {self.environment.url}"
+        if self.instance is not None:
+            used = f"{self.instance.instance_id!r} at {self.instance.url}"
             raise WorkflowError(f"use_environment({url!r}, {instance_id!r}): the episode has its environment, {used}")
         if not url.startswith(("http://", "https://")) or not instance_id:
             raise WorkflowError(
                 f"use_environment({url!r}, {instance_id!r}): expected an address that begins with http:// or https://, "
                 "and the id that the service gave the instance"
             )
-        self.environment = EnvInstance(url, instance_id, env_type or self.task.env_type, task_id or self.task.task_id)
+        self.instance = EnvInstance(url, instance_id, env_type or self.task.env_type, task_id or self.task.task_id)
 
     def _check_reward(self, name: str, value: float) -> list[int]:
         """The numbers of the agent's turns, if it has any and `value` is a reward."""
@@ -193,8 +227,10 @@ class Tuner:
         return [number for number, turn in enumerate(turns) if turn.agent == name]
 
     def close(self) -> None:
-        """End the episode: calls under way are cancelled, later ones are refused."""
+        """End the episode: calls and steps under way are cancelled, later ones are refused."""
         self._closed = True
+        if self._environment is not None:
+            self._environment.close()
         for call in self._calls:
             call.cancel()
         if self._tokens:

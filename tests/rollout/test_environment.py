@@ -94,11 +94,8 @@ def run_in(make_setup, service):
 
 async def test_the_score_is_asked_for_once_and_the_instance_released(run_in, service):
     episode = await run_in()
-    envelope = {"env_type": "shop", "task_id": "t1", "instance_id": "i-1", "messages": {}}
-    assert service.asked == [
-        ("evaluate", {**envelope, "params": {"sparse": False}}),
-        ("release", {**envelope, "params": {}}),
-    ]
+    envelope = {"env_type": "shop", "task_id": "t1", "instance_id": "i-1"}
+    assert service.asked == [("evaluate", {**envelope, "params": {"sparse": False}}), ("release", envelope)]
     assert (episode.env_score, episode.env_error) == (0.25, "")
     assert (episode.reward, episode.verdict.passed, episode.verdict.judged_by) == (0.25, False, "EnvServiceJudge")
 
@@ -116,12 +113,12 @@ async def test_scores_are_numbers_as_they_are(run_in, service, text, score):
     [
         (500, "out of order", "status 500: 'out of order'"),
         (200, "out of order", "not JSON"),
-        (200, "[0.5]", "answered [0.5]"),
-        (200, '{"success": false, "data": 0.5}', "'success': False"),
-        (200, '{"data": true}', 'expected {"data": score}'),
-        (200, '{"data": "0.5"}', 'expected {"data": score}'),
-        (200, '{"data": NaN}', 'expected {"data": score}'),
-        (200, "{}", 'expected {"data": score}'),
+        (200, "[0.5]", "'[0.5]'"),
+        (200, '{"success": false, "data": 0.5}', '"success": false'),
+        (200, '{"data": true}', "expected a finite number"),
+        (200, '{"data": "0.5"}', "expected a finite number"),
+        (200, '{"data": NaN}', "NaN is no number"),
+        (200, "{}", "expected a finite number"),
     ],
 )
 async def test_a_service_that_gives_no_score_gives_no_reward(run_in, service, caplog, status, text, said):
@@ -144,13 +141,14 @@ async def test_a_service_that_is_slow_is_waited_for_as_long_as_a_judge(run_in, s
 async def test_a_service_that_is_gone_is_told_of(run_in, service, caplog):
     async def plays(task, tuner):
         tuner.use_environment("http://127.0.0.1:1", "i-1")
+        return WorkflowOutput(answer="done")
 
     episode = await run_in(plays)
     assert "cannot be reached" in episode.env_error
     assert "environment i-1 was not released" in caplog.text
 
 
-async def test_a_workflow_that_raises_or_hangs_is_scored_and_its_instance_released(run_in, service):
+async def test_of_a_workflow_that_raises_or_hangs_no_score_is_asked_and_its_instance_released(run_in, service):
     async def raises(task, tuner):
         tuner.use_environment(service.url, "i-1")
         raise ValueError("a bug")
@@ -160,9 +158,9 @@ async def test_a_workflow_that_raises_or_hangs_is_scored_and_its_instance_releas
         await asyncio.Event().wait()
 
     raised, hung = await run_in(raises), await run_in(hangs, episode_timeout=0.1)
-    assert (raised.stop_reason, raised.env_score, raised.verdict) == (StopReason.ERROR, 0.25, None)
-    assert (hung.stop_reason, hung.env_score, hung.verdict) == (StopReason.TIMEOUT, 0.25, None)
-    assert service.actions == ["evaluate", "release"] * 2
+    assert (raised.stop_reason, raised.env_score, raised.verdict) == (StopReason.ERROR, None, None)
+    assert (hung.stop_reason, hung.env_score, hung.verdict) == (StopReason.TIMEOUT, None, None)
+    assert service.actions == ["release"] * 2
 
 
 async def test_an_episode_that_is_cancelled_gives_its_instance_back_first(run_in, service):
@@ -195,12 +193,13 @@ async def test_being_cancelled_twice_does_not_stop_the_release(run_in, service, 
     going, may_go = asyncio.Event(), asyncio.Event()
     release = environment._release
 
-    async def slowly(instance):
+    async def slowly(instance, setup):
         going.set()
         await may_go.wait()
-        await release(instance)
+        await release(instance, setup)
 
     monkeypatch.setattr(environment, "_release", slowly)
+    monkeypatch.setattr(environment, "CANCELLED_SECONDS", 0.05)
     run = asyncio.ensure_future(run_in())
     await going.wait()
     run.cancel()
@@ -217,7 +216,7 @@ async def test_an_episode_without_environment_asks_nobody(run_in, service):
 
     episode = await run_in(plays)
     assert service.asked == [] and (episode.env_score, episode.env_error) == (None, "")
-    assert "tuner.use_environment" in episode.error.message
+    assert "env_type" in episode.error.message and "tuner.use_environment" in episode.error.message
 
 
 async def test_an_episode_has_one_environment_and_none_after_its_end(run_in, service):

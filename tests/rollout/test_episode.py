@@ -7,7 +7,7 @@ import pytest
 from astune.context_tracker.tracker import ChatRequest
 from astune.errors import JudgeError
 from astune.gateway.app import openai_app
-from astune.rollout import episode as episode_module
+from astune.rollout import time_limit
 from astune.rollout.episode import run_episode
 from astune.rollout.setup import RolloutSetup
 from astune.types import Sampling, StopReason, Task, Verdict, WorkflowOutput
@@ -147,7 +147,7 @@ async def test_a_workflow_that_answers_to_being_cancelled_has_still_timed_out(ru
 
 
 async def test_a_workflow_that_ignores_being_cancelled_is_left_behind_without_a_model(make_setup, monkeypatch, caplog):
-    monkeypatch.setattr(episode_module, "CANCEL_GRACE", 0.05)
+    monkeypatch.setattr(time_limit, "CANCEL_GRACE", 0.05)
     release, refusals = asyncio.Event(), []
 
     async def workflow(task, tuner):

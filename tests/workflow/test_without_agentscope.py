@@ -14,7 +14,7 @@ async def test_without_agentscope_the_error_says_what_to_install(make_tuner, mon
 
     installed = metadata.version
     monkeypatch.setattr(metadata, "version", not_installed)
-    agentscope._major_version.cache_clear()
+    agentscope.major_version.cache_clear()
     tuner, _, _ = make_tuner([])
     with pytest.raises(MissingDependency, match=r'pip install "astune\[agentscope2\]"'):
         tuner.model()

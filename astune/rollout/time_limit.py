@@ -1,0 +1,49 @@
+"""Somebody else's code with a time limit."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from astune.errors import RolloutError
+
+logger = logging.getLogger(__name__)
+
+CANCEL_GRACE = 5.0
+"""Seconds a cancelled workflow gets to clean up. One that goes on is left behind; its model calls are refused."""
+
+
+async def within(
+    work: Coroutine[Any, Any, object], seconds: float, what: str, on_timeout: Callable[[], None] | None = None
+) -> tuple[bool, object]:
+    """(True, result) of `work`, or (False, None) if it takes longer, whatever it makes of being cancelled."""
+    job = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({job}, timeout=seconds)
+    except asyncio.CancelledError:
+        await _stop(job, what)
+        raise
+    if not job.done():
+        if on_timeout is not None:
+            on_timeout()
+        await _stop(job, what)
+        return False, None
+    if job.cancelled():
+        raise RolloutError(f"{what} was cancelled by its own code (asyncio.CancelledError)")
+    return True, job.result()
+
+
+async def _stop(job: asyncio.Future[object], what: str) -> None:
+    job.cancel()
+    job.add_done_callback(_forget)
+    await asyncio.wait({job}, timeout=CANCEL_GRACE)
+    if not job.done():
+        logger.warning("%s goes on %g s after it was cancelled, and is left behind", what, CANCEL_GRACE)
+
+
+def _forget(job: asyncio.Future[object]) -> None:
+    """Take notice of how a cancelled job ended, so that asyncio does not report it as never looked at."""
+    if not job.cancelled():
+        job.exception()
