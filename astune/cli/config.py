@@ -51,7 +51,7 @@ def _num_tasks(loaded: LoadedConfig) -> int | None:
     if config.trainer.total_epochs is None:
         return None
     if config.algorithm.method == "rl":
-        return len(read_tasks(config, "training"))
+        return len(read_tasks(config).training)
     return len(read_examples(config, Job(config).chat_format))
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from astune.context_tracker.chat_format import ChatFormat
 from astune.doctor.findings import Finding, fail, ok, warn
-from astune.doctor.patient import Missing, Patient, PlacedTask
+from astune.doctor.patient import Missing, Patient
+from astune.types import Task
 
 MOST_LOOKED_AT = 500
 """Tasks whose prompts are counted in tokens: those with the longest texts."""
@@ -33,18 +35,18 @@ def check_context(patient: Patient) -> Iterator[Finding]:
         return
     longest, prompt, looked_at = longest_prompt(patient)
     most = config.rollout.max_tokens
-    said = f"the longest first prompt has {prompt} tokens ({longest.place}; {looked_at})"
+    said = f"the longest first prompt has {prompt} tokens ({patient.place(longest)}; {looked_at})"
     if prompt >= context:
         yield fail(
             f"{said}, the context {context}: no room for an answer",
-            where=longest.place,
+            where=patient.place(longest),
             mend="take such tasks out, shorten the system prompt, or raise max_model_len as far as the model goes",
         )
     elif prompt + most > context:
         yield warn(
             f"{said}; with {most} tokens of answer (astune.rollout.max_tokens) it does not fit the context of "
             f"{context}: its first answer is cut at {context - prompt}",
-            where=longest.place,
+            where=patient.place(longest),
             mend=f"set max_tokens to {context - prompt} or fewer, take such tasks out, or raise max_model_len",
         )
     else:
@@ -55,25 +57,23 @@ def check_context(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def longest_prompt(patient: Patient) -> tuple[PlacedTask, int, str]:
+def longest_prompt(patient: Patient) -> tuple[Task, int, str]:
     """The task with the longest first prompt, its tokens, and how many were looked at.
 
     The prompt is the first one of the dry run with the question exchanged; without a dry run, the question alone.
     """
-    placed = [one for split in patient.tasks.values() for one in split]
-    chosen = sorted(placed, key=lambda one: len(_text(one)), reverse=True)[:MOST_LOOKED_AT]
-    looked_at = (
-        f"all {len(placed)} tasks" if len(chosen) == len(placed) else f"the {len(chosen)} longest of {len(placed)}"
-    )
+    tasks = list(chain.from_iterable(patient.tasks.values()))
+    chosen = sorted(tasks, key=lambda task: len(_text(task)), reverse=True)[:MOST_LOOKED_AT]
+    looked_at = f"all {len(tasks)} tasks" if len(chosen) == len(tasks) else f"the {len(chosen)} longest of {len(tasks)}"
     around = _around(patient)
-    counted = [(around + len(patient.chat_format.encode(_text(one))), number) for number, one in enumerate(chosen)]
+    counted = [(around + len(patient.chat_format.encode(_text(task))), number) for number, task in enumerate(chosen)]
     tokens, number = max(counted, key=lambda pair: (pair[0], -pair[1]))
     return chosen[number], tokens, looked_at
 
 
-def _text(one: PlacedTask) -> str:
-    said: Sequence[str] = [str(message.get("content") or "") for message in one.task.messages]
-    return "\n".join(said) if said else one.task.query
+def _text(task: Task) -> str:
+    said: Sequence[str] = [str(message.get("content") or "") for message in task.messages]
+    return "\n".join(said) if said else task.query
 
 
 def _around(patient: Patient) -> int:
@@ -86,4 +86,4 @@ def _around(patient: Patient) -> int:
     if not turns:
         return len(chat_format.encode(chat_format.render([{"role": "user", "content": ""}])))
     first = min(turns, key=lambda turn: turn.call)
-    return max(len(first.prompt_ids) - len(chat_format.encode(_text(PlacedTask(patient.first_task(), "")))), 0)
+    return max(len(first.prompt_ids) - len(chat_format.encode(_text(patient.first_task()))), 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 from astune.config.rules import ASKS_MODELS
 from astune.doctor.dry_run import Blocked, in_time
@@ -48,7 +49,7 @@ def check_judge(patient: Patient) -> Iterator[Finding]:
 
 
 def _tasks(patient: Patient) -> list[Task]:
-    return [placed.task for split in patient.tasks.values() for placed in split]
+    return [*chain.from_iterable(patient.tasks.values())]
 
 
 def _check(patient: Patient, bench: Bench) -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Generic, Literal, TypeVar, overload
 
@@ -50,20 +50,12 @@ class Part(Generic[T]):
         vars(patient)[self._name] = value
 
 
-@dataclass(frozen=True)
-class PlacedTask:
-    """A task and where it was read: `train.jsonl:3`."""
-
-    task: Task
-    place: str
-
-
 class Patient:
     """`backbones` are the built-in ones by name, as the command line knows them."""
 
     loaded: Part[LoadedConfig] = Part("config", "a configuration that loads")
     backbone: Part[Backbone] = Part("config", "the backbone")
-    tasks: Part[Mapping[Split, Sequence[PlacedTask]]] = Part("tasks", "the tasks")
+    tasks: Part[Mapping[Split, Sequence[Task]]] = Part("tasks", "the tasks")
     model_dir: Part[Path] = Part("model", "the model's folder")
     chat_format: Part[ChatFormat] = Part("model", "the model's tokenizer and chat template")
     size: Part[ModelSize] = Part("model", "the size of the model")
@@ -96,9 +88,9 @@ class Patient:
 
     def place(self, task: Task) -> str:
         """Where a task was read: `train.jsonl:3`."""
-        return next(one.place for split in self.tasks.values() for one in split if one.task is task)
+        return task.place or f"task {task.task_id!r}"
 
     def first_task(self) -> Task:
         """A training task where there are any, else a held-out one; with a reference answer if one has it."""
-        tasks = [placed.task for split in self.tasks.values() for placed in split]
+        tasks = [*chain.from_iterable(self.tasks.values())]
         return next((task for task in tasks if task.answer), tasks[0])

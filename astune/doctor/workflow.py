@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 
 from astune.backbone.parts import NoPolicy, sampling_for
 from astune.clients.chat import ChatClient
@@ -202,7 +203,7 @@ def _own_reward(patient: Patient, played: DryRun, where: str) -> Iterator[Findin
             mend="fine if it asks for another form than these; else let reward=... compare the answer with the task's",
         )
         return
-    others = [placed.task for split in patient.tasks.values() for placed in split]
+    others = [*chain.from_iterable(patient.tasks.values())]
     text = wrong_answer(task, others, "{}")
     sampling = sampling_for(patient.config, "sampled")
     wrong = play(task, dry_setup(patient), Script(text), sampling, seconds=SECONDS).episode

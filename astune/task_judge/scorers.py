@@ -43,7 +43,7 @@ class Scorers:
     def of(self, task: Task) -> Judge | None:
         """The task's own judge, None if it names none. Raises TaskError for an unknown name or schema, and PluginError
         for a judge that does not load."""
-        named = _named(task)
+        named = scorer_of(task)
         if named not in self._judges:
             config = self.config_of(task)
             if config is None:
@@ -55,7 +55,7 @@ class Scorers:
     def config_of(self, task: Task) -> TaskJudgeConfig | None:
         """What the task's own judge is made from: its name as `judge_protocol`, its schema as `answer_format`; None if
         it names none. Raises TaskError for an unknown name or schema."""
-        name, schema = _named(task)
+        name, schema = scorer_of(task)
         if name is None:
             return None
         known = sorted({*self._config.scorers, *SHORT_NAMES, *judge_names()})
@@ -74,7 +74,7 @@ class Scorers:
 
     def specs(self, tasks: Iterable[Task]) -> set[str]:
         """What the names in the tasks stand for, as `astune.task_judge.judge_protocol` has it."""
-        names = {name for task in tasks if (name := _named(task)[0]) is not None}
+        names = {name for task in tasks if (name := scorer_of(task)[0]) is not None}
         return {self._spec(name) for name in names}
 
     def check(self, tasks: Iterable[Task]) -> None:
@@ -86,7 +86,8 @@ class Scorers:
         return self._config.scorers.get(name) or SHORT_NAMES.get(name, name)
 
 
-def _named(task: Task) -> tuple[str | None, str | None]:
+def scorer_of(task: Task) -> tuple[str | None, str | None]:
+    """The names of the judge and of the answer's form in a task; None where it has none."""
     name, schema = _text(task, "scorer"), _text(task, "answer_schema")
     return name, schema if name is not None else None
 

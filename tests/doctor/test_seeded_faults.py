@@ -96,11 +96,11 @@ FAULTS = {
     ),
     "a broken line": Fault(
         {}, {"train_jsonl": with_line('{"query": "What?", "answer": ')}, "tasks", "fail", "broken JSON",
-        "train.jsonl:13:30", "one whole JSON object",
+        "train.jsonl:13:29", "one whole JSON object",
     ),
-    "a table where lines of JSON are expected": Fault(
-        {"task_reader": {"jsonl": {"training": {"file_path": "train.csv"}}}}, {"train_csv": "query,answer\n1 + 1?,2\n"},
-        "tasks", "fail", "train.csv is no JSON Lines file", f"x.yaml:7: {TRAIN}", "type to huggingface",
+    "a filter that leaves nothing": Fault(
+        {"task_reader": {"filter": "answer == 'x'"}}, {}, "tasks", "fail", "leaves none of the 12 training records",
+        "x.yaml:", "correct what astune.task_reader names",
     ),
     "a task without a question": Fault(
         {}, {"train_jsonl": with_line('{"qestion": "What?", "answer": "1"}')}, "tasks", "fail",
@@ -117,12 +117,12 @@ FAULTS = {
     "a question that is asked twice": Fault(
         {}, {"train_jsonl": with_line('{"query": "What  is 3 PLUS 4?", "answer": "7"}')}, "tasks", "warn",
         "1 of 13 training tasks repeat another's question, the first that of train.jsonl:4", "train.jsonl:13",
-        "take the repeated lines out",
+        "take the repeated ones out",
     ),
     "held-out tasks that are trained on": Fault(
-        {}, {"heldout_jsonl": lines([*rows(100, 5), *rows(3, 1)])}, "tasks", "warn",
-        "1 of 6 held-out tasks are trained on too, the first as train.jsonl:4", "heldout.jsonl:6",
-        "one of the two files",
+        {}, {"heldout_jsonl": lines([*rows(100, 5), *rows(3, 1)])}, "tasks", "fail",
+        "1 of 6 held-out tasks are trained on too, this one as train.jsonl:4", "heldout.jsonl:6",
+        "take them out of one of the two",
     ),
     "tasks without answers": Fault(
         {}, {"train_jsonl": without("answer")}, "tasks", "fail",
@@ -323,7 +323,7 @@ def test_a_configuration_without_a_fault_is_left_alone(clinic: Clinic) -> None:
 def test_every_bad_line_is_named_up_to_a_few(clinic: Clinic) -> None:
     found = problems(clinic(train_jsonl=lines(rows(0, 12)) + "{\n" * 7))
     assert [finding.where for finding in found[:5]] == [f"train.jsonl:{line}:2" for line in range(13, 18)]
-    assert "2 more lines like these" in found[5].what and len(found) == 6
+    assert "2 more records like these" in found[5].what and len(found) == 6
 
 
 def test_a_workflow_that_blocks_its_event_loop_is_left_behind(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:

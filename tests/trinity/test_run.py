@@ -114,7 +114,7 @@ def test_agents_with_tools_play_the_same_episodes_as_on_the_local_backbone(finis
     here = {record.episode.episode_id: record.episode for record in records(run) if record.step == 1}
     config = demo().config.astune
     _, sampler, chat_format = load_policy(config)
-    tasks = TaskSchedule(read_tasks(config, "training"), config.trainer, config.seed).tasks(0)
+    tasks = TaskSchedule(read_tasks(config).training, config).tasks(0)
 
     async def play() -> list[Group]:
         setup = rollout_setup(config, sampler, chat_format)

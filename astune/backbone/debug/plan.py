@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 
-from astune.backbone.parts import read_tasks
+from astune.backbone.parts import check_tasks
 from astune.config.schema import AstuneConfig
 from astune.errors import TaskError
 from astune.monitor.episode_filter import parse_filter
 from astune.monitor.episodes import EpisodeRecord
 from astune.monitor.recording import Recording, read_recordings
+from astune.task_reader.task_sets import stream_tasks
 from astune.types import Task
 
 REPLAY = "replay:"
@@ -32,29 +33,39 @@ def planned(config: AstuneConfig) -> list[Attempts]:
         return _recorded(Path(config.debug.model.removeprefix(REPLAY)), config.debug.filter)
     if config.debug.filter is not None:
         raise TaskError("astune.debug.filter chooses among recorded episodes: it needs --model replay:FILE")
-    tasks = _chosen(read_tasks(config, config.debug.split), config)
+    tasks = _by_id(config) if config.debug.tasks else _by_number(config)
+    check_tasks(tasks, config)
     return [Attempts(task, (None,) * config.debug.num_repeat) for task in tasks]
 
 
-def _chosen(tasks: Sequence[Task], config: AstuneConfig) -> Sequence[Task]:
+def _by_number(config: AstuneConfig) -> list[Task]:
+    """`astune.debug.num_tasks` tasks from number `index` on. Nothing after them is read."""
     debug = config.debug
-    if not tasks:
+    tasks = list(islice(stream_tasks(config.task_reader, debug.split), debug.index, debug.index + debug.num_tasks))
+    if tasks:
+        return tasks
+    total = sum(1 for _ in stream_tasks(config.task_reader, debug.split))
+    if not total:
         raise TaskError(f"astune.debug.split: there are no {debug.split} tasks; see astune.task_reader")
-    if debug.tasks:
-        known = {task.task_id: task for task in tasks}
-        for task_id in debug.tasks:
-            if task_id not in known:
-                near = get_close_matches(task_id, known, n=5, cutoff=0.5) or [tasks[0].task_id]
-                raise TaskError(
-                    f"astune.debug.tasks: there is no task {task_id!r} among the {len(tasks):,} {debug.split} tasks. "
-                    f"There is: {', '.join(near)}"
-                )
-        return [known[task_id] for task_id in debug.tasks]
-    if debug.index >= len(tasks):
-        raise TaskError(
-            f"astune.debug.index: {debug.index} is too large; there are {len(tasks):,} {debug.split} tasks, from 0"
-        )
-    return tasks[debug.index : debug.index + debug.num_tasks]
+    raise TaskError(f"astune.debug.index: {debug.index} is too large; there are {total:,} {debug.split} tasks, from 0")
+
+
+def _by_id(config: AstuneConfig) -> list[Task]:
+    debug = config.debug
+    known: list[str] = []
+    wanted: dict[str, Task] = {}
+    for task in stream_tasks(config.task_reader, debug.split):
+        known.append(task.task_id)
+        if task.task_id in debug.tasks:
+            wanted[task.task_id] = task
+    for task_id in debug.tasks:
+        if task_id not in wanted:
+            near = get_close_matches(task_id, known, n=5, cutoff=0.5) or known[:1]
+            raise TaskError(
+                f"astune.debug.tasks: there is no task {task_id!r} among the {len(known):,} {debug.split} tasks. "
+                f"There is: {', '.join(near)}"
+            )
+    return [wanted[task_id] for task_id in debug.tasks]
 
 
 def _recorded(path: Path, filter_text: str | None) -> list[Attempts]:

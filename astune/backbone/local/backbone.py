@@ -56,8 +56,8 @@ def assemble(loaded: LoadedConfig, stack: ExitStack) -> Run:
             f"There are: {', '.join(LOSSES)}"
         )
     advantage = load_plugin(config.algorithm.advantage, kind="advantage", builtin=ADVANTAGES)
-    schedule = TaskSchedule(read_tasks(config, "training"), config.trainer, config.seed)
-    held_out = read_tasks(config, "validation")
+    tasks = read_tasks(config)
+    schedule, held_out = TaskSchedule(tasks.training, config), tasks.validation
     torch.manual_seed(config.seed)
     model, sampler, chat_format = load_policy(config)
     setup = rollout_setup(config, sampler, chat_format)

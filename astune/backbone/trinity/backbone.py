@@ -91,10 +91,10 @@ def prepare(loaded: LoadedConfig) -> Prepared:
 def prepare_episodes(loaded: LoadedConfig) -> Prepared:
     config = loaded.config.astune
     load_plugin(config.algorithm.advantage, kind="advantage", builtin=ADVANTAGES)
-    tasks = read_tasks(config, "training")
+    tasks = read_tasks(config)
     nothing = "no validation tasks are configured, so nothing is evaluated"
-    notes = () if read_tasks(config, "validation") else (nothing,)
-    return Prepared(TaskSchedule(tasks, config.trainer, config.seed).total_steps, len(tasks), notes)
+    notes = () if tasks.validation else (nothing,)
+    return Prepared(TaskSchedule(tasks.training, config).total_steps, len(tasks.training), notes)
 
 
 def prepare_examples(loaded: LoadedConfig) -> Prepared:

@@ -29,8 +29,9 @@ class AstuneTaskReader(BufferReader):  # type: ignore[misc]
         self._rollout = config.rollout_args
         self._job = load_job(self._arguments)
         settings = self._job.config
-        self._schedule = TaskSchedule(read_tasks(settings, "training"), settings.trainer, settings.seed)
-        self._evaluation = Evaluation(self._job, read_tasks(settings, "validation"))
+        tasks = read_tasks(settings)
+        self._schedule = TaskSchedule(tasks.training, settings)
+        self._evaluation = Evaluation(self._job, tasks.validation)
         self._per_step = settings.trainer.tasks_per_step
         self._step = config.index // self._per_step
         self._resumed = self._step > 0
