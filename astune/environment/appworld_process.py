@@ -1,0 +1,100 @@
+"""The other end of `appworld_worker.py`: starts it, asks it one thing at a time, and ends it whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+WORKER = Path(__file__).with_name("appworld_worker.py")
+SECONDS_TO_END = 10.0
+"""For a process whose input was closed, before it is killed."""
+
+
+class AppWorldError(Exception):
+    """What the process answered instead of data, or how it died."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class AppWorldProcess:
+    """A worker process. Not for two threads at once."""
+
+    def __init__(self, python: str, root: Path) -> None:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONHOME"}
+        environment |= {"APPWORLD_ROOT": str(root), "PYTHONIOENCODING": "utf-8", "PYTHONWARNINGS": "ignore"}
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  closed by stop
+        self._late = False
+        self._process = subprocess.Popen(
+            [python, str(WORKER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            cwd=root,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is for the service, which ends its instances itself
+            encoding="utf-8",
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self, request: Mapping[str, Any], limit: float) -> Any:
+        """The data of the answer. Raises `AppWorldError`; one that takes longer than `limit` seconds is killed."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        timer = threading.Timer(limit, self._give_up)
+        timer.start()
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except (BrokenPipeError, ValueError):  # ValueError: stopped before
+            line = ""
+        finally:
+            timer.cancel()
+        if not line.endswith("\n"):
+            raise self._death(f"{request['call']} took longer than {limit:g} s" if self._late else "it ended")
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            raise self._death(f"it answered {line!r:.200}") from None
+        if "error" in answer:
+            raise AppWorldError(answer["error"]["code"], answer["error"]["message"])
+        return answer["data"]
+
+    def stop(self) -> None:
+        """Ends it, at first by closing its input. Doing so again does nothing."""
+        if self._said.closed:
+            return
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._said.close()
+
+    def _give_up(self) -> None:
+        self._late = True
+        self._process.kill()
+
+    def _death(self, how: str) -> AppWorldError:
+        self._process.kill()
+        status = self._process.wait()
+        if self._said.closed:
+            return AppWorldError("dead", "the process was stopped before")
+        self._said.seek(0)
+        last = self._said.read().decode(errors="replace").strip()[-800:]
+        return AppWorldError("dead", f"{how} (exit status {status}). Its last words: {last or 'none'}")
