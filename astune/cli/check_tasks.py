@@ -18,14 +18,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from astune.config.load import load_config
 from astune.config.rules import ASKS_MODELS
 from astune.config.schema import AstuneConfig
-from astune.doctor.patient import Split
 from astune.doctor.task_check import GOLD, KINDS, Bench, CheckedTask, Opinion, benches, check_bench
 from astune.doctor.wordings import IN_A_FORMAT
 from astune.errors import ConfigError, TaskError
 from astune.task_judge import Scorers
 from astune.task_judge.registry import import_registered
-from astune.task_reader import make_reader
-from astune.task_reader.jsonl import numbered_lines
+from astune.task_reader.task_sets import read_task_sets
 from astune.types import Task
 
 MOST_SHOWN = 20
@@ -34,9 +32,8 @@ MOST_SHOWN = 20
 
 @dataclass
 class _Check:
-    """The tasks of a data set and what was found of them. Places are by the task's `id()`."""
+    """What was found of the tasks of a data set."""
 
-    places: dict[int, str] = field(default_factory=dict)
     done: list[tuple[Bench, str, list[CheckedTask]]] = field(default_factory=list)
     left_out: list[tuple[str, list[Task]]] = field(default_factory=list)
     """Why tasks were not checked, and which."""
@@ -58,7 +55,7 @@ def check_tasks(conf: Path, overrides: Sequence[str], split: str, limit: int | N
     config = load_config(conf, overrides, for_run=False).config.astune
     check = _Check()
     with redirect_stdout(sys.stderr):
-        tasks = _read(config, ("training", "validation") if split == "all" else (split,), limit, check.places)
+        tasks = _read(config, ("training", "validation") if split == "all" else (split,), limit)
         specs = {*(part.judge for part in config.task_judge.judges), *Scorers(config.task_judge).specs(tasks)}
         import_registered(specs, config.rollout.agentscope_learn_protocol)
         chosen = _choose(benches(tasks, config.task_judge), tasks, check)
@@ -72,26 +69,17 @@ def check_tasks(conf: Path, overrides: Sequence[str], split: str, limit: int | N
     return 1 if check.failing else 0
 
 
-def _read(config: AstuneConfig, splits: Sequence[Any], limit: int | None, places: dict[int, str]) -> list[Task]:
-    """The tasks; `places` learns where each was read."""
-    reader, found = make_reader(config.task_reader), []
-    for split in splits:
-        tasks = reader.read(split)[:limit]
-        places |= {id(task): place for task, place in zip(tasks, _places(config, split, tasks), strict=False)}
-        found += tasks
+def _read(config: AstuneConfig, splits: Sequence[str], limit: int | None) -> list[Task]:
+    sets = read_task_sets(config.task_reader)
+    by_split = {"training": sets.training, "validation": sets.validation}
+    found = [task for split in splits for task in by_split[split][:limit]]
     if not found:
         raise TaskError(f"there are no tasks in {' and '.join(splits)}: nothing to check")
     return found
 
 
-def _places(config: AstuneConfig, split: Split, tasks: Sequence[Task]) -> list[str]:
-    """Where tasks were read: `train.jsonl:3`."""
-    files = config.task_reader.jsonl
-    path = (files.training if split == "training" else files.validation).file_path
-    if config.task_reader.type != "jsonl" or path is None:
-        return [f"{split} task {task.task_id!r}" for task in tasks]
-    here = f"{Path.cwd()}/"
-    return [place.removeprefix(here) for place, _ in numbered_lines(Path(path))]
+def _place(task: Task) -> str:
+    return task.place.removeprefix(f"{Path.cwd()}/") or f"task {task.task_id!r}"
 
 
 def _choose(found: Sequence[Bench], tasks: Sequence[Task], check: _Check) -> list[Bench]:
@@ -161,7 +149,7 @@ def _report(check: _Check) -> list[str]:
     if failing:
         lines.append("")
     for one in failing[:MOST_SHOWN]:
-        lines += _shown(check, one)
+        lines += _shown(one)
     if len(failing) > MOST_SHOWN:
         lines.append(f"... {len(failing) - MOST_SHOWN} more (all with --json)")
     lines.append("")
@@ -169,8 +157,8 @@ def _report(check: _Check) -> list[str]:
     return lines
 
 
-def _shown(check: _Check, one: CheckedTask) -> list[str]:
-    lines = [f"{check.places[id(one.task)]}  task {one.task.task_id!r}, reference {one.task.answer!r:.60}"]
+def _shown(one: CheckedTask) -> list[str]:
+    lines = [f"{_place(one.task)}  task {one.task.task_id!r}, reference {one.task.answer!r:.60}"]
     for kind in one.faults:
         opinion = one.opinions[kind]
         lines.append(f"    {_fault(kind, opinion)}: {_short(opinion.text)}: {opinion.said}")
@@ -220,14 +208,14 @@ def _to_json(conf: Path, check: _Check) -> dict[str, Any]:
             {"judge": bench.title, "tasks": len(done), "written_as": wording} for bench, wording, done in check.done
         ],
         "left_out": [
-            {"why": why, "tasks": [{"task_id": task.task_id, "place": check.places[id(task)]} for task in of]}
+            {"why": why, "tasks": [{"task_id": task.task_id, "place": _place(task)} for task in of]}
             for why, of in check.left_out
         ],
         "answers": _counts(check),
         "failures": [
             {
                 "task_id": one.task.task_id,
-                "place": check.places[id(one.task)],
+                "place": _place(one.task),
                 "kind": kind,
                 "answer": opinion.text,
                 "reference": one.task.answer,

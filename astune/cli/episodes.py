@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from astune.backbone.model_dir import resolve_model_dir
-from astune.backbone.parts import NoPolicy, load_chat_format, rollout_setup, sampling_for
+from astune.backbone.parts import NoPolicy, environment_service, load_chat_format, rollout_setup, sampling_for
 from astune.cli.run import BACKBONES, EXIT_CODES
 from astune.config.load import LoadedConfig, load_config
 from astune.config.render import save_config
@@ -157,7 +157,9 @@ class _Stage:
     config: AstuneConfig
 
     @classmethod
-    def of(cls, config: AstuneConfig) -> _Stage:
+    def of(cls, config: AstuneConfig, stack: ExitStack) -> _Stage:
+        """The environment service that `config` says to start runs until `stack` is closed."""
+        config = stack.enter_context(environment_service(config))
         model = config.model
         chat_format = load_chat_format(model, resolve_model_dir(model.path, weights=False))
         context_length = model.max_model_len or chat_format.context_length or NO_LIMIT
@@ -199,12 +201,15 @@ async def _replay_all(recordings: Iterator[Recording], configs: _Configs) -> int
     stages: dict[int, _Stage] = {}
     equal = different = 0
     columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with (
+        ExitStack() as stack,
+        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress,
+    ):
         bar = progress.add_task("", total=None)
         for recording in recordings:
             config = configs.of(recording)
             if id(config) not in stages:
-                stages[id(config)] = _Stage.of(config)
+                stages[id(config)] = _Stage.of(config, stack)
             difference = await stages[id(config)].play(recording)
             equal, different = equal + (difference is None), different + (difference is not None)
             console.print(_line(recording.episode, difference))

@@ -16,7 +16,7 @@ from astune.config.tasks import FieldsConfig
 from astune.errors import TaskError, nearest
 from astune.task_judge.judge_figures import Label
 from astune.task_reader.jsonl import read_jsonl
-from astune.task_reader.rows import tasks_from_rows
+from astune.task_reader.rows import RowMapping
 from astune.types import Episode, StopReason, Task, WorkflowOutput
 
 LABEL_FIELDS = ("label", "is_correct")
@@ -43,12 +43,13 @@ def read_labelled_answers(
     """
     episodes: list[Episode] = []
     values: list[float] = []
+    mapping = RowMapping(fields)
     for place, row in read_jsonl(path):
         label_key = label_field or next((name for name in LABEL_FIELDS if name in row), LABEL_FIELDS[0])
         values.append(_number(row, label_key, place))
         response = _value(row, response_field, place, "the answer to judge", "--response-field")
         rest = {name: value for name, value in row.items() if name not in (response_field, label_key)}
-        (task,) = tasks_from_rows([(place, rest)], fields)
+        task = mapping.record(rest, place).task
         episodes.append(_episode(f"{path.name}-{len(episodes) + 1}", task, response))
     if not episodes:
         raise TaskError(f"{path}: no examples, the file is empty")

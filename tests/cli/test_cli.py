@@ -142,10 +142,10 @@ def test_bad_input_is_reported_with_exit_code_2(job: Path, capsys: pytest.Captur
 def test_config_show_prints_every_value_with_its_origin(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "show", "--conf", "job.yaml", "astune.seed=3"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    rows = {line.split(":")[0].strip(): line.partition("# ")[2] for line in lines if "# " in line}
-    assert rows["seed"] == "command line"
-    assert rows["agentscope_learn_protocol"] == "job.yaml:3"
-    assert rows["max_turns"] == "default"
+    rows = {line.split(":")[0]: line.partition("# ")[2] for line in lines if "# " in line}
+    assert rows["  seed"] == "command line"
+    assert rows["    agentscope_learn_protocol"] == "job.yaml:3"
+    assert rows["    max_turns"] == "default"
     columns = {line.index("  # ") for line in lines if "  # " in line and len(line.split("#")[0].rstrip()) < 50}
     assert len(columns) == 1, "the origins stand in one column"
 
