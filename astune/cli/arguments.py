@@ -62,7 +62,7 @@ one of the examples: {{"question": "6 * 12?", "answer": "72", "response": "Surel
   {program} check-tasks --conf my_agent.yaml --limit 20 --json > check.json""",
     "tasks": """\
   {program} tasks preview --conf my_agent.yaml
-  {program} tasks preview --conf my_agent.yaml --show 10 astune.task_reader.fields.query="{{ask}}\\n{{options:letters}}"
+  {program} tasks preview --conf my_agent.yaml --show 9 astune.task_reader.fields.query="{{ask}}\\n{{options:letters}}"
   {program} tasks preview --conf my_agent.yaml --json > tasks.json""",
     "view": """\
   {program} view runs/p/n --open
