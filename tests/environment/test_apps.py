@@ -60,6 +60,7 @@ def test_the_reference_solution_of_every_task_of_every_split_scores_1() -> None:
         end = solve(instance, task_id)
         assert end.done and instance.evaluate() == 1.0, (task_id, end.info)
         assert set(end.info["checks"].values()) == {True}
+        assert [f"[x] {name}" for name in end.info["checks"]] == end.messages[0]["content"].splitlines()[1:]
 
 
 def test_doing_nothing_scores_less_than_1() -> None:
@@ -277,10 +278,8 @@ def test_an_attachment_is_a_copy_of_the_file(instance: AppsInstance) -> None:
 def test_nothing_counts_after_the_end(instance: AppsInstance) -> None:
     both = Action(tool_calls=(ToolCall("1", "finish", {"answer": "x"}), ToolCall("2", "finish", {"answer": "y"})))
     end = instance.step(both)
-    assert [message["content"] for message in end.messages] == [
-        "The task has ended.",
-        "Error: the task has ended; nothing was done",
-    ]
+    ended, refused = (message["content"] for message in end.messages)
+    assert ended.startswith("The task has ended") and refused == "Error: the task has ended; nothing was done"
     assert end.done and instance.world.answer == "x"
 
 

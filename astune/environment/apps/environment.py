@@ -83,7 +83,9 @@ class AppsEnvironment(Environment):
 
 
 class AppsInstance(Instance):
-    """One copy of a task's world. The observation that ends it says in `info["checks"]` what holds."""
+    """One copy of a task's world. The answer to `finish` lists the checks, also in `info["checks"]`: they are for people
+    to read, and nothing that the agent does after it counts.
+    """
 
     tools = TOOLS
 
@@ -126,7 +128,9 @@ class AppsInstance(Instance):
         _check_arguments(tool, arguments)
         if tool == "finish":
             self.world.answer = arguments["answer"]
-            return "The task has ended."
+            checks = score_checks(self._task, self.world)
+            marks = [f"[{'x' if holds else ' '}] {name}" for name, holds in checks.items()]
+            return "\n".join([f"The task has ended; {sum(checks.values())} of {len(checks)} checks hold:", *marks])
         if tool == "list_apps":
             return "\n".join(f"{app.name}: {app.about}" for app in APPS.values())
         app = _find_app(arguments["app"])
