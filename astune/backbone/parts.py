@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -14,6 +15,7 @@ from astune.clients.chat import ChatClient
 from astune.clients.env_service import EnvServiceClient
 from astune.config.schema import AstuneConfig, ModelConfig
 from astune.context_tracker.chat_format import ChatFormat
+from astune.environment.own_service import own_service
 from astune.errors import PolicyError
 from astune.plugins import load_plugin
 from astune.rollout.environment import check_environments
@@ -43,6 +45,14 @@ def load_chat_format(model: ModelConfig, directory: Path) -> ChatFormat:
     return ChatFormat.load(
         directory, tool_call_format=model.tool_call_format, template_kwargs=model.chat_template_kwargs
     )
+
+
+@contextmanager
+def environment_service(config: AstuneConfig) -> Iterator[AstuneConfig]:
+    """`config` with the address of the environment service that it says to start, which runs as long as the block."""
+    with own_service(config.task_reader.env_service) as service:
+        reader = config.task_reader.model_copy(update={"env_service": service})
+        yield config.model_copy(update={"task_reader": reader})
 
 
 def rollout_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat) -> RolloutSetup:

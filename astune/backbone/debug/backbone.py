@@ -24,7 +24,7 @@ from astune.backbone.debug.session import Keep, Session
 from astune.backbone.debug.terminal import Terminal
 from astune.backbone.debug.update import update_view
 from astune.backbone.debug.workflow_frames import end_debugging
-from astune.backbone.parts import rollout_setup
+from astune.backbone.parts import environment_service, rollout_setup
 from astune.config.load import LoadedConfig
 from astune.config.schema import AstuneConfig, Config
 from astune.errors import ConfigError
@@ -70,7 +70,10 @@ class DebugBackbone:
         self._model = model
 
     def run(self, loaded: LoadedConfig) -> RunReport:
-        config = _without_time_limits(loaded.config.astune)
+        with environment_service(_without_time_limits(loaded.config.astune)) as config:
+            return self._run(loaded, config)
+
+    def _run(self, loaded: LoadedConfig, config: AstuneConfig) -> RunReport:
         terminal = self._terminal or Terminal(self._screen.console, _commands(config))
         advantage = load_plugin(config.algorithm.advantage, kind="advantage", builtin=ADVANTAGES)
         groups = planned(config)

@@ -14,7 +14,7 @@ from astune.backbone.local.learner import LocalLearner
 from astune.backbone.local.loop import Run, save, train
 from astune.backbone.local.loss import LOSSES
 from astune.backbone.local.setup import load_policy
-from astune.backbone.parts import read_tasks, rollout_setup
+from astune.backbone.parts import environment_service, read_tasks, rollout_setup
 from astune.backbone.schedule import TaskSchedule
 from astune.config.load import LoadedConfig
 from astune.errors import ConfigError, TrainingError, nearest
@@ -56,6 +56,7 @@ def assemble(loaded: LoadedConfig, stack: ExitStack) -> Run:
             f"There are: {', '.join(LOSSES)}"
         )
     advantage = load_plugin(config.algorithm.advantage, kind="advantage", builtin=ADVANTAGES)
+    config = stack.enter_context(environment_service(config))
     tasks = read_tasks(config)
     schedule, held_out = TaskSchedule(tasks.training, config), tasks.validation
     torch.manual_seed(config.seed)

@@ -1,0 +1,95 @@
+"""The service that a run starts itself, as the process that it is."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from astune.config.tasks import EnvServiceConfig
+from astune.environment.own_service import own_service
+from astune.errors import ConfigError
+
+HERE = Path(__file__).parent
+SERVE = f"{HERE / 'corridor.py'}:Corridor"
+
+
+def is_up(url):
+    try:
+        return httpx.get(f"{url}/health").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def until(condition, seconds=20.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_service_that_runs_elsewhere_is_not_started():
+    config = EnvServiceConfig(env_url="http://127.0.0.1:9")
+    with own_service(config) as service:
+        assert service is config
+
+
+def test_the_service_has_its_options_and_ends_with_the_block():
+    greeting = 'Go "right": é = [x] -> \\ \n.'
+    config = EnvServiceConfig(serve=SERVE, options={"length": 2, "greeting": greeting}, retries=7)
+    with own_service(config) as service:
+        assert (service.serve, service.options, service.retries) == (None, {}, 7)
+        envelope = {"env_type": "corridor", "task_id": "a", "instance_id": "i"}
+        state = httpx.post(f"{service.env_url}/create", json=envelope).json()["data"]["state"]
+        assert state[-1]["content"] == greeting
+        step = {**envelope, "messages": {"role": "assistant", "content": "right"}}
+        ends = [httpx.post(f"{service.env_url}/step", json=step).json()["data"]["is_terminated"] for _ in range(2)]
+        assert ends == [False, True]
+    assert not is_up(service.env_url)
+
+
+@pytest.mark.parametrize(
+    ("serve", "options", "said"),
+    [(SERVE, {"lenght": 2}, "'lenght'"), (f"{HERE / 'corridor.py'}:Coridor", {}, "Coridor")],
+)
+def test_a_service_that_does_not_come_up_says_why(serve, options, said):
+    with pytest.raises(ConfigError, match="serve: the environment service .* did not come up") as caught:
+        with own_service(EnvServiceConfig(serve=serve, options=options)):
+            raise AssertionError("it must not come up")
+    assert said in str(caught.value)
+
+
+def test_a_service_that_dies_is_told_of_with_its_last_lines(caplog):
+    with own_service(EnvServiceConfig(serve=SERVE)) as service:
+        envelope = {"env_type": "corridor", "task_id": "a", "instance_id": "i"}
+        httpx.post(f"{service.env_url}/create", json=envelope)
+        for word in ("raise", "die"):  # what an environment raises is in the service's log
+            body = {**envelope, "messages": {"role": "assistant", "content": word}}
+            try:
+                httpx.post(f"{service.env_url}/step", json=body)
+            except httpx.TransportError:
+                pass
+        until(lambda: caplog.records)
+    assert "that this run started has ended (exit code -9)" in caplog.text
+    assert "the floor is missing" in caplog.text
+    assert len(caplog.records) == 1
+
+
+def test_the_service_dies_with_a_parent_that_is_killed():
+    code = (
+        "import sys, time\n"
+        "from astune.config.tasks import EnvServiceConfig\n"
+        "from astune.environment.own_service import own_service\n"
+        "with own_service(EnvServiceConfig(serve=sys.argv[1])) as service:\n"
+        "    print(service.env_url, flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, SERVE], stdout=subprocess.PIPE, text=True) as parent:
+        url = parent.stdout.readline().strip()
+        assert is_up(url)
+        os.kill(parent.pid, signal.SIGKILL)
+    until(lambda: not is_up(url))
