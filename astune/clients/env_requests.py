@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
+from collections import deque
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
+from functools import cache
 from typing import Any
 
 import anyio
@@ -17,7 +21,7 @@ from astune.clients.env_replies import parse
 
 MOST_BYTES = 32 * 1024 * 1024
 """A longer reply is refused."""
-MOST_CONNECTIONS = 256
+MOST_IDLE = 256
 KEEP_ALIVE_SECONDS = 2.0
 """Less than servers wait before they hang up (uvicorn: 5 s), so that no request meets a connection that is closing."""
 
@@ -45,36 +49,77 @@ class Fault(Exception):
         """Seconds after which the service wants to be asked again; None where it does not say."""
 
 
-_of_loops: dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None, None]]] = {}
-"""The kept connections of each event loop, as they cannot leave it. All clients on a loop share them: a client that
-had its own could go when its loop has no time left to close them."""
+class Connections:
+    """The kept connections of one event loop, as they cannot leave it. All clients on the loop share them.
+
+    Each stands in an `httpx.AsyncClient` of its own, which has one request at a time: what a request does that fails
+    or is cancelled, even twice, ends with its connection. (httpx's pool does not get over that, and it looks through
+    all connections for every request, which costs more than the request where there are 256.)
+    """
+
+    def __init__(self) -> None:
+        self.idle: deque[tuple[float, httpx.AsyncClient]] = deque()
+        """With the time since when, longest first."""
+        self.busy = 0
+        self._time = asyncio.get_running_loop().time
+
+    @asynccontextmanager
+    async def one(self) -> AsyncGenerator[httpx.AsyncClient, None]:
+        """A connection, kept unless the block raises."""
+        while self.idle and (self.idle[0][0] < self._time() - KEEP_ALIVE_SECONDS or len(self.idle) > MOST_IDLE):
+            await self.idle.popleft()[1].aclose()
+        http = self.idle.pop()[1] if self.idle else _connection()
+        self.busy += 1
+        try:
+            yield http
+        except BaseException:
+            await http.aclose()
+            raise
+        else:
+            self.idle.append((self._time(), http))
+        finally:
+            self.busy -= 1
+
+    async def close(self) -> None:
+        while self.idle:
+            await self.idle.popleft()[1].aclose()
 
 
-async def connections() -> httpx.AsyncClient:
+_of_loops: dict[asyncio.AbstractEventLoop, tuple[Connections, AsyncGenerator[None, None]]] = {}
+
+
+async def connections() -> Connections:
     """Those of the running loop. They are closed when it ends: `asyncio.run`, like everyone who ends a loop as it
     should be ended, finishes the asynchronous generators that stand at a `yield`."""
     loop = asyncio.get_running_loop()
     if loop not in _of_loops:
         for ended in [other for other in [*_of_loops] if other.is_closed()]:
             _of_loops.pop(ended, None)
-        limits = httpx.Limits(
-            max_connections=MOST_CONNECTIONS,
-            max_keepalive_connections=MOST_CONNECTIONS,
-            keepalive_expiry=KEEP_ALIVE_SECONDS,
-        )
-        http = httpx.AsyncClient(timeout=None, limits=limits, headers={"Accept-Encoding": "identity"})
-        end = _closed_at_the_end(loop, http)
-        _of_loops[loop] = http, end
+        kept = Connections()
+        end = _closed_at_the_end(loop, kept)
+        _of_loops[loop] = kept, end
         await end.__anext__()
     return _of_loops[loop][0]
 
 
-async def _closed_at_the_end(loop: asyncio.AbstractEventLoop, http: httpx.AsyncClient) -> AsyncGenerator[None, None]:
+async def _closed_at_the_end(loop: asyncio.AbstractEventLoop, kept: Connections) -> AsyncGenerator[None, None]:
     try:
         yield
     finally:
         _of_loops.pop(loop, None)
-        await http.aclose()
+        await kept.close()
+
+
+def _connection() -> httpx.AsyncClient:
+    limits = httpx.Limits(max_connections=1, keepalive_expiry=KEEP_ALIVE_SECONDS)
+    headers = {"Accept-Encoding": "identity"}
+    return httpx.AsyncClient(timeout=None, limits=limits, headers=headers, verify=_certificates())
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Those that are trusted; reading them takes 0.1 s, so it is done once."""
+    return httpx.create_ssl_context()
 
 
 @dataclass(frozen=True)
@@ -125,14 +170,14 @@ class Reply:
 
 async def exchange(method: str, url: str, content: bytes, headers: Mapping[str, str], timeout: float) -> Reply:
     """Sends one request and reads all of its reply within `timeout` seconds. Raises `Fault`."""
-    http = await connections()
+    kept = await connections()
     try:
         with anyio.fail_after(timeout):
-            async with http.stream(method, url, content=content, headers=headers) as response:
+            async with kept.one() as http, http.stream(method, url, content=content, headers=headers) as response:
                 return Reply(response.status_code, response.headers, await _body(response))
     except TimeoutError as error:
         raise Fault(f"no answer within {timeout:g} s", passing=True) from error
-    except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError) as error:
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
         raise Fault(f"this is no address ({error})", passing=False) from error
     except (httpx.ConnectError, httpx.ProxyError) as error:
         raise Fault(f"the service cannot be reached ({error}); is it running?", passing=True) from error
