@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 
 from astune.config.judges import TaskJudgeConfig
@@ -15,6 +16,7 @@ from astune.workers.reasoning_gym_client import ReasoningGym
 NAME = "ReasoningGymJudge"
 MARKS: tuple[AnswerFormat, ...] = ("answer_tag", "boxed", "the_answer_is")
 """Where `answer_format: auto` looks, in this order; not for ####, which mazes are drawn with."""
+EMPTY = re.compile(r"<answer>\s*</answer>|\\boxed\s*\{\s*\}", re.IGNORECASE)
 ENTRY = {"options", "answer", "metadata"}
 """What the column `entry` of its tasks holds."""
 
@@ -48,18 +50,20 @@ class ReasoningGymJudge:
             return _wrong("the answer was cut off before it ended")
         final = self._final_answer(text)
         if not final:
-            return _wrong("no answer" if not text.strip() else f"no answer in the format {self._answer_format!r}")
+            is_there = text.strip() and self._answer_format != "auto"
+            return _wrong(f"no answer in the format {self._answer_format!r}" if is_there else "no answer")
         reply = await asyncio.shield(asyncio.wrap_future(self._gym.score(dataset, dict(entry), final)))
         reward, raised = reply["score"], reply.get("raised")
         reason = f"{dataset} scores {final if len(final) <= 80 else final[:77] + '...'!r} {reward:g}"
         return Verdict(reward, reward >= 1, f"{reason}: {raised}" if raised else reason, {"answer_found": 1.0}, NAME)
 
     def _final_answer(self, text: str) -> str:
+        """Empty if there is none."""
         formats = MARKS if self._answer_format == "auto" else (self._answer_format,)
         for answer_format in formats:
             if found := extract_answer(text, answer_format):
                 return found.text
-        return text.strip() if self._answer_format == "auto" else ""
+        return text.strip() if self._answer_format == "auto" and not EMPTY.search(text) else ""
 
 
 def _wrong(reason: str) -> Verdict:

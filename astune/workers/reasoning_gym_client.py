@@ -13,7 +13,6 @@ import importlib.util
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from itertools import count as count_up
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from astune.workers.pool import WorkerPool
 WORKER_FILE = Path(__file__).with_name("reasoning_gym_worker.py")
 MAKING_SECONDS = 300.0
 DRAWS = 20
-"""Tasks that are asked for at a time, and made in `MAKING_SECONDS`."""
+"""Most tasks that are asked for at a time, and made in `MAKING_SECONDS`."""
 GIVE_UP = 1000
 """Draws in a row that were all seen before, after which a data set counts as exhausted."""
 SEED_STEP = 10_000_000
@@ -63,37 +62,40 @@ class ReasoningGym:
         Raises `ConfigError` that begins with `key` for a data set or an option that there is not, and `TaskError` if
         there are not so many."""
         seen: set[str] = set()
-        repeats = 0
-        for task in self._all(dataset, options, seed, key):
-            if len(seen) == count:
-                return
-            if repeats == GIVE_UP:
+        index = repeats = 0
+        while len(seen) < count:
+            if repeats >= GIVE_UP:
                 raise TaskError(
-                    f"{key}: only {len(seen)} different questions among the first {task.index:,}, but {count} are "
-                    "asked for: ask for fewer tasks, or change the options of the data set"
+                    f"{key}: only {len(seen)} different questions among the first {index:,}, but {count} are asked "
+                    "for: ask for fewer tasks, or change the options of the data set"
                 )
-            is_new = task.question not in seen
-            repeats = 0 if is_new else repeats + 1
-            if is_new:
-                seen.add(task.question)
-                yield task
+            made = self._make(dataset, options, seed, index, min(DRAWS, count - len(seen)), key)
+            index += len(made)
+            repeats += len(made)
+            for task in made:
+                if task.question not in seen:
+                    seen.add(task.question)
+                    repeats = 0
+                    yield task
 
     def score(self, dataset: str, entry: Mapping[str, Any], answer: str) -> Future[dict[str, Any]]:
         """What the verifier says: `{"score": 0.05}`, and under "raised" why it could not read the answer, whose score
         is 0 then. The exception is a `JudgeError`: it took too long, or it cannot score the reference either."""
         return self._scorers.submit(["score", dataset, entry, answer], f"scoring {answer[:80]!r} by {dataset}")
 
-    def _all(self, dataset: str, options: Mapping[str, Any], seed: int, key: str) -> Iterator[GymTask]:
-        for start in count_up(step=DRAWS):
-            request = ["draw", dataset, options, seed * SEED_STEP, start, DRAWS]
-            try:
-                reply = self._makers.submit(request, f"{key}: making tasks").result()
-            except JudgeError as error:
-                raise TaskError(str(error)) from error
-            if "wrong" in reply:
-                name, known, message = reply["wrong"]
-                place = key if name in ("", dataset) else f"{key}.{name}"
-                raise ConfigError(f"{place}: {message}.{nearest(name, known)}")
-            for index, (question, answer, metadata) in enumerate(reply["drawn"], start):
-                entry = {"options": dict(options), "answer": answer, "metadata": metadata}
-                yield GymTask(dataset, index, question, answer, entry)
+    def _make(
+        self, dataset: str, options: Mapping[str, Any], seed: int, start: int, count: int, key: str
+    ) -> list[GymTask]:
+        request = ["draw", dataset, options, seed * SEED_STEP, start, count]
+        try:
+            reply = self._makers.submit(request, f"{key}: making tasks").result()
+        except JudgeError as error:
+            raise TaskError(str(error)) from error
+        if "wrong" in reply:
+            name, known, message = reply["wrong"]
+            place = key if name in ("", dataset) else f"{key}.{name}"
+            raise ConfigError(f"{place}: {message}.{nearest(name, known)}")
+        return [
+            GymTask(dataset, index, question, answer, {"options": options, "answer": answer, "metadata": metadata})
+            for index, (question, answer, metadata) in enumerate(reply["drawn"], start)
+        ]

@@ -140,15 +140,17 @@ def literal(value: Any) -> Any:
 
 
 def score(name: str, entry: dict[str, Any], answer: str) -> dict[str, Any]:
-    """An answer at which the verifier raises is wrong, if it does score the reference."""
+    """An answer at which the verifier raises is wrong, if it does score the reference, or no answer where there is
+    no reference."""
     dataset = made(name, json.dumps(entry["options"]), 0)
     reference = entry["answer"]
     entry = {"answer": reference, "metadata": ast.literal_eval(entry["metadata"])}
     try:
         value = float(dataset.score_answer(answer, entry))
     except Exception as error:
-        if reference is not None and dataset.score_answer(reference, entry) < 1:
-            raise ValueError("the reference answer is wrong too") from error
+        of_reference = dataset.score_answer(reference or "", entry)
+        if reference is not None and of_reference < 1:
+            raise ValueError(f"the reference answer has the score {of_reference}") from error
         return {"score": 0.0, "raised": f"{type(error).__name__}: {error}"}
     if not math.isfinite(value):
         raise ValueError(f"the score is {value}")
