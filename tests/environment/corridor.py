@@ -42,17 +42,10 @@ class Walk(Instance):
         ]
 
     def step(self, action):
-        if not action.tool_calls:
-            said = [{"role": "user", "content": self.act(action.text)}]
-        else:
-            said = [
-                {
-                    "role": "tool",
-                    "tool_call_id": call.id,
-                    "content": self.act(call.arguments.get("direction", call.name)),
-                }
-                for call in action.tool_calls
-            ]
+        said = [
+            {"role": "tool", "tool_call_id": call.id, "content": self.act(call.arguments.get("direction", call.name))}
+            for call in action.tool_calls
+        ] or [{"role": "user", "content": self.act(action.text)}]
         return Observation(tuple(said), 0.5, self.place >= self.corridor.length)
 
     def act(self, word):

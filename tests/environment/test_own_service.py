@@ -1,5 +1,6 @@
 """The service that a run starts itself, as the process that it is."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -57,10 +58,10 @@ def test_the_service_has_its_options_and_ends_with_the_block():
     [(SERVE, {"lenght": 2}, "'lenght'"), (f"{HERE / 'corridor.py'}:Coridor", {}, "Coridor")],
 )
 def test_a_service_that_does_not_come_up_says_why(serve, options, said):
-    with pytest.raises(ConfigError, match="serve: the environment service .* did not come up") as caught:
-        with own_service(EnvServiceConfig(serve=serve, options=options)):
-            raise AssertionError("it must not come up")
-    assert said in str(caught.value)
+    config = EnvServiceConfig(serve=serve, options=options)
+    with pytest.raises(ConfigError, match="serve: the environment service") as caught, own_service(config):
+        raise AssertionError("it must not come up")
+    assert "did not come up" in str(caught.value) and said in str(caught.value)
 
 
 def test_a_service_that_dies_is_told_of_with_its_last_lines(caplog):
@@ -69,10 +70,8 @@ def test_a_service_that_dies_is_told_of_with_its_last_lines(caplog):
         httpx.post(f"{service.env_url}/create", json=envelope)
         for word in ("raise", "die"):  # what an environment raises is in the service's log
             body = {**envelope, "messages": {"role": "assistant", "content": word}}
-            try:
+            with contextlib.suppress(httpx.TransportError):
                 httpx.post(f"{service.env_url}/step", json=body)
-            except httpx.TransportError:
-                pass
         until(lambda: caplog.records)
     assert "that this run started has ended (exit code -9)" in caplog.text
     assert "the floor is missing" in caplog.text
