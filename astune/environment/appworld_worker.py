@@ -126,3 +126,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    os._exit(0)  # AppWorld leaves threads behind that an ordinary end waits for

@@ -43,7 +43,7 @@ _PARAMETERS: dict[str, list[str]] = {
 
 class AppsEnvironment(Environment):
     """A toy in the manner of AppWorld (Trivedi et al. 2024, https://arxiv.org/abs/2407.18901), which has 9 apps with
-    457 APIs, about 100 people and tasks written by hand. Borrowed from it: the agent has to find out which APIs there
+    457 APIs, about 100 people and 750 tasks. Borrowed from it: the agent has to find out which APIs there
     are; ids must be looked up and lists come in pages; and the score compares states, so any way that leads there is
     right and anything else that was changed is not. Here are 4 apps with 32 APIs, one person, 12 kinds of tasks filled
     by a seed, and actions that are tool calls, not programs.
