@@ -59,8 +59,8 @@ class JsonlRows:
     """The lines of a file, parsed when they are asked for. Blank lines and a byte order mark are no rows.
 
     Where lines begin is found out as far as somebody looks, and 8 bytes are kept of each. A `.gz` file is unpacked as
-    far, to a temporary file without a name. The file must not be written to meanwhile; a new one may take its place.
-    Raises `SourceError` where the file cannot be read, `TaskError` where a line is no object.
+    far, to a temporary file without a name. Raises `SourceError` where the file cannot be read or its lines are others
+    than before (more may be added, or another file take its place), and `TaskError` where a line is no object.
     """
 
     def __init__(self, path: Path) -> None:
@@ -70,12 +70,14 @@ class JsonlRows:
         self._blanks = array("Q")
         """For each blank line the number of rows before it."""
         self._ended = False
+        self._checksum = 0
         files = ExitStack()
         weakref.finalize(self, files.close)
         try:
             self._lines = files.enter_context(_open(path))
         except OSError as error:
             raise self._unreadable(error) from error
+        self._written = self._last_written()
         self._unpacked: IO[bytes] | None = None
         if path.suffix == ".gz":
             self._unpacked = files.enter_context(TemporaryFile(buffering=0))  # noqa: SIM115  closed with self
@@ -94,6 +96,8 @@ class JsonlRows:
     def __getitem__(self, index: int) -> Row:
         if not self.has(index):
             raise IndexError(f"{self._name} has {len(self)} rows, none {index}")
+        if self._unpacked is None and self._last_written() != self._written:
+            self._check_unchanged()
         start = self._starts[index]
         file = self._lines if self._unpacked is None else self._unpacked
         line = os.pread(file.fileno(), self._starts[index + 1] - start, start)
@@ -108,8 +112,10 @@ class JsonlRows:
             lines = self._lines.readlines(BATCH)
         except (OSError, EOFError, zlib.error) as error:
             raise self._unreadable(error) from error
+        batch = b"".join(lines)
+        self._checksum = zlib.crc32(batch, self._checksum)
         if self._unpacked is not None:
-            self._unpacked.write(b"".join(lines))
+            self._unpacked.write(batch)
         self._ended = not lines
         starts = self._starts
         if starts[-1] == 0 and lines and lines[0].startswith(BYTE_ORDER_MARK):
@@ -124,6 +130,18 @@ class JsonlRows:
             else:  # belongs to the row before, or, before the first, to none
                 starts[-1] += len(line)
                 self._blanks.append(len(starts) - 1)
+
+    def _last_written(self) -> int:
+        return os.fstat(self._lines.fileno()).st_mtime_ns
+
+    def _check_unchanged(self) -> None:
+        """That the part of the file in which rows are known is what it was; more may have been added to it."""
+        self._written = self._last_written()
+        checksum, end = 0, self._starts[-1]
+        for start in range(0, end, BATCH):
+            checksum = zlib.crc32(os.pread(self._lines.fileno(), min(BATCH, end - start), start), checksum)
+        if checksum != self._checksum:
+            raise SourceError(f"{self._name}: was changed while its tasks were in use; start again")
 
     def _unreadable(self, error: Exception) -> SourceError:
         return SourceError(f"{self._name}: cannot be read: {error}")

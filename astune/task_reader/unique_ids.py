@@ -19,16 +19,19 @@ class UniqueIds:
     """
 
     def __init__(self) -> None:
-        self._buckets = [array("q") for _ in range(BUCKETS)]
+        self._buckets: dict[int, array[int]] = {}
         self._copies: dict[str, int] = {}
 
     def add(self, task_id: str) -> bool:
         """Whether it is new."""
         number = hash(task_id)
-        bucket = self._buckets[number % BUCKETS]
-        if number in bucket:
+        bucket = self._buckets.get(number % BUCKETS)
+        if bucket is None:
+            self._buckets[number % BUCKETS] = array("q", [number])
+        elif number in bucket:
             return False
-        bucket.append(number)
+        else:
+            bucket.append(number)
         return True
 
     def add_copy(self, task_id: str) -> str:

@@ -1,5 +1,6 @@
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,23 @@ def test_the_file_is_read_only_as_far_as_somebody_looks(tmp_path: Path, monkeypa
     assert lazy[0].query == "0"
     with pytest.raises(SourceError, match="cannot be read: "):
         len(lazy)
+
+
+def test_a_file_may_grow_or_be_replaced_while_it_is_used_but_not_change(tmp_path: Path) -> None:
+    path = write(tmp_path / "train.jsonl", '{"query": "a"}', '{"query": "b"}', "")
+    lazy = TaskReaderJsonl(config(path)).read("training")
+    assert len(lazy) == 2
+    with path.open("a") as file:
+        file.write('{"query": "c"}')
+    os.utime(path, ns=(1, 1))
+    assert [task.query for task in lazy] == ["a", "b"]
+    write(tmp_path / "new.jsonl", '{"query": "d"}').replace(path)
+    assert [task.query for task in lazy] == ["a", "b"]
+    lazy = TaskReaderJsonl(config(path)).read("training")
+    write(path, '{"query": "e"}')
+    os.utime(path, ns=(2, 2))
+    with pytest.raises(SourceError, match="was changed while its tasks were in use"):
+        lazy[0]
 
 
 LINES = st.lists(
