@@ -4,6 +4,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+import time
 from email.utils import formatdate
 from random import Random
 
@@ -13,6 +14,8 @@ from astune.clients import env_requests, env_service
 from astune.clients.env_requests import seconds_from_now
 from astune.clients.env_service import EnvInstance, EnvServiceClient
 from astune.config.tasks import EnvServiceConfig
+from astune.environment.environment_base import Environment, Instance, Observation
+from astune.environment.server import EnvServer
 from astune.errors import ConfigError, EnvServiceError
 
 CALLS = ("create", "step", "evaluate", "get_info", "release")
@@ -135,6 +138,20 @@ async def test_256_calls_at_a_time_share_connections_that_are_kept(service):
     await only_kept_connections_are_open(service)
 
 
+async def test_connections_that_are_not_needed_any_more_are_closed(service, monkeypatch):
+    client = EnvServiceClient(f"{service.url}/idle/well")
+    await asyncio.gather(*(do(client, "evaluate") for _ in range(9)))
+    kept = await env_requests.connections()
+    assert len(kept.idle) == 9
+    monkeypatch.setattr(env_requests, "MOST_IDLE", 4)
+    await do(client, "evaluate")
+    assert len(kept.idle) == 4
+    monkeypatch.setattr(env_requests, "KEEP_ALIVE_SECONDS", -1.0)
+    await do(client, "evaluate")
+    assert len(kept.idle) == 1
+    await only_kept_connections_are_open(service)
+
+
 @pytest.mark.parametrize("fault", ["slow", "drip", "stall", "endless", "500"])
 async def test_cancellation_passes_through_at_once_and_hangs_up(service, fault):
     client = EnvServiceClient(f"{service.url}/cancelled-{fault}/{','.join([fault] * 99)}", retries=99)
@@ -194,6 +211,72 @@ def test_a_client_may_be_used_on_loops_one_after_another_which_end_without_a_war
     code = [sys.executable, "-X", "dev", "-W", "error", "-c", LOOPS, f"{service.url}/loops/well"]
     done = subprocess.run(code, capture_output=True, text=True, timeout=60)
     assert done.stdout == "done\n" and "Warning" not in done.stderr and "never" not in done.stderr, done.stderr
+
+
+# -- our own service ----------------------------------------------------------------------------------------------
+
+
+class Slow(Environment):
+    """Takes longer for everything than the client waits."""
+
+    env_type = "slow"
+
+    def __init__(self):
+        self.created = self.stepped = self.closed = 0
+
+    def task_ids(self, split):
+        return ["1"]
+
+    def create(self, task_id, params):
+        self.created += 1
+        time.sleep(0.3)
+        return SlowInstance(self)
+
+
+class SlowInstance(Instance):
+    def __init__(self, world):
+        self.world = world
+
+    def first_messages(self):
+        return [{"role": "user", "content": "Go."}]
+
+    def step(self, action):
+        self.world.stepped += 1
+        time.sleep(0.3)
+        return Observation(({"role": "user", "content": f"step {self.world.stepped}"},), reward=1.0)
+
+    def evaluate(self):
+        return float(self.world.stepped)
+
+    def close(self):
+        self.world.closed += 1
+
+
+async def test_our_service_acts_once_for_all_attempts_at_a_call(short_pauses):
+    world = Slow()
+    with EnvServer([world]) as server:
+        client, instance = EnvServiceClient(server.url, timeout=0.1, retries=99), EnvInstance(server.url, "i-1", "slow")
+        await client.create(None, "1", "i-1")
+        said = [(await client.step(instance, LEFT, number=n)).messages[0]["content"] for n in range(2)]
+        assert said == ["step 1", "step 2"] and await client.evaluate(instance) == 2.0
+        assert (await client.info(instance))["steps"] == 2
+        await client.release(instance)
+        await client.release(instance)
+        assert (world.created, world.stepped, world.closed) == (1, 2, 1)
+        with pytest.raises(EnvServiceError, match="does not know instance 'i-1' any more"):
+            await client.step(instance, LEFT, number=2)
+
+
+async def test_create_gets_the_room_that_another_gives_back(short_pauses):
+    with EnvServer([Slow()], max_instances=1) as server:
+        client = EnvServiceClient(server.url)
+        await client.create(None, "1", "first")
+        second = asyncio.create_task(client.create(None, "1", "second"))
+        await asyncio.sleep(0.1)
+        await client.release(EnvInstance(server.url, "first"))
+        assert (await second).info["instance_id"] == "second"
+        with pytest.raises(EnvServiceError, match=r"create: no instance within 0.1 s .*: the service says full"):
+            await EnvServiceClient(server.url, create_timeout=0.1).create(None, "1", "third")
 
 
 # -- a service that dies ------------------------------------------------------------------------------------------
