@@ -19,6 +19,9 @@ VERSION = "1"
 VERSION_HEADER = "Astune-Env-Protocol"
 KEY_HEADER = "Idempotency-Key"
 
+MAX_ID = 512
+"""Characters of an instance's id."""
+
 ERRORS = {
     "bad_request": (400, "The body is no JSON object, or a field of it is missing or wrong; the message names it."),
     "unauthorized": (401, "The service asks for a token, and the header `Authorization: Bearer TOKEN` has another."),
@@ -85,7 +88,7 @@ class CreateRequest(BaseModel):
 
     env_type: str | None = Field(None, description="may be left out where the service has one type")
     task_id: str
-    instance_id: str = Field(min_length=1, max_length=512, description="unique among all clients of the service")
+    instance_id: str = Field(min_length=1, max_length=MAX_ID, description="unique among all clients of the service")
     params: dict[str, Any] = Field({}, description="for the environment")
 
     @field_validator("params", mode="before")

@@ -54,8 +54,9 @@ class Service:
         try:
             reply = await self._reply(call, scope, receive)
         except CallError as error:
-            reply = failure(error)
-            self.metrics.errors[error.code] += 1
+            reply = self._failure(error)
+        except asyncio.CancelledError:  # uvicorn's, when calls under way have had their time
+            reply = self._failure(CallError("stopping", "the service is ending"))
         except ConnectionResetError:
             return
         if call in protocol.CALLS:
@@ -100,6 +101,10 @@ class Service:
         if asked.instance_id is not None:
             return self.instances.info(asked.instance_id)
         return self.instances.environment_info(asked.env_type)
+
+    def _failure(self, error: CallError) -> Reply:
+        self.metrics.errors[error.code] += 1
+        return failure(error)
 
     def _health(self) -> Reply:
         health = {

@@ -27,9 +27,12 @@ class Workers:
         self._queue: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._finished: deque[tuple[asyncio.Future[Any], Any, Exception | None]] = deque()
         self._waking = False
+        self._stopped = False
 
     async def run(self, work: Callable[[], T]) -> T:
         """What `work` returns or raises; what is no `Exception`, as `SystemExit`, comes as `RuntimeError`."""
+        if self._stopped:
+            raise _too_late()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._pending.add(future)
@@ -41,14 +44,17 @@ class Workers:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             await asyncio.wait([future])
+            future.exception()  # nobody else will look at it
             raise
 
     def stop(self) -> None:
-        """Work that has not ended by now is given up: who waits for it gets `TimeoutError`."""
+        """Work that has not ended by now is given up: who waits for it, or comes later, gets `TimeoutError`."""
+        self._stopped = True
         for _ in range(self._threads):
             self._queue.put(None)
         for future in self._pending:
-            future.set_exception(TimeoutError("the service ended before the environment answered"))
+            future.set_exception(_too_late())
+            future.exception()  # who waits for it may itself have been cancelled
         self._pending.clear()
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -79,3 +85,7 @@ class Workers:
                 future.set_result(result)
             else:
                 future.set_exception(RuntimeError(repr(error)) if isinstance(error, StopIteration) else error)
+
+
+def _too_late() -> TimeoutError:
+    return TimeoutError("the service ended before the environment answered")
