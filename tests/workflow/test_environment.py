@@ -11,7 +11,7 @@ from astune.clients.env_service import EnvInstance, EnvServiceClient, EnvState
 from astune.errors import RolloutError, WorkflowError
 from astune.testing import EnvServer
 from astune.types import Task
-from astune.workflow.environment import TaskEnvironment
+from astune.workflow.environment import EnvironmentDone, TaskEnvironment
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "environment"))
 from corridor import Corridor
@@ -43,6 +43,24 @@ def tool_call(name):
 async def test_steps_asked_for_side_by_side_are_taken_in_order(env):
     states = await asyncio.gather(*[env.step(word) for word in ("sleep", "right", "sleep", "right")])
     assert [state.messages[0]["content"] for state in states] == ["place 0", "place 1", "place 1", "place 2"]
+
+
+async def test_a_service_never_gets_two_steps_at_once_nor_one_after_the_end():
+    class Slow:
+        numbers, busy = [], False
+
+        async def step(self, instance, message, *, number):
+            assert not self.busy
+            self.busy = True
+            await asyncio.sleep(0.01)
+            self.busy = False
+            self.numbers.append(number)
+            return EnvState((), done=number == 2)
+
+    env = TaskEnvironment(Slow(), EnvInstance("http://x", "i"), EnvState(()), [])
+    ends = await asyncio.gather(*[env.step("go") for _ in range(5)], return_exceptions=True)
+    assert [type(end) for end in ends] == [EnvState] * 3 + [EnvironmentDone] * 2
+    assert Slow.numbers == [0, 1, 2]
 
 
 async def test_after_the_end_a_step_is_refused_in_words_and_reaches_nobody(env):
