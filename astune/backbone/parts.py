@@ -14,6 +14,7 @@ from astune.algorithm import Weighting
 from astune.clients.chat import ChatClient
 from astune.clients.env_service import EnvServiceClient
 from astune.config.schema import AstuneConfig, ModelConfig
+from astune.config.tasks import EnvServiceConfig
 from astune.context_tracker.chat_format import ChatFormat
 from astune.environment.own_service import own_service
 from astune.errors import PolicyError
@@ -76,9 +77,14 @@ def rollout_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat)
             for name, model in config.rollout.auxiliary_models.items()
         },
         allow_inexact=config.rollout.allow_inexact,
-        environments=None if service.env_url is None else EnvServiceClient.of(service),
+        environments=environments_of(service),
         environment_params=service.params,
     )
+
+
+def environments_of(config: EnvServiceConfig) -> EnvServiceClient | None:
+    """What asks for instances of environments; None where no service is named."""
+    return None if config.env_url is None else EnvServiceClient.of(config)
 
 
 def read_tasks(config: AstuneConfig) -> TaskSets:

@@ -15,6 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from astune.backbone.parts import environment_service
 from astune.config.load import load_config
 from astune.config.rules import ASKS_MODELS
 from astune.config.schema import AstuneConfig
@@ -54,7 +55,7 @@ def check_tasks(conf: Path, overrides: Sequence[str], split: str, limit: int | N
         raise ConfigError(f"--limit: expected a whole number from 1, found {limit}")
     config = load_config(conf, overrides, for_run=False).config.astune
     check = _Check()
-    with redirect_stdout(sys.stderr):
+    with redirect_stdout(sys.stderr), environment_service(config) as config:
         tasks = _read(config, ("training", "validation") if split == "all" else (split,), limit)
         specs = {*(part.judge for part in config.task_judge.judges), *Scorers(config.task_judge).specs(tasks)}
         import_registered(specs, config.rollout.agentscope_learn_protocol)

@@ -16,12 +16,11 @@ from rich.panel import Panel
 from rich.text import Text
 
 from astune.backbone.model_dir import resolve_model_dir
-from astune.backbone.parts import load_chat_format
+from astune.backbone.parts import environment_service, load_chat_format
 from astune.clients.env_service import EnvInstance, EnvServiceClient
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
 from astune.config.tasks import TaskReaderConfig
-from astune.environment.own_service import own_service
 from astune.errors import AstuneError, ConfigError, TaskError
 from astune.task_reader.task_sets import TaskSet, TaskSets, read_task_sets
 from astune.types import Task
@@ -58,8 +57,8 @@ def preview(conf: Path, overrides: Sequence[str], show: int, as_json: bool) -> i
     if show < 0:
         raise ConfigError(f"--show: expected a whole number from 0, found {show}")
     config = load_config(conf, overrides, for_run=False).config.astune
-    with redirect_stdout(sys.stderr), own_service(config.task_reader.env_service) as service:
-        reader = config.task_reader.model_copy(update={"env_service": service})
+    with redirect_stdout(sys.stderr), environment_service(config) as config:
+        reader = config.task_reader
         sets, stops = _read(reader)
         shown = {split: [_with_environment(task, reader) for task in _of(sets, split)[:show]] for split in SPLITS}
         lengths = {split: _lengths(_of(sets, split), config) for split in SPLITS}
@@ -209,7 +208,7 @@ def _to_json(
     shown: dict[Split, list[_Shown]],
     lengths: dict[Split, _Lengths],
 ) -> dict[str, Any]:
-    splits = {
+    splits: dict[str, dict[str, Any]] = {
         split: {
             "tasks": len(_of(sets, split)),
             "filtered": _of(sets, split).filtered,

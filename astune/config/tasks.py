@@ -40,7 +40,7 @@ class ReasoningGymConfig(Section):
         description="names of reasoning-gym's data sets, each with its options, as {countdown: {max_numbers: 4}}",
     )
     training_tasks: PositiveInt = Field(1000, description="tasks to make for training, over all data sets")
-    validation_tasks: NonNegativeInt = Field(100, description="held-out tasks to make; none is among the training tasks")
+    validation_tasks: NonNegativeInt = Field(100, description="held-out tasks to make, none of which is trained on")
     seed: NonNegativeInt = Field(0, description="another seed makes other tasks")
 
 

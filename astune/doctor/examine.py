@@ -48,15 +48,16 @@ OF_EPISODES = ("tasks", "workflow", "judge", "dry run", "context")
 def examine(patient: Patient, checks: Mapping[str, Check] = CHECKS) -> list[Finding]:
     """What all checks found, in their order. Paths below the working directory are relative to it."""
     here = f"{Path.cwd()}/"
-    return [
-        replace(
-            finding,
-            check=name,
-            **{part: getattr(finding, part).replace(here, "") for part in ("what", "where", "mend")},
-        )
-        for name, check in checks.items()
-        for finding in _findings(name, check, patient)
-    ]
+    with patient.opened:
+        return [
+            replace(
+                finding,
+                check=name,
+                **{part: getattr(finding, part).replace(here, "") for part in ("what", "where", "mend")},
+            )
+            for name, check in checks.items()
+            for finding in _findings(name, check, patient)
+        ]
 
 
 def _findings(name: str, check: Check, patient: Patient) -> Iterator[Finding]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Generic, Literal, TypeVar, overload
 
 from astune.backbone.base import Backbone
+from astune.backbone.parts import environment_service
 from astune.config.load import LoadedConfig
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.chat_format import ChatFormat
@@ -76,10 +79,17 @@ class Patient:
     ) -> None:
         self.conf, self.overrides, self.chosen_backbone = conf, tuple(overrides), backbone
         self.offline, self.backbones = offline, dict(backbones or {})
+        self.opened = ExitStack()
+        """What checks have started and the examination ends."""
 
     @property
     def config(self) -> AstuneConfig:
         return self.loaded.config.astune
+
+    def start_environment_service(self) -> None:
+        """The service that the configuration says to start, until the examination ends."""
+        config = self.opened.enter_context(environment_service(self.config))
+        self.loaded = replace(self.loaded, config=self.loaded.config.model_copy(update={"astune": config}))
 
     def where(self, key: str) -> str:
         """`demo.yaml:12: astune.seed`; the file where the key has its default."""

@@ -9,6 +9,7 @@ from astune.doctor.hub import has_data_set, is_hub_id, is_reachable
 from astune.doctor.packages import how_to_install
 from astune.doctor.patient import Patient, Split
 from astune.errors import AstuneError
+from astune.rollout.environment import check_environments
 from astune.task_reader.held_out import question_number
 from astune.task_reader.task_sets import TaskSets, read_task_sets
 from astune.types import Task
@@ -47,6 +48,14 @@ def check_tasks(patient: Patient) -> Iterator[Finding]:
             where=_source(patient, "training"),
             mend="collect more; a hundred is a good start, and hold some back for evaluation",
         )
+    try:
+        check_environments([*training, *validation], reader.env_service)
+    except AstuneError as error:
+        yield fail(
+            str(error),
+            where=patient.where("astune.task_reader.env_service.env_url"),
+            mend="set one of the two, or take the field env_type out of the tasks",
+        )
     yield ok(f"{len(training)} training tasks, {len(validation)} held out")
 
 
@@ -64,8 +73,14 @@ def _source(patient: Patient, split: Split) -> str:
 
 def _read(patient: Patient) -> Generator[Finding, None, TaskSets | None]:
     """All tasks that can be read, None if a source cannot."""
-    config = patient.config.task_reader
     forgiving = {"on_bad_record": "skip", "on_duplicate_id": "warn", "on_overlap": "warn"}
+    try:
+        patient.start_environment_service()
+    except AstuneError as error:
+        where = patient.where("astune.task_reader.env_service.serve")
+        yield fail(str(error), where=where, mend=how_to_install(str(error)) or "mend what it says, or name another")
+        return None
+    config = patient.config.task_reader
     try:
         sets = read_task_sets(config.model_copy(update=forgiving))
     except AstuneError as error:

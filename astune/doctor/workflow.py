@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
 
-from astune.backbone.parts import NoPolicy, sampling_for
+from astune.backbone.parts import NoPolicy, environments_of, sampling_for
 from astune.clients.chat import ChatClient
 from astune.context_tracker.answer_formats import FORMATS
 from astune.context_tracker.chat_format import ChatFormat
@@ -79,6 +79,7 @@ def dry_setup(patient: Patient) -> RolloutSetup:
         )
         for name, model in config.rollout.auxiliary_models.items()
     }
+    service = config.task_reader.env_service
     return RolloutSetup(
         policy=NoPolicy(config.model.max_model_len or chat_format.context_length or 2**20),
         chat_format=chat_format,
@@ -89,6 +90,8 @@ def dry_setup(patient: Patient) -> RolloutSetup:
         judge_timeout=SECONDS,
         max_episode_tokens=config.rollout.max_episode_tokens,
         clients=clients,
+        environments=environments_of(service),
+        environment_params=service.params,
     )
 
 

@@ -12,6 +12,7 @@ from astune.doctor import dry_run, workflow
 
 WORKFLOW = {"rollout": {"agentscope_learn_protocol": "agent.py:agent"}}
 OWN_JUDGE = {"task_judge": {"judge_protocol": "judge.py:judge"}}
+ENVIRONMENT = {"judge_protocol": "EnvServiceJudge", "answer_format": "auto"}
 CALL = 'await tuner.openai_client("solver").chat.completions.create(model="policy", messages=messages)'
 
 
@@ -123,6 +124,15 @@ FAULTS = {
         {}, {"heldout_jsonl": lines([*rows(100, 5), *rows(3, 1)])}, "tasks", "fail",
         "1 of 6 held-out tasks are trained on too, this one as train.jsonl:4", "heldout.jsonl:6",
         "take them out of one of the two",
+    ),
+    "environments that nobody serves": Fault(
+        {}, {"train_jsonl": lines([row | {"env_type": "game"} for row in rows(0, 12)])}, "tasks", "fail",
+        "has the env_type 'game', but nothing says where its environment is served",
+        "x.yaml: astune.task_reader.env_service.env_url (default)", "take the field env_type out",
+    ),
+    "an environment that does not come up": Fault(
+        {"task_reader": {"type": "env_service", "env_service": {"serve": "countdwn"}}}, {}, "tasks", "fail",
+        "Did you mean 'countdown'?", "astune.task_reader.env_service.serve", "name another",
     ),
     "tasks without answers": Fault(
         {}, {"train_jsonl": without("answer")}, "tasks", "fail",
@@ -318,6 +328,13 @@ def test_a_configuration_without_a_fault_is_left_alone(clinic: Clinic) -> None:
     findings = clinic()
     assert problems(findings) == []
     assert {finding.check for finding in findings if finding.level == "skip"} == {"memory"}  # of an unknown backbone
+
+
+def test_the_doctor_starts_the_service_that_a_run_would_start(clinic: Clinic) -> None:
+    service = {"serve": "countdown", "options": {"tasks": 20, "numbers": 3}, "validation_split": "validation"}
+    findings = clinic({"task_reader": {"type": "env_service", "env_service": service}, "task_judge": ENVIRONMENT})
+    assert problems(findings) == []
+    assert any(finding.what.startswith("20 training tasks") for finding in findings)
 
 
 def test_every_bad_line_is_named_up_to_a_few(clinic: Clinic) -> None:

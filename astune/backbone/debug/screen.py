@@ -38,7 +38,10 @@ class Screen:
     def episode_started(self, episode_id: str, task: Task) -> None:
         self.console.print()
         self.console.rule(Text(episode_id, style="bold"), style="bold", align="left")
-        self._field("query", task.query)
+        if task.query or task.env_type is None:
+            self._field("query", task.query)
+        if task.env_type is not None:
+            self._field("environment", task.env_type)
         if task.answer is not None:
             self._field("reference", task.answer)
 
