@@ -120,10 +120,8 @@ class _Play:
         try:
             seen = [self._beginning(instance)]
             for number, action in enumerate(self.actions):
-                if other is not None and not self._act(other, self.beside[number]).done:
-                    pass
-                elif other is not None:
-                    other.close()
+                if other is not None and self._act(other, self.beside[number]).done:
+                    self._call("close", other.close)
                     other = self._open()
                 observation = self._act(instance, action)
                 seen.append(_as_json("an observation", vars(observation)))
@@ -249,7 +247,7 @@ def _actions(play: _Play, rng: random.Random) -> list[Action]:
         tools = list(instance.tools)
         said = " ".join(str(message["content"]) for message in instance.first_messages())
     finally:
-        instance.close()
+        play._call("close", instance.close)
     words = sorted(set(re.findall(r"\w+", said))) or ["yes"]
     actions = [Action(), Action(rng.choice(words))]
     if tools:

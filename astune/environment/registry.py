@@ -60,9 +60,7 @@ BUILT_IN = {
     ),
     "appworld": BuiltIn(
         "astune.environment.appworld:AppWorldEnvironment",
-        "the tasks of the AppWorld package",
-        package="appworld",
-        install="pip install appworld",
+        "the tasks of AppWorld, which is in a Python of its own: --option python=...",
     ),
 }
 
