@@ -128,6 +128,7 @@ def test_a_game_by_tools() -> None:
         ("First 3 + 5, no: 7 \u00d7 8 = 56", "7 * 8 = 56. Numbers: 3, 5, 56. Target: 64."),
         ("7/3", "7 / 3 = 7/3. Numbers: 5, 8, 7/3. Target: 64."),
         ("5 \u2212 8", "5 - 8 = -3. Numbers: 3, 7, -3. Target: 64."),
+        ("3 * 1/0", "Nothing done: 1/0 is not there. Numbers: 3, 5, 7, 8. Target: 64."),
         ("3 * 4", "Nothing done: 4 is not there. Numbers: 3, 5, 7, 8. Target: 64."),
         ("3 + 3", "Nothing done: 3 is not there a second time. Numbers: 3, 5, 7, 8. Target: 64."),
         ("hello", "Nothing done: there is no move in your answer; write one as in: 3 * 4. Numbers: 3, 5, 7, 8. "),

@@ -109,13 +109,13 @@ async def test_an_answer_is_no_program(
     task = tasks[name]
     for program in (
         '[entry["answer"]]',
-        'entry["answer"]',
+        '[line.split() for line in entry["answer"].split("\\n")]',
         f'__import__("os").system("touch {tmp_path}/made")',
         f'open("{tmp_path}/made", "w")',
         f'__import__("os").open("{tmp_path}/made", 65)',
         f'[__import__("subprocess").run(["touch", "{tmp_path}/made"])]',
     ):
-        assert (await judge.judge(task, episode(task, program))).reward < 0.5
+        assert (await judge.judge(task, episode(task, program))).reward <= 0.05, program
     assert list(tmp_path.iterdir()) == []
 
 
