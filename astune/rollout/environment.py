@@ -96,6 +96,6 @@ def _not_released(instance: EnvInstance, why: str) -> None:
 
 def _client(instance: EnvInstance, setup: RolloutSetup) -> EnvServiceClient:
     """The run's own client, or one for the service that the workflow named, which has as long as a judge."""
-    if setup.environments is not None and setup.environments.url == instance.url:
+    if setup.environments is not None and setup.environments.url == instance.url.rstrip("/"):
         return setup.environments
     return EnvServiceClient(instance.url, timeout=setup.judge_timeout, retries=0)

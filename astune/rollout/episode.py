@@ -142,7 +142,7 @@ async def _run(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup) -> _E
         work = _execute(workflow, tuner)
         if setup.observer is not None:
             setup.observer.started(tuner.episode_id, tuner.task, tracker, work)
-        finished, value = await within(work, setup.episode_timeout, "the workflow", on_timeout=tuner.close)
+        finished, value = await within(work, setup.episode_timeout, "the workflow", before_cancel=tuner.close)
         if not finished:
             return _out_of_time(setup.episode_timeout, tuner.failures)
         output = checked_output(value, workflow)

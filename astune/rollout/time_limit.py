@@ -16,26 +16,29 @@ CANCEL_GRACE = 5.0
 
 
 async def within(
-    work: Coroutine[Any, Any, object], seconds: float, what: str, on_timeout: Callable[[], None] | None = None
+    work: Coroutine[Any, Any, object], seconds: float, what: str, before_cancel: Callable[[], None] | None = None
 ) -> tuple[bool, object]:
-    """(True, result) of `work`, or (False, None) if it takes longer, whatever it makes of being cancelled."""
+    """(True, result) of `work`, or (False, None) if it takes longer, whatever it makes of being cancelled.
+
+    `before_cancel` is called first where it is cut short: what takes away all that it could go on with.
+    """
     job = asyncio.ensure_future(work)
     try:
         await asyncio.wait({job}, timeout=seconds)
     except asyncio.CancelledError:
-        await _stop(job, what)
+        await _stop(job, what, before_cancel)
         raise
     if not job.done():
-        if on_timeout is not None:
-            on_timeout()
-        await _stop(job, what)
+        await _stop(job, what, before_cancel)
         return False, None
     if job.cancelled():
         raise RolloutError(f"{what} was cancelled by its own code (asyncio.CancelledError)")
     return True, job.result()
 
 
-async def _stop(job: asyncio.Future[object], what: str) -> None:
+async def _stop(job: asyncio.Future[object], what: str, before_cancel: Callable[[], None] | None) -> None:
+    if before_cancel is not None:
+        before_cancel()
     job.cancel()
     job.add_done_callback(_forget)
     await asyncio.wait({job}, timeout=CANCEL_GRACE)

@@ -13,8 +13,9 @@ import pytest
 from astune.clients.env_service import EnvServiceClient
 from astune.config.judges import TaskJudgeConfig
 from astune.config.tasks import EnvServiceConfig
+from astune.context_tracker.tracker import ChatRequest
 from astune.environment.own_service import own_service
-from astune.errors import ConfigError, EnvServiceError, WorkflowError
+from astune.errors import ConfigError, EnvServiceError, RolloutError, WorkflowError
 from astune.rollout.environment import check_environments
 from astune.rollout.episode import run_episode
 from astune.rollout.group import run_group
@@ -241,6 +242,31 @@ async def test_an_episode_that_is_cancelled_in_a_step_leaves_no_environment(make
     episode.cancel()
     with pytest.raises(asyncio.CancelledError):
         await episode
+    await until(lambda: live_instances(service) == 0)
+
+
+async def test_a_cancelled_agent_that_goes_on_after_its_step_was_cut_short_reaches_neither_model_nor_environment(
+    make, service
+):
+    stepping, refused = asyncio.Event(), []
+
+    async def workflow(task, tuner):
+        stepping.set()
+        with contextlib.suppress(asyncio.CancelledError):  # as AgentScope's agents do
+            await tuner.environment.step("sleep")
+        for call in (tuner.environment.step("right"), tuner.chat(ChatRequest([{"role": "user", "content": "Hello"}]))):
+            try:
+                await call
+            except RolloutError as error:
+                refused.append(str(error))
+
+    episode = asyncio.ensure_future(run(make(service, workflow, answers=["Never said."])))
+    await stepping.wait()
+    await asyncio.sleep(0.1)
+    episode.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await episode
+    assert len(refused) == 2 and all("over" in text for text in refused)
     await until(lambda: live_instances(service) == 0)
 
 
