@@ -72,7 +72,7 @@ LIMITS = {"TooManyTurns", "ContextOverflow"}
 needs_agentscope_2 = pytest.mark.skipif(AGENTSCOPE != "2", reason="the pages are written for AgentScope 2.x")
 LOOKING = (
     *("config", "doctor", "report", "view", "replay", "rescore", "diff"),
-    *("check-tasks", "judge-report", "rubrics"),
+    *("check-tasks", "judge-report", "rubrics", "tasks", "env"),
 )
 """Commands that take no keys of training."""
 TINY = [
