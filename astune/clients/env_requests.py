@@ -60,7 +60,6 @@ class Connections:
     def __init__(self) -> None:
         self.idle: deque[tuple[float, httpx.AsyncClient]] = deque()
         """With the time since when, longest first."""
-        self.busy = 0
         self._time = asyncio.get_running_loop().time
 
     @asynccontextmanager
@@ -69,16 +68,12 @@ class Connections:
         while self.idle and (self.idle[0][0] < self._time() - KEEP_ALIVE_SECONDS or len(self.idle) > MOST_IDLE):
             await self.idle.popleft()[1].aclose()
         http = self.idle.pop()[1] if self.idle else _connection()
-        self.busy += 1
         try:
             yield http
         except BaseException:
             await http.aclose()
             raise
-        else:
-            self.idle.append((self._time(), http))
-        finally:
-            self.busy -= 1
+        self.idle.append((self._time(), http))
 
     async def close(self) -> None:
         while self.idle:
@@ -156,6 +151,8 @@ class Reply:
             text = f"the service says {code}: {error.get('message')!s:.1000}"
         else:
             code, text = None, f"answered with status {self.status}: {self._text()}"
+            if self.status in (404, 405):
+                text += "; is this the address of an environment service?"
         return Fault(
             text,
             passing=code is None and self.status >= 500,
@@ -172,9 +169,10 @@ async def exchange(method: str, url: str, content: bytes, headers: Mapping[str, 
     """Sends one request and reads all of its reply within `timeout` seconds. Raises `Fault`."""
     kept = await connections()
     try:
-        with anyio.fail_after(timeout):
-            async with kept.one() as http, http.stream(method, url, content=content, headers=headers) as response:
-                return Reply(response.status_code, response.headers, await _body(response))
+        async with kept.one() as http:
+            with anyio.fail_after(timeout):
+                async with http.stream(method, url, content=content, headers=headers) as response:
+                    return Reply(response.status_code, response.headers, await _body(response))
     except TimeoutError as error:
         raise Fault(f"no answer within {timeout:g} s", passing=True) from error
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:

@@ -13,6 +13,10 @@ import threading
 from collections import Counter
 from email.utils import formatdate
 
+import anyio
+
+from astune.clients.env_requests import connections
+
 TOOL = {"type": "function", "function": {"name": "move", "parameters": {"type": "object", "properties": {}}}}
 INFO = {"env_type": "game", "task_id": "t", "steps": 0}
 NOTHING_ACTS = {"reset", "page", "500", "500_json", "failed", "busy", "busy_date", "busy_nonsense", "busy_json", "lost"}
@@ -105,6 +109,13 @@ class MisbehavingService:
     def __exit__(self, *exc_info):
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
+
+    async def is_left_alone(self):
+        """Waits until no connection is open but those that clients on this loop keep for later calls."""
+        kept = await connections()
+        with anyio.fail_after(10):
+            while self.open > len(kept.idle):
+                await asyncio.sleep(0.005)
 
     def _run(self):
         asyncio.set_event_loop(self._loop)

@@ -39,13 +39,6 @@ async def until(condition):
     await asyncio.wait_for(waits(), 10)
 
 
-async def only_kept_connections_are_open(service):
-    """None that is in use, none that nobody knows of."""
-    kept = await env_requests.connections()
-    assert kept.busy == 0 and all(len(http._transport._pool.connections) <= 1 for _, http in kept.idle)
-    await until(lambda: service.open <= len(kept.idle))
-
-
 # -- what is sent -------------------------------------------------------------------------------------------------
 
 
@@ -135,7 +128,17 @@ async def test_256_calls_at_a_time_share_connections_that_are_kept(service):
     client = EnvServiceClient(f"{service.url}/many/well")
     for _ in range(2):
         await asyncio.gather(*(client.step(INSTANCE, {"content": str(n)}, number=n) for n in range(256)))
-    await only_kept_connections_are_open(service)
+    await service.is_left_alone()
+
+
+async def test_a_kept_connection_to_one_service_gives_way_to_another_service(service):
+    elsewhere = service.url.replace("127.0.0.1", "localhost")
+    for url in (service.url, elsewhere, service.url, elsewhere):
+        await do(EnvServiceClient(f"{url}/two/well"), "evaluate")
+    assert len((await env_requests.connections()).idle) == 1 and {
+        headers["host"].partition(":")[0] for headers in service.headers[-4:]
+    } == {"127.0.0.1", "localhost"}
+    await service.is_left_alone()
 
 
 async def test_connections_that_are_not_needed_any_more_are_closed(service, monkeypatch):
@@ -149,7 +152,7 @@ async def test_connections_that_are_not_needed_any_more_are_closed(service, monk
     monkeypatch.setattr(env_requests, "KEEP_ALIVE_SECONDS", -1.0)
     await do(client, "evaluate")
     assert len(kept.idle) == 1
-    await only_kept_connections_are_open(service)
+    await service.is_left_alone()
 
 
 @pytest.mark.parametrize("fault", ["slow", "drip", "stall", "endless", "500"])
@@ -162,7 +165,7 @@ async def test_cancellation_passes_through_at_once_and_hangs_up(service, fault):
     given = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
     first_step = given[1] if fault == "500" else None  # it is not repeated, and may have failed before
     assert all(isinstance(one, asyncio.CancelledError) or one is first_step for one in given)
-    await only_kept_connections_are_open(service)
+    await service.is_left_alone()
     assert (await EnvServiceClient(f"{service.url}/after-{fault}/well").evaluate(INSTANCE)) == 0.25
 
 
@@ -179,7 +182,7 @@ async def test_calls_cancelled_at_any_moment_leave_nothing_open(service):
         await asyncio.gather(task, return_exceptions=True)
 
     await asyncio.wait_for(asyncio.gather(*(cut_short() for _ in range(100))), 10)
-    await only_kept_connections_are_open(service)
+    await service.is_left_alone()
     assert await do(EnvServiceClient(f"{service.url}/then/well"), "evaluate") == 0.25
 
 

@@ -35,7 +35,7 @@ FINAL = {
     "failed": "the service says environment_failed: the message of environment_failed",
     "busy_json": "the service says full: the message of full",
     "lost": "any more: was it restarted, or idle for longer than its --ttl?",
-    "404": "answered with status 404: 'Not Found'",
+    "404": "answered with status 404: 'Not Found'; is this the address of an environment service?",
     "401": "it asks for a token: astune.task_reader.env_service.token_variable names",
     "redirect": "the service redirects to http://127.0.0.1:9/elsewhere",
     "list": "answered with status 200: '[1, 2]'",
@@ -85,11 +85,6 @@ def is_result(call, given):
     return isinstance(given, EnvState) if call in ("create", "step") else given == RESULTS[call]
 
 
-async def nothing_is_busy():
-    """No connection is in use, none is waited for."""
-    assert (await env_requests.connections()).busy == 0
-
-
 def acted_at_most_once(service, name):
     assert {count for (acted, _), count in service.acted.items() if acted == name} <= {1}
 
@@ -98,7 +93,7 @@ async def every_call(client_of, service, name, script, **options):
     """(call, outcome, requests) of each call, made side by side by one client."""
     client = client_of(name, script, **options)
     outcomes = await asyncio.gather(*(outcome(client, call) for call in CALLS))
-    await nothing_is_busy()
+    await service.is_left_alone()
     acted_at_most_once(service, name)
     return [
         (call, said, service.seen[name, call] - 1, f"{client.url}: {call}: ")
@@ -141,12 +136,15 @@ async def test_an_answer_that_says_no_is_not_asked_for_again(client_of, service,
 
 @pytest.mark.parametrize("fault", LATE)
 async def test_a_service_that_is_late_is_asked_again(client_of, service, fault):
-    script = ",".join(["well", fault])
-    client = client_of(f"late-{fault}", script, timeout=0.25, retries=20)
-    for call, said in zip(CALLS, await asyncio.gather(*(outcome(client, call) for call in CALLS)), strict=True):
-        assert is_result(call, said) and service.seen[f"late-{fault}", call] >= 3, (call, said)
-    await nothing_is_busy()
-    acted_at_most_once(service, f"late-{fault}")
+    name = f"late-{fault}"
+    client = client_of(name, f"well,{fault}", retries=20)
+    await asyncio.gather(*(do(client, call, 0) for call in CALLS))
+    client._timeout = 0.25
+    results = await asyncio.gather(*(do(client, call, 1) for call in CALLS))
+    for call, result in zip(CALLS, results, strict=True):
+        assert is_result(call, result) and service.seen[name, call] >= 3, (call, result)
+    await service.is_left_alone()
+    acted_at_most_once(service, name)
 
 
 @pytest.mark.parametrize("fault", LATE)
@@ -159,7 +157,7 @@ async def test_a_service_that_stays_late_is_given_up(client_of, service, fault):
         with pytest.raises(EnvServiceError, match=rf": {call}: no answer within 0.1 s.*\({attempts} attempts?\)"):
             raise error
         assert service.seen[name, call] <= attempts
-    await nothing_is_busy()
+    await service.is_left_alone()
     acted_at_most_once(service, name)
 
 
@@ -170,7 +168,7 @@ async def test_a_step_is_never_repeated_at_a_service_that_does_not_keep_its_repl
     said = await outcome(client, "step")
     assert service.seen[name, "step"] == 2 and "not repeated, as the service does not say" in said
     assert is_result("evaluate", await outcome(client, "evaluate")) and service.seen[name, "evaluate"] == 3
-    await nothing_is_busy()
+    await service.is_left_alone()
     acted_at_most_once(service, name)
 
 
