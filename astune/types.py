@@ -278,7 +278,7 @@ class Episode:
     turn_rewards: Mapping[int, float] = field(default_factory=dict)
     """Rewards of single turns by their number, on top (`tuner.reward_turn`)."""
     env_score: float | None = None
-    """What the environment that the workflow named with `tuner.use_environment` says of the episode."""
+    """What the episode's environment says of it: the task's, or the one named with `tuner.use_environment`."""
     env_error: str = ""
     """Why that environment gave no score, if it was asked for one."""
 
