@@ -95,7 +95,7 @@ class Instances:
             if entry.gone:
                 raise _unknown(entry.instance_id)
             if entry.created is None:
-                await self._make(entry, request.params)
+                await self._make(entry, request.params or {})
             entry.used = time.monotonic()
             assert entry.created is not None
             return entry.created

@@ -80,7 +80,7 @@ class ProfileRequest(BaseModel):
     """`get_env_profile`: the ids of a split's tasks."""
 
     env_type: str | None = Field(None, description="may be left out where the service has one type")
-    params: ProfileParams = ProfileParams()
+    params: ProfileParams | None = None
 
 
 class CreateRequest(BaseModel):
@@ -89,12 +89,7 @@ class CreateRequest(BaseModel):
     env_type: str | None = Field(None, description="may be left out where the service has one type")
     task_id: str
     instance_id: str = Field(min_length=1, max_length=MAX_ID, description="unique among all clients of the service")
-    params: dict[str, Any] = Field({}, description="for the environment")
-
-    @field_validator("params", mode="before")
-    @classmethod
-    def _none_is_empty(cls, value: Any) -> Any:
-        return {} if value is None else value
+    params: dict[str, Any] | None = Field(None, description="for the environment")
 
 
 class FunctionCall(BaseModel):
@@ -127,7 +122,7 @@ class AssistantMessage(BaseModel):
 
 
 class StepRequest(BaseModel):
-    """`step`: the agent's message, or a conversation of which the last message counts.
+    """`step`: the agent's message. In place of one message a list is taken, too, of which the last counts.
 
     With the header `Idempotency-Key` of the instance's last step it returns that step's reply and does not act.
     """

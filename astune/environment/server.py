@@ -96,7 +96,7 @@ class Service:
             return await self.instances.release(parse(protocol.InstanceRequest, body).instance_id)
         if call == "get_env_profile":
             profile = parse(protocol.ProfileRequest, body)
-            return await self.instances.task_ids(profile.env_type, profile.params.split)
+            return await self.instances.task_ids(profile.env_type, (profile.params or protocol.ProfileParams()).split)
         asked = parse(protocol.InfoRequest, body)
         if asked.instance_id is not None:
             return self.instances.info(asked.instance_id)
