@@ -8,7 +8,7 @@ from typing import Any
 
 from astune.environment.environment_base import Action, Environment, Instance, Message, Observation
 from astune.errors import ConfigError, TaskError, nearest
-from astune.workers.reasoning_gym_client import GymTask, ReasoningGym
+from astune.workers.reasoning_gym_client import GymTask, TaskMaker, Verifier
 
 RULES = "Put your final answer between <answer> and </answer>."
 SPLITS = ("validation", "test", "train")
@@ -31,9 +31,9 @@ class ReasoningGymEnvironment(Environment):
                     f"environment {self.env_type!r}: option {option}: expected a whole number from {lowest}, "
                     f"found {value!r}"
                 )
-        self._gym = ReasoningGym()
+        self._verifier = Verifier()
         sizes = {"validation": max(1, size // 10), "test": max(1, size // 10), "train": size}
-        drawn = self._gym.draw(name, options, seed, sum(sizes.values()), f"environment {self.env_type}")
+        drawn = TaskMaker().draw(name, options, seed, sum(sizes.values()), f"environment {self.env_type}")
         self._tasks = {
             f"{split}-{index}": task for split in SPLITS for index, task in enumerate(islice(drawn, sizes[split]))
         }
@@ -48,14 +48,14 @@ class ReasoningGymEnvironment(Environment):
     def create(self, task_id: str, params: Mapping[str, Any]) -> ReasoningGymInstance:
         if task_id not in self._tasks:
             raise TaskError(f"{self.env_type}: no task {task_id!r}.{nearest(task_id, self._tasks)}")
-        return ReasoningGymInstance(self._gym, self._tasks[task_id])
+        return ReasoningGymInstance(self._verifier, self._tasks[task_id])
 
 
 class ReasoningGymInstance(Instance):
     """The first text is the answer: what stands in its last <answer>, or all of it."""
 
-    def __init__(self, gym: ReasoningGym, task: GymTask) -> None:
-        self._gym = gym
+    def __init__(self, verifier: Verifier, task: GymTask) -> None:
+        self._verifier = verifier
         self._task = task
         self._score = 0.0
 
@@ -68,7 +68,7 @@ class ReasoningGymInstance(Instance):
             return Observation(
                 tuple({"role": "tool", "tool_call_id": call.id, "content": says} for call in action.tool_calls)
             )
-        reply = self._gym.score(self._task.dataset, self._task.entry, _answer(action.text)).result()
+        reply = self._verifier.score(self._task.dataset, self._task.entry, _answer(action.text)).result()
         self._score = reply["score"]
         return Observation(({"role": "user", "content": f"Score: {self._score:g}"},), self._score, done=True)
 

@@ -11,7 +11,7 @@ from astune.errors import JudgeError
 from astune.task_judge.answer_text import answer_text, cut_off
 from astune.task_judge.math_answer import AnswerFormat, extract_answer
 from astune.types import Episode, Task, Verdict
-from astune.workers.reasoning_gym_client import ReasoningGym
+from astune.workers.reasoning_gym_client import Verifier
 
 NAME = "ReasoningGymJudge"
 MARKS: tuple[AnswerFormat, ...] = ("answer_tag", "boxed", "the_answer_is")
@@ -36,7 +36,7 @@ class ReasoningGymJudge:
 
     def __init__(self, config: TaskJudgeConfig, workers: int = 2) -> None:
         self._answer_format = config.answer_format
-        self._gym = ReasoningGym(config.timeout or 10.0, workers)
+        self._verifier = Verifier(config.timeout or 10.0, workers)
 
     async def judge(self, task: Task, episode: Episode) -> Verdict:
         dataset, entry = task.metadata.get("dataset"), task.metadata.get("entry")
@@ -52,7 +52,7 @@ class ReasoningGymJudge:
         if not final:
             is_there = text.strip() and self._answer_format != "auto"
             return _wrong(f"no answer in the format {self._answer_format!r}" if is_there else "no answer")
-        reply = await asyncio.shield(asyncio.wrap_future(self._gym.score(dataset, dict(entry), final)))
+        reply = await asyncio.shield(asyncio.wrap_future(self._verifier.score(dataset, dict(entry), final)))
         reward, raised = reply["score"], reply.get("raised")
         reason = f"{dataset} scores {final if len(final) <= 80 else final[:77] + '...'!r} {reward:g}"
         return Verdict(reward, reward >= 1, f"{reason}: {raised}" if raised else reason, {"answer_found": 1.0}, NAME)

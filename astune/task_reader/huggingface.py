@@ -176,6 +176,8 @@ def _naming_the_file(datasets: Any, builder: Any, path: str) -> Iterator[None]:
     except (datasets.exceptions.DatasetsError, ValueError) as error:
         if isinstance(error, FileNotFoundError):
             raise
+        if isinstance(error.__cause__, OSError):  # the network, or the disk
+            raise error.__cause__ from None
         files = [str(file) for each in (builder.config.data_files or {}).values() for file in each]
         for file in files if len(files) > 1 else []:
             if Path(file).is_file() and not _readable(datasets, builder.name, file):

@@ -10,7 +10,7 @@ from astune.config.tasks import TaskReaderConfig
 from astune.errors import ConfigError, TaskError
 from astune.task_reader.table_reader import SourceError, TableReader
 from astune.task_reader.task_reader_base import Row, Rows, Split
-from astune.workers.reasoning_gym_client import GymTask, ReasoningGym
+from astune.workers.reasoning_gym_client import GymTask, TaskMaker
 
 KEY = "astune.task_reader.reasoning_gym"
 
@@ -42,25 +42,31 @@ class TaskReaderReasoningGym(TableReader):
     @cached_property
     def _tables(self) -> tuple[DrawnTable, ...]:
         """One for each data set, with its share of all tasks."""
-        gym, datasets = ReasoningGym(), self._source.datasets
+        maker, datasets = TaskMaker(), self._source.datasets
         tasks = self._source.training_tasks + self._source.validation_tasks
-        share = -(-tasks // len(datasets))
-        return tuple(
-            DrawnTable(gym.draw(name, options, self._source.seed, share, f"{KEY}.datasets.{name}"))
-            for name, options in datasets.items()
-        )
+        tables = []
+        for turn, (name, options) in enumerate(datasets.items()):
+            share = len(range(turn, tasks, len(datasets)))
+            tables.append(
+                DrawnTable(maker.draw(name, options, self._source.seed, share, f"{KEY}.datasets.{name}"), share)
+            )
+        return tuple(tables)
 
 
 @dataclass
 class DrawnTable:
-    """The tasks of one data set, drawn up to the last that was asked for."""
+    """The `count` tasks of one data set, drawn up to the last that was asked for. After the last of all there is no use
+    for the process that makes them."""
 
     source: Iterator[GymTask]
+    count: int
     drawn: list[GymTask] = field(default_factory=list)
 
     def __getitem__(self, index: int) -> GymTask:
         while len(self.drawn) <= index:
             self.drawn.append(next(self.source))
+            if len(self.drawn) == self.count:
+                self.source = iter(())
         return self.drawn[index]
 
 

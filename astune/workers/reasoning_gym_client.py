@@ -1,8 +1,7 @@
 """reasoning-gym (https://github.com/open-thought/reasoning-gym, arXiv:2505.24760): its tasks, and its verifiers.
 
-    gym = ReasoningGym(timeout=10.0)
-    first, second = gym.draw("gcd", {}, seed=0, count=2, key="datasets.gcd")
-    gym.score("gcd", first.entry, "8").result()  # {"score": 1.0}
+    first, second = TaskMaker().draw("gcd", {}, seed=0, count=2, key="datasets.gcd")
+    Verifier(timeout=10.0).score("gcd", first.entry, "8").result()  # {"score": 1.0}
 
 The package is never imported here: all is done by `reasoning_gym_worker`.
 """
@@ -42,19 +41,14 @@ class GymTask:
     """All that the verifier needs, in types that JSON keeps."""
 
 
-class ReasoningGym:
-    """Makes tasks, and scores answers in `timeout` seconds at most. Raises `MissingDependency` at birth.
+class TaskMaker:
+    """Makes tasks. Raises `MissingDependency` at birth.
 
     Equal data sets, options and seeds give equal tasks in every process, whatever else was drawn before.
     """
 
-    def __init__(self, timeout: float = 10.0, workers: int = 1) -> None:
-        if importlib.util.find_spec("reasoning_gym") is None:
-            raise MissingDependency(
-                'tasks of reasoning-gym need the package reasoning_gym: pip install "astune[reasoning-gym]"'
-            )
-        self._makers = WorkerPool([str(WORKER_FILE)], 1, MAKING_SECONDS)
-        self._scorers = WorkerPool([str(WORKER_FILE)], workers, timeout)
+    def __init__(self) -> None:
+        self._pool = _pool(1, MAKING_SECONDS)
 
     def draw(self, dataset: str, options: Mapping[str, Any], seed: int, count: int, key: str) -> Iterator[GymTask]:
         """The first `count` tasks with different questions, made as they are asked for.
@@ -78,17 +72,12 @@ class ReasoningGym:
                     repeats = 0
                     yield task
 
-    def score(self, dataset: str, entry: Mapping[str, Any], answer: str) -> Future[dict[str, Any]]:
-        """What the verifier says: `{"score": 0.05}`, and under "raised" why it could not read the answer, whose score
-        is 0 then. The exception is a `JudgeError`: it took too long, or it cannot score the reference either."""
-        return self._scorers.submit(["score", dataset, entry, answer], f"scoring {answer[:80]!r} by {dataset}")
-
     def _make(
         self, dataset: str, options: Mapping[str, Any], seed: int, start: int, count: int, key: str
     ) -> list[GymTask]:
         request = ["draw", dataset, options, seed * SEED_STEP, start, count]
         try:
-            reply = self._makers.submit(request, f"{key}: making tasks").result()
+            reply = self._pool.submit(request, f"{key}: making tasks").result()
         except JudgeError as error:
             raise TaskError(str(error)) from error
         if "wrong" in reply:
@@ -99,3 +88,23 @@ class ReasoningGym:
             GymTask(dataset, index, question, answer, {"options": options, "answer": answer, "metadata": metadata})
             for index, (question, answer, metadata) in enumerate(reply["drawn"], start)
         ]
+
+
+class Verifier:
+    """Scores answers, in `timeout` seconds at most. Raises `MissingDependency` at birth."""
+
+    def __init__(self, timeout: float = 10.0, workers: int = 1) -> None:
+        self._pool = _pool(workers, timeout)
+
+    def score(self, dataset: str, entry: Mapping[str, Any], answer: str) -> Future[dict[str, Any]]:
+        """What the verifier says: `{"score": 0.05}`, and under "raised" why it could not read the answer, whose score
+        is 0 then. The exception is a `JudgeError`: it took too long, or it cannot score the reference either."""
+        return self._pool.submit(["score", dataset, entry, answer], f"scoring {answer[:80]!r} by {dataset}")
+
+
+def _pool(workers: int, timeout: float) -> WorkerPool:
+    if importlib.util.find_spec("reasoning_gym") is None:
+        raise MissingDependency(
+            'tasks of reasoning-gym need the package reasoning_gym: pip install "astune[reasoning-gym]"'
+        )
+    return WorkerPool([str(WORKER_FILE)], workers, timeout)

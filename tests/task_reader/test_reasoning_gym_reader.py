@@ -1,8 +1,10 @@
+import gc
 import importlib.util
 import json
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -11,20 +13,20 @@ from astune.errors import ConfigError, MissingDependency, TaskError
 from astune.task_reader import make_reader
 from astune.task_reader.reasoning_gym import TaskReaderReasoningGym
 from astune.task_reader.task_sets import read_task_sets
-from astune.workers.reasoning_gym_client import ReasoningGym
+from astune.workers.reasoning_gym_client import TaskMaker
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("reasoning_gym") is None, reason="needs reasoning-gym")
 
 
 @pytest.fixture(scope="module")
-def gym() -> ReasoningGym:
-    return ReasoningGym()
+def maker() -> TaskMaker:
+    return TaskMaker()
 
 
 @pytest.fixture(autouse=True)
-def processes_are_shared(gym: ReasoningGym, monkeypatch: pytest.MonkeyPatch) -> None:
+def processes_are_shared(maker: TaskMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes more than a second to start."""
-    monkeypatch.setattr("astune.task_reader.reasoning_gym.ReasoningGym", lambda: gym)
+    monkeypatch.setattr("astune.task_reader.reasoning_gym.TaskMaker", lambda: maker)
 
 
 def config(training: int = 6, validation: int = 3, seed: int = 0, **datasets: dict[str, object]) -> TaskReaderConfig:
@@ -46,6 +48,21 @@ def test_a_task_has_all_that_the_verifier_needs_and_json_keeps_it() -> None:
     assert task.place == "rearc:1" and "(" in task.metadata["entry"]["metadata"]  # tuples
     assert json.loads(json.dumps(task.metadata)) == task.metadata
     assert list(TaskReaderReasoningGym(config(1, 0, rearc={})).read("validation")) == []
+
+
+def test_the_process_that_makes_tasks_ends_when_all_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("astune.task_reader.reasoning_gym.TaskMaker", TaskMaker)
+    before = pools()
+    reader = TaskReaderReasoningGym(config(3, 2, gcd={}, lcm={}))
+    training = reader.read("training")
+    assert training[0] and pools() == before + 1
+    assert len(list(training)) == 3 and len(list(reader.read("validation"))) == 2
+    assert pools() == before
+
+
+def pools() -> int:
+    gc.collect()
+    return sum(thread.name == "worker-pool" for thread in threading.enumerate())
 
 
 def test_a_data_set_without_a_reference_answer_gives_none() -> None:
@@ -73,18 +90,17 @@ def test_the_tasks_are_the_same_in_every_process() -> None:
         "reader = make_reader(TaskReaderConfig(type='reasoning_gym', reasoning_gym=source))\n"
         "print([(task.query, task.answer, task.metadata) for task in reader.read('training')])\n"
     )
-    outputs = [
-        subprocess.run(
+    runs = [
+        subprocess.Popen(
             [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            check=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             env={**os.environ, "PYTHONHASHSEED": seed},
         )
         for seed in ("1", "2")
     ]
-    assert outputs[0].stdout == outputs[1].stdout and len(outputs[0].stdout) > 1000
-    assert {output.stderr for output in outputs} == {""}
+    first, second = (run.communicate()[0] for run in runs)
+    assert first == second and first.startswith(b"[(") and len(first) > 1000
 
 
 def test_too_few_different_questions_are_counted() -> None:
@@ -115,4 +131,4 @@ def test_no_data_set_is_an_error() -> None:
 def test_without_the_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingDependency, match=r'pip install "astune\[reasoning-gym\]"'):
-        ReasoningGym()
+        TaskMaker()
