@@ -2,12 +2,16 @@
 
 import re
 import shlex
-from importlib import metadata
+import signal
+import subprocess
+import sys
+from importlib import metadata, util
 from pathlib import Path
 
 import pytest
 
 from astune.cli import main
+from astune.clients.env_service import EnvServiceClient
 from astune.config.load import load_config
 from astune.environment.apps import AppsEnvironment
 from astune.monitor import read_episodes
@@ -16,7 +20,9 @@ from astune.resources import tutorial_dir
 FOLDER = tutorial_dir() / "apps_world"
 README = (FOLDER / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(bash|text)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-needs_agentscope_2 = pytest.mark.skipif(metadata.version("agentscope")[0] != "2", reason="the agent is for it")
+needs_agentscope_2 = pytest.mark.skipif(
+    util.find_spec("agentscope") is None or metadata.version("agentscope")[0] != "2", reason="the agent is for it"
+)
 
 
 def played(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch):
@@ -46,11 +52,19 @@ def test_a_command_of_the_page_prints_what_follows_it(number, reward, calls, tmp
     assert timeline.trained_tokens == sum(len(turn.output_ids) for turn in episode.turns)
 
 
-def test_the_page_has_three_commands_and_the_last_is_a_configuration() -> None:
-    *_, last = commands = [shlex.split(text) for kind, text in BLOCKS if kind == "bash"]
+def test_the_service_of_the_training_comes_up_and_the_training_is_a_configuration() -> None:
+    (*_, last) = commands = [text for kind, text in BLOCKS if kind == "bash"]
     assert len(commands) == 3
-    config = load_config(FOLDER / Path(last[-1]).name).config.astune
-    assert config.task_reader.env_service.serve == "apps" and config.task_judge.judge_protocol == "EnvServiceJudge"
+    serve, train = (shlex.split(line)[2:] for line in last.splitlines())
+    with subprocess.Popen(
+        [sys.executable, "-m", "astune", *serve, "--port", "0"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        url = process.stdout.readline().split()[-1]
+        assert len(EnvServiceClient(url).task_ids("train", "apps")) == 1000
+        process.send_signal(signal.SIGINT)
+    config = load_config(FOLDER / Path(train[-1]).name).config.astune
+    assert config.task_reader.env_service.env_url == "http://127.0.0.1:8080"  # where it is without --port
+    assert int(serve[serve.index("--max-instances") + 1]) > config.rollout.max_concurrent
 
 
 def test_what_the_page_says_of_the_world_is_so() -> None:

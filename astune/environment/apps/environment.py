@@ -83,8 +83,8 @@ class AppsEnvironment(Environment):
 
 
 class AppsInstance(Instance):
-    """One copy of a task's world. The answer to `finish` lists the checks, also in `info["checks"]`: they are for people
-    to read, and nothing that the agent does after it counts.
+    """One copy of a task's world. The answer to `finish` lists the checks, as `info["checks"]` does, for people:
+    nothing that the agent does after it counts.
     """
 
     tools = TOOLS
