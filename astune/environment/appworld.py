@@ -8,8 +8,7 @@ It gets one of its own:
     appworld-env/bin/appworld install                                # unpacks its apps
     appworld-env/bin/appworld download data --root appworld-data     # tasks and databases
 
-    astune env serve --env appworld \
-        --options '{python: appworld-env/bin/python, root: appworld-data}'
+    astune env serve --env appworld --option python=appworld-env/bin/python --option root=appworld-data
 
 Each instance is a process of that interpreter, because AppWorld freezes the clock and keeps its databases in global
 variables. Starting one takes 10 to 20 seconds of a core. The agent's code runs in it, behind AppWorld's own guard; that

@@ -28,7 +28,7 @@ needs_agentscope_2 = pytest.mark.skipif(
 def played(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch):
     """The episode of one of the page's commands, run in an empty folder."""
     monkeypatch.chdir(folder)
-    python, launcher, *arguments = shlex.split(command)
+    python, launcher, *arguments = shlex.split(command.replace("\\\n", " "))
     assert (python, launcher) == ("python", "launcher.py")
     assert main([word.replace("tutorial/apps_world", str(FOLDER)) for word in arguments]) == 0
     (record,) = read_episodes(folder / "runs" / "apps_world" / "apps_world-debug" / "episodes" / "debug.jsonl")
