@@ -20,7 +20,7 @@ from astune.environment.environment_base import (
     ToolCall,
     function_tool,
 )
-from astune.environment.gymnasium_games import GAMES, MOST_NUMBERS, Game, Teller, drawing, numbers
+from astune.environment.gymnasium_games import DRAWING, GAMES, MOST_NUMBERS, NUMBERS, Game, Teller, View
 from astune.errors import ConfigError, MissingDependency, TaskError, nearest
 
 SPLITS = ("train", "validation")
@@ -40,8 +40,7 @@ class GymnasiumEnvironment(Environment):
       in the other, and another `seed` makes other worlds.
     - `max_steps`: actions after which an episode is over; the environment's own limit unless given.
     - `actions`: names of the actions, in Gymnasium's order. Known for the toy games, otherwise numbers.
-    - `view`: how an observation is told. FrozenLake: `grid` (the map, A is you) or `neighbours` (what lies one step
-      away).
+    - `view`: how an observation is told. FrozenLake: `grid` (the whole map) or `neighbours` (what lies one step away).
     - `size`, `frozen` (FrozenLake): another map for each task, so many tiles wide, of which so large a part is frozen.
       One in five maps is for validation, and never a map of training.
 
@@ -72,7 +71,8 @@ class GymnasiumEnvironment(Environment):
         env = self._make(next(self._ids("train")))
         try:
             self._names = _names(self.env_type, env, self._game, actions)
-            self._teller, self._render_mode = _told(self.env_type, env, self._game, view, self._names)
+            self._view, self._render_mode = _view(self.env_type, env, self._game, view)
+            self._teller = self._view.teller(self._names)
             self._most_steps = max_steps or env.spec.max_episode_steps or MOST_STEPS
         finally:
             env.close()
@@ -100,7 +100,8 @@ class GymnasiumEnvironment(Environment):
         return (f"{split}-{number}" for number in range(self._count))
 
     def _rules(self) -> str:
-        return f"{self._game.rules} Each turn, name one action: {', '.join(self._names)}.".strip()
+        wanted = f"Each turn, name one action: {', '.join(self._names)}."
+        return "\n".join(part for part in (self._game.rules, self._view.legend, wanted) if part)
 
     def _make(self, task_id: str, **more: Any) -> Any:
         options = {**self._options, **more, **(self._lakes.options(task_id) if self._lakes else {})}
@@ -113,9 +114,7 @@ class GymnasiumEnvironment(Environment):
 class GymnasiumInstance(Instance):
     """One episode. An answer acts by the last action that it names, or by calls of the tool `act`."""
 
-    def __init__(
-        self, env: Any, teller: Teller, names: Sequence[str], most_steps: int, rules: str, first: str
-    ) -> None:
+    def __init__(self, env: Any, teller: Teller, names: Sequence[str], most_steps: int, rules: str, first: str) -> None:
         self._env, self._teller, self._names, self._most_steps = env, teller, names, most_steps
         self._rules, self._told = rules, first
         self._steps, self._total, self._done = 0, 0.0, False
@@ -178,7 +177,7 @@ class _Lakes:
 
     @classmethod
     def of(cls, env_id: str, options: dict[str, Any], seed: int) -> _Lakes | None:
-        """Takes `size` and `frozen` out of the options; None for other games, and for a lake that is always the same."""
+        """Takes `size` and `frozen` out of the options; None for other games, and where all tasks have one lake."""
         if not _is(env_id, "FrozenLake") or not {"size", "frozen"} & options.keys():
             return None
         size, frozen = options.pop("size", 4), options.pop("frozen", 0.8)
@@ -239,28 +238,30 @@ def _numbers(names: Sequence[str]) -> dict[str, int]:
     return by_number | by_name
 
 
-def _told(where: str, env: Any, game: Game, view: str | None, names: Sequence[str]) -> tuple[Teller, str | None]:
+def _view(where: str, env: Any, game: Game, name: str | None) -> tuple[View, str | None]:
     """How observations are told, and the render mode that it takes."""
-    if view is not None and view not in game.views:
+    if name is not None and name not in game.views:
         known = f"expected {' or '.join(game.views)}" if game.views else "it has one view only, leave it out"
-        raise ConfigError(f"{where}: view is {view!r}; {known}.{nearest(view, game.views)}")
+        raise ConfigError(f"{where}: view is {name!r}; {known}.{nearest(name, game.views)}")
     if game.views:
-        return game.views[view or next(iter(game.views))](names), None
+        return game.views[name or next(iter(game.views))], None
     if "ansi" in env.metadata.get("render_modes", ()):
-        return drawing, "ansi"
+        return DRAWING, "ansi"
     if not _tellable(env.observation_space):
         raise ConfigError(
             f"{where}: its observations are {env.observation_space}; expected Discrete, MultiDiscrete, Text, a Tuple "
             f"of those, or a Box of at most {MOST_NUMBERS} numbers"
         )
-    return numbers, None
+    return NUMBERS, None
 
 
 def _tellable(space: Any) -> bool:
     kind = type(space).__name__
     if kind == "Tuple":
         return all(_tellable(part) for part in space.spaces)
-    small = kind in ("Box", "MultiDiscrete", "MultiBinary") and int(space.shape[0] if space.shape else 1) <= MOST_NUMBERS
+    small = (
+        kind in ("Box", "MultiDiscrete", "MultiBinary") and int(space.shape[0] if space.shape else 1) <= MOST_NUMBERS
+    )
     return kind in ("Discrete", "Text") or (small and len(space.shape) <= 1)
 
 

@@ -18,48 +18,60 @@ MOST_NUMBERS = 16
 ANSI_CODE = re.compile(r"\x1b\[[0-9;]*m")
 LAST_ACTION = re.compile(r"^\s*\(.*\)\n", re.MULTILINE)
 """The line `  (Down)` that the toy games draw, which the agent knows."""
-MOVES = ((0, -1), (1, 0), (0, 1), (-1, 0))
-"""Row and column steps of FrozenLake's actions: left, down, right, up."""
+MOVES = ((3, -1, 0), (0, 0, -1), (2, 0, 1), (1, 1, 0))
+"""FrozenLake's actions in reading order (up, left, right, down): number, and the step down and to the right."""
 TILES = {"S": "ice", "F": "ice", "H": "hole", "G": "goal"}
+END = {"H": "You fell into a hole.", "G": "You reached the goal."}
 
 
 @dataclass(frozen=True)
 class Game:
-    """`views`: ways to tell an observation, the first is the default; none: as `told` finds one."""
+    """`views`: ways to tell an observation, the first is the default; none for games that are told as they draw
+    themselves."""
 
     rules: str
     actions: tuple[str, ...]
-    views: Mapping[str, Callable[[Sequence[str]], Teller]]
-    """By name: a function that gets the names of the actions."""
+    views: Mapping[str, View]
 
 
-def lake_as_grid(_names: Sequence[str]) -> Teller:
+@dataclass(frozen=True)
+class View:
+    """A way to tell an observation. `legend` explains it; `teller` gets the names of the actions."""
+
+    legend: str
+    teller: Callable[[Sequence[str]], Teller]
+
+
+def _lake_as_grid(_names: Sequence[str]) -> Teller:
     def tell(env: Any, position: Any) -> str:
         lake = env.unwrapped
         row, column = divmod(int(position), lake.ncol)
         rows = [[tile.decode() for tile in line] for line in lake.desc]
-        if rows[row][column] in "SF":
-            rows[row][column] = "A"
+        if (end := END.get(rows[row][column])) is not None:
+            return end
+        rows[row][column] = "A"
         return "\n".join("".join(line) for line in rows)
 
     return tell
 
 
-def lake_as_neighbours(names: Sequence[str]) -> Teller:
-    """What lies one step away: `wall left, ice down, hole right, wall up.`"""
+def _lake_as_neighbours(names: Sequence[str]) -> Teller:
+    """`hole right, ice down.`: where one can go, and what is there."""
 
     def tell(env: Any, position: Any) -> str:
         lake = env.unwrapped
         row, column = divmod(int(position), lake.ncol)
-        seen = (_tile(lake, row + down, column + right) for down, right in MOVES)
-        return ", ".join(f"{tile} {name}" for tile, name in zip(seen, names, strict=True)) + "."
+        if (end := END.get(lake.desc[row][column].decode())) is not None:
+            return end
+        seen = [(_tile(lake, row + down, column + right), names[action]) for action, down, right in MOVES]
+        return ", ".join(f"{tile} {name}" for tile, name in seen if tile) + "."
 
     return tell
 
 
 def _tile(lake: Any, row: int, column: int) -> str:
     inside = 0 <= row < lake.nrow and 0 <= column < lake.ncol
-    return TILES[lake.desc[row][column].decode()] if inside else "wall"
+    return TILES[lake.desc[row][column].decode()] if inside else ""
 
 
 def _taxi(_names: Sequence[str]) -> Teller:
@@ -91,13 +103,16 @@ GAMES: Mapping[str, Game] = {
     "FrozenLake": Game(
         "Cross the frozen lake to the goal and fall into no hole.",
         ("left", "down", "right", "up"),
-        {"grid": lake_as_grid, "neighbours": lake_as_neighbours},
+        {
+            "grid": View("A is you, F ice, H a hole, G the goal.", _lake_as_grid),
+            "neighbours": View("You see what lies next to you.", _lake_as_neighbours),
+        },
     ),
     "Taxi": Game(
         "Pick the passenger up and drop them off at the destination. Rows and columns count from 0; | is a wall:\n"
         + TAXI_MAP,
         ("south", "north", "east", "west", "pickup", "dropoff"),
-        {"words": _taxi},
+        {"words": View("", _taxi)},
     ),
     "CliffWalking": Game(
         "Walk from the start to T and off no cliff C. You are x.",
@@ -107,7 +122,7 @@ GAMES: Mapping[str, Game] = {
     "Blackjack": Game(
         "Come closer to 21 than the dealer and not above. An ace that the dealer shows is 1.",
         ("stick", "hit"),
-        {"words": _blackjack},
+        {"words": View("", _blackjack)},
     ),
 }
 
@@ -134,3 +149,8 @@ def _flat(observation: Any) -> list[float]:
         return [number for part in observation for number in _flat(part)]
     listed = observation.tolist() if type(observation).__module__ == "numpy" else observation
     return _flat(listed) if isinstance(listed, list) else [listed]
+
+
+DRAWING = View("", lambda _names: drawing)
+NUMBERS = View("", lambda _names: numbers)
+"""For games without a view of their own."""
