@@ -89,6 +89,8 @@ def test_the_file_is_read_only_as_far_as_somebody_looks(tmp_path: Path, monkeypa
     assert lazy[0].query == "0"
     with pytest.raises(SourceError, match="cannot be read: "):
         len(lazy)
+    with pytest.raises(SourceError, match="cannot be read: "):
+        read(path, on_bad_record="skip")
 
 
 def test_a_file_may_grow_or_be_replaced_while_it_is_used_but_not_change(tmp_path: Path) -> None:

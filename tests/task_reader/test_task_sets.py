@@ -303,9 +303,9 @@ def test_another_seed_holds_out_other_questions(tmp_path: Path) -> None:
 
 def test_an_id_that_is_there_twice_names_both_places(tmp_path: Path) -> None:
     rows = [{"id": "a", "query": "1"}, {"id": "b", "query": "2"}, {"id": "a", "query": "3"}]
-    assert problem(tmp_path, rows) == "train.jsonl:3: task id 'a' is already used at " + (
-        f"{tmp_path}/train.jsonl:1; ids must be unique"
-    ).replace(f"{tmp_path}/", "")
+    assert problem(tmp_path, rows) == (
+        "train.jsonl:3: task id 'a' is already used at train.jsonl:1; ids must be unique"
+    )
     assert "already used" in problem(tmp_path, [{"id": 1, "query": "1"}, {"id": "1", "query": "2"}])
 
 
@@ -323,6 +323,10 @@ def test_ids_may_be_there_twice_if_the_user_says_so(tmp_path: Path) -> None:
 def test_a_task_that_the_filter_left_out_has_no_claim_on_its_id(tmp_path: Path) -> None:
     rows = [{"id": "a", "query": "1", "level": 0}, {"id": "a", "query": "2", "level": 1}]
     assert [task.task_id for task in read(tmp_path, rows, filter="level > 0").training] == ["a"]
+    rows.append({"id": "a", "query": "3", "level": 1})
+    assert "train.jsonl:3: task id 'a' is already used at train.jsonl:2; " in problem(
+        tmp_path, rows, filter="level > 0"
+    )
 
 
 def test_equal_rows_without_an_id_are_numbered(tmp_path: Path) -> None:
