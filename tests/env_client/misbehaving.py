@@ -194,6 +194,7 @@ class MisbehavingService:
             writer.write(reply(200, good)[:-1].replace(b"\r\n\r\n", b"\r\nX: "))
             while not reader.at_eof():
                 writer.write(b"x")
+                await writer.drain()  # raises where the client has hung up
                 await asyncio.sleep(0.02)
         elif fault == "endless":
             writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
