@@ -122,7 +122,7 @@ class TaskJudgeConfig(Section):
     )
     answer_format: Literal["auto", "boxed", "answer_tag", "hashes", "the_answer_is", "plain", "last_number"] = Field(
         "auto",
-        description="where MathAnswerAsJudge finds the answer; auto: boxed, tag, ####, 'the answer is', whole text; "
+        description="where judges of short answers find them; auto: boxed, tag, ####, 'the answer is', whole text; "
         "last_number, which is a guess, only where it is asked for",
     )
     timeout: PositiveFloat | None = Field(

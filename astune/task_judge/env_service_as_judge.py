@@ -16,7 +16,8 @@ class EnvServiceJudge:
         astune.task_judge.judge_protocol: EnvServiceJudge
 
     The environment is the one that a task with an `env_type` gets, or the one that the workflow has made itself and
-    named with `tuner.use_environment`. The score was asked for when the workflow ended and stands in the episode, so recorded episodes can be judged too.
+    named with `tuner.use_environment`. The score was asked for when the workflow ended and stands in the episode, so
+    recorded episodes can be judged too.
     Raises `JudgeError` for an episode without a score.
     """
 

@@ -114,6 +114,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         f"astune.task_judge.judge_protocol={PROBE}:judge",
         f"astune.task_reader.jsonl.training.file_path={folder}/tasks.jsonl",
         f"astune.task_reader.jsonl.validation.file_path={folder}/tasks.jsonl",
+        "astune.task_reader.on_overlap=warn",
         "astune.rollout.num_repeat=4",
         "astune.rollout.max_tokens=8",
         "astune.trainer.total_steps=1",
