@@ -148,13 +148,8 @@ class JsonlRows:
 
 
 def read_jsonl(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields `("path:line", object)` line by line. Raises `TaskError` that names path, line and column."""
-    for place, line in numbered_lines(path):
-        yield place, parse_line(line, place)
-
-
-def numbered_lines(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yields `("path:line", line)`, blank lines left out. Raises `TaskError` for a file that cannot be read."""
+    """Yields `("path:line", object)` line by line, blank lines left out. Raises `TaskError` that names path, line and
+    column."""
     if not path.is_file():
         raise TaskError(_not_a_file(path))
     try:
@@ -163,7 +158,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[str, bytes]]:
                 if number == 1:
                     line = line.removeprefix(BYTE_ORDER_MARK)
                 if line.strip():
-                    yield f"{path}:{number}", line
+                    yield f"{path}:{number}", parse_line(line, f"{path}:{number}")
     except (OSError, EOFError, zlib.error) as error:
         raise TaskError(f"{path}: cannot be read: {error}") from error
 

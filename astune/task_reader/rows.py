@@ -9,9 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from itertools import islice
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from astune.config.tasks import FieldsConfig
@@ -155,28 +153,6 @@ class _Source:
             if row.get(name) is not None:
                 return path
         return self._configured
-
-
-def tasks_from_rows(rows: Iterable[tuple[str, Row]], fields: FieldsConfig, limit: int | None = None) -> list[Task]:
-    """Tasks of the first `limit` rows (None: all). Each row comes with its place, such as `file.jsonl:3`.
-
-    Ids are unique in the result; equal rows without an id get -2, -3 and so on. Raises `TaskError` with the place of
-    the bad row.
-    """
-    mapping = RowMapping(fields)
-    tasks: dict[str, Task] = {}
-    copies: dict[str, int] = {}
-    for place, row in islice(rows, limit):
-        task, _, has_id = mapping.record(row, place)
-        if not has_id:
-            copies[task.task_id] = copies.get(task.task_id, 0) + 1
-        if copies.get(task.task_id, 1) > 1 and not has_id:
-            task = replace(task, task_id=f"{task.task_id}-{copies[task.task_id]}")
-        if task.task_id in tasks:
-            before = tasks[task.task_id].place
-            raise TaskError(f"{place}: task id {task.task_id!r} is already used at {before}; ids must be unique")
-        tasks[task.task_id] = task
-    return list(tasks.values())
 
 
 def _pattern(regex: str | None) -> re.Pattern[str] | None:
