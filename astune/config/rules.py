@@ -152,7 +152,8 @@ def task_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
     if service.serve is None and service.options:
         yield (
             "astune.task_reader.env_service.options",
-            "they are for the environment that astune.task_reader.env_service.serve names, which is not set",
+            "they are for the environment that astune.task_reader.env_service.serve names, which is not set; take them "
+            "out, or say null",
         )
 
 

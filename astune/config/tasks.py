@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
 from astune.config.section import Located, OptionalPlugin, Plugin, Section
 
@@ -67,6 +67,12 @@ class EnvServiceConfig(Section):
         300.0, description="seconds to wait for an instance while the service is full"
     )
     retries: NonNegativeInt = Field(3, description="repeats of a call that failed, where a repeat cannot act twice")
+
+    @field_validator("options", "params", mode="before")
+    @classmethod
+    def _null_is_empty(cls, value: Any) -> Any:
+        """So that the command line can empty what a file has: `options=null`."""
+        return {} if value is None else value
 
 
 class FieldsConfig(Section):

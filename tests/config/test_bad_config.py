@@ -260,6 +260,15 @@ def test_a_run_needs_a_source_of_tasks(reader: str, key: str, tmp_path: Path) ->
     assert f"astune.task_reader.{key}: not set; task_reader.type is" in complaint(tmp_path, text)
 
 
+def test_the_command_line_exchanges_the_service_of_a_file_for_another(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("astune: {task_reader: {type: env_service, env_service: {serve: apps, options: {tasks: 3}}}}\n")
+    service = "astune.task_reader.env_service"
+    exchanged = [f"{service}.serve=null", f"{service}.options=null", f"{service}.env_url=http://h:1"]
+    found = load_config(path, exchanged, for_run=False).config.astune.task_reader.env_service
+    assert (found.serve, found.options, found.env_url) == (None, {}, "http://h:1")
+
+
 def test_a_fraction_of_the_training_tasks_is_enough_for_evaluations(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(

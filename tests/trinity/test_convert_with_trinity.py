@@ -43,11 +43,17 @@ STYLES = {"dynamic_by_explorer": "explorer_driven", "dynamic_by_trainer": "train
 """Trinity's other name of a style."""
 
 
+ENV_SERVICE = "astune.task_reader.env_service"
+FAR_SERVICE = (f"{ENV_SERVICE}.serve=null", f"{ENV_SERVICE}.options=null", f"{ENV_SERVICE}.env_url=http://apps:8080")
+
+
 def loaded(path: Path, *overrides: str) -> LoadedConfig:
-    """A tutorial's configuration. Trinity has no linear schedule, so those that have it say so on the command line."""
-    linear = load_config(path).config.astune.trainer.lr_schedule == "linear"
-    schedule = ["astune.trainer.lr_schedule=cosine"] if linear else []
-    return load_config(path, [*schedule, *overrides], backbone="trinity")
+    """A tutorial's configuration. What Trinity has not is exchanged on the command line: a linear schedule, and an
+    environment service that the run starts itself."""
+    config = load_config(path).config.astune
+    schedule = ["astune.trainer.lr_schedule=cosine"] if config.trainer.lr_schedule == "linear" else []
+    service = FAR_SERVICE if config.task_reader.env_service.serve is not None else ()
+    return load_config(path, [*schedule, *service, *overrides], backbone="trinity")
 
 
 def of_trinity(path: Path) -> dict[str, Any]:
