@@ -281,12 +281,6 @@ def test_what_is_released_while_it_is_made_is_closed(caller: Caller, rooms: Room
 def test_what_nobody_uses_is_closed_in_the_end(serve: Serve, rooms: Rooms) -> None:
     caller = serve(ttl=0.2)
     caller.create("one")
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(caller.say, "one", "wait")
-        assert not wait([waiting], timeout=0.6).done
-        assert caller.metric("instances_expired_total") == 0, "it is in use"
-        rooms.gate.set()
-        waiting.result()
     eventually(lambda: caller.metric("instances_expired_total") == 1)
     assert caller.error("evaluate", instance_id="one")[:2] == (404, "unknown_instance")
     assert (rooms.made[0].closes, caller.live) == (1, 0)
