@@ -105,10 +105,14 @@ async def _closed_at_the_end(loop: asyncio.AbstractEventLoop, kept: Connections)
         await kept.close()
 
 
+THIS_MACHINE: Mapping[str, None] = dict.fromkeys(("all://127.0.0.1", "all://localhost", "all://[::1]"))
+"""No proxy leads there, whatever the environment says of proxies."""
+
+
 def _connection() -> httpx.AsyncClient:
     limits = httpx.Limits(max_connections=1, keepalive_expiry=KEEP_ALIVE_SECONDS)
     headers = {"Accept-Encoding": "identity"}
-    return httpx.AsyncClient(timeout=None, limits=limits, headers=headers, verify=_certificates())
+    return httpx.AsyncClient(timeout=None, limits=limits, headers=headers, verify=_certificates(), mounts=THIS_MACHINE)
 
 
 @cache

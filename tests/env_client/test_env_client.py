@@ -53,6 +53,16 @@ async def test_a_call_sends_the_envelope_without_what_is_not_known(service):
     assert service.headers[-1]["idempotency-key"] == "a/%C3%A4%0A1/2"
 
 
+def test_no_proxy_leads_to_this_machine(service, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    client = EnvServiceClient(f"{service.url}/proxy/well/", retries=0)
+    asyncio.run(client.create(None, "t", "i-1"))
+    with pytest.raises(EnvServiceError, match="cannot be reached"):
+        asyncio.run(EnvServiceClient("http://far.invalid:1", retries=0, timeout=2).create(None, "t", "i-2"))
+
+
 async def test_task_ids_can_be_asked_for_within_a_running_loop_too(service):
     assert EnvServiceClient(f"{service.url}/ids/well").task_ids("train", "game") == ["a", "b"]
     assert service.bodies[-1] == {"env_type": "game", "params": {"split": "train"}}
