@@ -107,8 +107,8 @@ class GymnasiumEnvironment(Environment):
         options = {**self._options, **more, **(self._lakes.options(task_id) if self._lakes else {})}
         try:
             return self._gymnasium.make(self._env_id, disable_env_checker=True, **options)
-        except (self._gymnasium.error.Error, TypeError) as error:
-            raise ConfigError(f"{self.env_type}: {error}") from error
+        except (self._gymnasium.error.Error, LookupError, TypeError, ValueError) as error:
+            raise ConfigError(f"{self.env_type}: {type(error).__name__}: {error}") from error
 
 
 class GymnasiumInstance(Instance):

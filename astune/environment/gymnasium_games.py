@@ -18,8 +18,8 @@ MOST_NUMBERS = 16
 ANSI_CODE = re.compile(r"\x1b\[[0-9;]*m")
 LAST_ACTION = re.compile(r"^\s*\(.*\)\n", re.MULTILINE)
 """The line `  (Down)` that the toy games draw, which the agent knows."""
-MOVES = ((3, -1, 0), (0, 0, -1), (2, 0, 1), (1, 1, 0))
-"""FrozenLake's actions in reading order (up, left, right, down): number, and the step down and to the right."""
+MOVES = ((0, -1), (1, 0), (0, 1), (-1, 0))
+"""FrozenLake's actions (left, down, right, up) as steps down and to the right."""
 TILES = {"S": "ice", "F": "ice", "H": "hole", "G": "goal"}
 END = {"H": "You fell into a hole.", "G": "You reached the goal."}
 
@@ -56,15 +56,15 @@ def _lake_as_grid(_names: Sequence[str]) -> Teller:
 
 
 def _lake_as_neighbours(names: Sequence[str]) -> Teller:
-    """`hole right, ice down.`: where one can go, and what is there."""
+    """`ice down, hole right.`: where one can go, and what is there."""
 
     def tell(env: Any, position: Any) -> str:
         lake = env.unwrapped
         row, column = divmod(int(position), lake.ncol)
         if (end := END.get(lake.desc[row][column].decode())) is not None:
             return end
-        seen = [(_tile(lake, row + down, column + right), names[action]) for action, down, right in MOVES]
-        return ", ".join(f"{tile} {name}" for tile, name in seen if tile) + "."
+        seen = (_tile(lake, row + down, column + right) for down, right in MOVES)
+        return ", ".join(f"{tile} {name}" for tile, name in zip(seen, names, strict=True) if tile) + "."
 
     return tell
 
