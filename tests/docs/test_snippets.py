@@ -50,17 +50,17 @@ ROOT = Path(__file__).parents[2]
 README = "README.md"
 PAGES = [README, "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 COUNTS = {
-    "bash not-run": 24,
-    "bash run": 49,
-    "jsonl file": 10,
-    "python file": 17,
+    "bash not-run": 34,
+    "bash run": 54,
+    "jsonl file": 11,
+    "python file": 19,
     "python not-run": 4,
     "python run": 7,
-    "text": 24,
+    "text": 31,
     "text file": 1,
-    "text output": 32,
-    "yaml": 10,
-    "yaml file": 7,
+    "text output": 35,
+    "yaml": 12,
+    "yaml file": 10,
     "yaml file broken": 1,
     "yaml file rubric": 1,
 }
