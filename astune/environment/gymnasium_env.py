@@ -92,7 +92,7 @@ class GymnasiumEnvironment(Environment):
                 f"validation-0 to validation-{self._count - 1}"
             )
         env = self._make(task_id, render_mode=self._render_mode, max_episode_steps=self._most_steps)
-        observation, _ = env.reset(seed=_world(self._seed, task_id))
+        observation, _ = env.reset(seed=world_seed(self._seed, task_id))
         told = self._teller(env, observation)
         return GymnasiumInstance(env, self._teller, self._names, self._most_steps, self._rules(), told)
 
@@ -209,7 +209,7 @@ def _split_of(lake: Sequence[str]) -> str:
     return SPLITS[int.from_bytes(digest[:8], "big") % HELD_OUT == 0]
 
 
-def _world(seed: int, task_id: str) -> int:
+def world_seed(seed: int, task_id: str) -> int:
     """The seed of a task's world: even for training, odd for validation."""
     return random.Random(f"{seed}:{task_id}").randrange(2**30) * 2 + SPLITS.index(task_id.partition("-")[0])
 

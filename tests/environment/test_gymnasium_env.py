@@ -11,7 +11,7 @@ pytest.importorskip("gymnasium")
 
 from astune.environment.check import check_environment
 from astune.environment.environment_base import Action, Instance, ToolCall
-from astune.environment.gymnasium_env import GymnasiumEnvironment
+from astune.environment.gymnasium_env import GymnasiumEnvironment, world_seed
 from astune.environment.registry import load_environment
 from astune.errors import ConfigError, MissingDependency, TaskError
 
@@ -79,6 +79,7 @@ def test_after_the_end_nothing_acts():
     for move in (*TO_THE_GOAL, "down", "right"):
         last = instance.step(Action(move))
     assert (last.done, last.reward, instance.evaluate()) == (True, 0, 1)
+    assert last.messages[0]["content"] == "The episode is over."
 
 
 @pytest.mark.parametrize(
@@ -105,8 +106,9 @@ def test_numbers_mean_nothing_but_names_where_names_are_numbers():
 
 
 def test_what_is_not_understood_takes_a_step_and_the_last_step_ends_the_episode():
-    instance = lake(max_steps=2)
+    instance = lake(max_steps=3)
     assert not instance.step(Action("What?")).done
+    assert not instance.step(Action()).done
     last = instance.step(Action("down"))
     assert last.done and "Total reward: 0." in str(last.messages)
 
@@ -166,6 +168,11 @@ def test_equal_ids_and_actions_give_equal_worlds_also_on_slippery_ice(number, sp
     assert play(GymnasiumEnvironment("FrozenLake-v1", **options)) == play(
         GymnasiumEnvironment("FrozenLake-v1", **options)
     )
+
+
+def test_no_seed_of_one_split_is_in_the_other():
+    seeds = [{world_seed(0, f"{split}-{number}") for number in range(1000)} for split in ("train", "validation")]
+    assert [{seed % 2 for seed in one} for one in seeds] == [{0}, {1}]
 
 
 def test_slips_of_validation_are_others_than_those_of_training():
