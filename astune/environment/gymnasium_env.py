@@ -41,8 +41,8 @@ class GymnasiumEnvironment(Environment):
     - `max_steps`: actions after which an episode is over; the environment's own limit unless given.
     - `actions`: names of the actions, in Gymnasium's order. Known for the toy games, otherwise numbers.
     - `view`: how an observation is told. FrozenLake: `grid` (the whole map) or `neighbours` (what lies one step away).
-    - `size`, `frozen` (FrozenLake): another map for each task, so many tiles wide (a list: one of those), of which so
-      large a part is frozen. One in five maps is for validation, and never a map of training.
+    - `size`, `frozen` (FrozenLake): another map for each task, so many tiles wide, of which so large a part is
+      frozen. One in five maps is for validation, and never a map of training.
 
     Raises:
         ConfigError: an environment or option that Gymnasium does not know, or actions or observations without a text.
@@ -172,8 +172,8 @@ class GymnasiumInstance(Instance):
 class _Lakes:
     """Maps of FrozenLake: each belongs to one split, whichever task draws it."""
 
-    def __init__(self, sizes: Sequence[int], frozen: float, seed: int) -> None:
-        self._sizes, self._frozen, self._seed = sizes, frozen, seed
+    def __init__(self, size: int, frozen: float, seed: int) -> None:
+        self._size, self._frozen, self._seed = size, frozen, seed
 
     @classmethod
     def of(cls, env_id: str, options: dict[str, Any], seed: int) -> _Lakes | None:
@@ -181,25 +181,23 @@ class _Lakes:
         if not _is(env_id, "FrozenLake") or not {"size", "frozen"} & options.keys():
             return None
         size, frozen = options.pop("size", 4), options.pop("frozen", 0.8)
-        sizes = size if isinstance(size, list) and size else [size]
-        right = all(isinstance(one, int) and one > 1 for one in sizes)
-        if not (right and isinstance(frozen, (int, float)) and 0 < frozen <= 1):
+        if not (isinstance(size, int) and size > 1 and isinstance(frozen, (int, float)) and 0 < frozen <= 1):
             raise ConfigError(
-                f"gymnasium:{env_id}: size is {size!r}, frozen is {frozen!r}; expected a whole number above 1 or a "
-                "list of those, and a part such as 0.8"
+                f"gymnasium:{env_id}: size is {size!r}, frozen is {frozen!r}; expected a whole number above 1, and a "
+                "part such as 0.8"
             )
-        return cls(sizes, float(frozen), seed)
+        return cls(size, float(frozen), seed)
 
     def options(self, task_id: str) -> dict[str, Any]:
         from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 
         rng = random.Random(f"{self._seed}/{task_id}")
         for _ in range(MOST_DRAWS):
-            drawn = generate_random_map(rng.choice(self._sizes), self._frozen, seed=rng.randrange(2**31))
+            drawn = generate_random_map(self._size, self._frozen, seed=rng.randrange(2**31))
             if _split_of(drawn) == task_id.partition("-")[0]:
                 return {"desc": drawn}
         raise ConfigError(
-            f"gymnasium:FrozenLake: size {self._sizes} with frozen {self._frozen} makes too few different maps to hold "
+            f"gymnasium:FrozenLake: size {self._size} with frozen {self._frozen} makes too few different maps to hold "
             "some out; expected a larger size or a smaller part"
         )
 

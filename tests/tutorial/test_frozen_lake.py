@@ -1,4 +1,4 @@
-"""The tutorial's commands do what its page says: a walk with a script, two steps of training, chance as the baseline."""
+"""The tutorial's commands do what its page says: a scripted walk, two steps of training, and chance."""
 
 import re
 import shlex
