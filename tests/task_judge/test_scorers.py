@@ -113,7 +113,7 @@ def test_what_the_workflows_file_registers_is_known_when_tasks_are_read(register
             "task_reader": {"jsonl": {"training": {"file_path": str(tmp_path / "tasks.jsonl")}}},
         }
     )
-    assert [task.metadata["scorer"] for task in read_tasks(config, "training")] == ["exam"]
+    assert [task.metadata["scorer"] for task in read_tasks(config).training] == ["exam"]
 
 
 def test_nothing_is_imported_for_judges_that_are_known(registered: None) -> None:

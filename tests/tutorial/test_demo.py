@@ -57,8 +57,8 @@ def test_the_demos_agent_gets_better(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not GSM8K.exists(), reason="GSM8K is not there")
 def test_the_same_agent_runs_on_gsm8k(tmp_path: Path) -> None:
-    reader = [f"jsonl.{split}.file_path={GSM8K}" for split in ("training", "validation")]
-    overrides = [*(f"task_reader.{key}" for key in ("type=jsonl", "max_validation_tasks=8", *reader))]
+    reader = ("type=jsonl", f"jsonl.training.file_path={GSM8K}", "validation_fraction=0.1", "max_validation_tasks=8")
+    overrides = [f"task_reader.{key}" for key in reader]
     _, rows = run(
         tmp_path, "gsm8k.yaml", "astune.trainer.total_steps=1", *(f"astune.{override}" for override in overrides)
     )
