@@ -9,11 +9,21 @@ from __future__ import annotations
 from astune.config.tasks import TaskReaderConfig
 from astune.errors import PluginError
 from astune.plugins import load_plugin
+from astune.task_reader.env_service import TaskReaderEnvService
 from astune.task_reader.huggingface import TaskReaderHuggingFace
 from astune.task_reader.jsonl import TaskReaderJsonl
+from astune.task_reader.reasoning_gym import TaskReaderReasoningGym
 from astune.task_reader.task_reader_base import Split, TaskReader
 
-__all__ = ["Split", "TaskReader", "TaskReaderHuggingFace", "TaskReaderJsonl", "make_reader"]
+__all__ = [
+    "Split",
+    "TaskReader",
+    "TaskReaderEnvService",
+    "TaskReaderHuggingFace",
+    "TaskReaderJsonl",
+    "TaskReaderReasoningGym",
+    "make_reader",
+]
 
 BUILTIN_READERS = {
     "jsonl": "astune.task_reader.jsonl:TaskReaderJsonl",
