@@ -94,8 +94,8 @@ class MisbehavingService:
         self.keys = set()
         self.bodies = []
         self.headers = []
-        self.open = 0
-        """Connections."""
+        self.open = self.accepted = 0
+        """Connections: those that are open, and all there ever were."""
         self._kept = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run)
@@ -137,6 +137,7 @@ class MisbehavingService:
         task = asyncio.current_task()
         self._tasks.add(task)
         self.open += 1
+        self.accepted += 1
         try:
             while await self._answered(reader, writer):
                 pass

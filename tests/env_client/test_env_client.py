@@ -135,10 +135,11 @@ def test_pauses_double_up_to_a_limit_and_last_as_long_as_the_service_asks():
 
 
 async def test_256_calls_at_a_time_share_connections_that_are_kept(service):
-    client = EnvServiceClient(f"{service.url}/many/well")
+    client, before = EnvServiceClient(f"{service.url}/many/well"), service.accepted
     for _ in range(2):
         await asyncio.gather(*(client.step(INSTANCE, {"content": str(n)}, number=n) for n in range(256)))
     await service.is_left_alone()
+    assert service.accepted - before <= 256, "the second round takes the connections of the first"
 
 
 async def test_a_kept_connection_to_one_service_gives_way_to_another_service(service):
