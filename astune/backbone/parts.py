@@ -6,9 +6,10 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Literal
+
+from rich.console import Console
 
 from astune.algorithm import Weighting
 from astune.clients.chat import ChatClient
@@ -90,8 +91,10 @@ def environments_of(config: EnvServiceConfig) -> EnvServiceClient | None:
 def read_tasks(config: AstuneConfig) -> TaskSets:
     """The tasks of a run, all read and checked: each has a judge if it names one, and a service if it has an
     environment. What is left out or may be wrong is logged."""
-    sets = read_task_sets(config.task_reader)
-    check_tasks(chain(sets.training, sets.validation), config)
+    kinds = _Kinds()
+    with Console(stderr=True).status("reading tasks"):  # shows itself on a terminal only
+        sets = read_task_sets(config.task_reader, kinds.add)
+    kinds.check(config)
     for warning in sets.warnings:
         logger.warning(warning)
     for split, tasks in (("training", sets.training), ("validation", sets.validation)):
@@ -107,13 +110,27 @@ def read_tasks(config: AstuneConfig) -> TaskSets:
 
 def check_tasks(tasks: Iterable[Task], config: AstuneConfig) -> None:
     """Whether tasks can be played and judged as they ask for. Raises TaskError, PluginError or ConfigError."""
-    kinds: dict[tuple[str | None, ...], Task] = {}
+    kinds = _Kinds()
     for task in tasks:
-        kinds.setdefault((task.env_type, *scorer_of(task)), task)
-    scorers = Scorers(config.task_judge)
-    import_registered(scorers.specs(kinds.values()), config.rollout.agentscope_learn_protocol)
-    scorers.check(kinds.values())
-    check_environments(kinds.values(), config.task_reader.env_service)
+        kinds.add(task)
+    kinds.check(config)
+
+
+class _Kinds:
+    """The first task of each kind: what a task asks for decides whether it can be played and judged."""
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[str | None, ...], Task] = {}
+
+    def add(self, task: Task) -> None:
+        self._first.setdefault((task.env_type, *scorer_of(task)), task)
+
+    def check(self, config: AstuneConfig) -> None:
+        tasks = self._first.values()
+        scorers = Scorers(config.task_judge)
+        import_registered(scorers.specs(tasks), config.rollout.agentscope_learn_protocol)
+        scorers.check(tasks)
+        check_environments(tasks, config.task_reader.env_service)
 
 
 def sampling_for(config: AstuneConfig, decoding: Literal["sampled", "greedy"]) -> Sampling:

@@ -7,7 +7,7 @@ sets.training[0].query
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import overload
@@ -19,6 +19,8 @@ from astune.task_reader.held_out import held_out_below, question_number
 from astune.task_reader.task_reader_base import Split
 from astune.task_reader.task_source import TaskSource
 from astune.types import Task
+
+Look = Callable[[Task], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,19 +74,20 @@ class TaskSets:
         return (*self.repeated_ids, *self.overlap)
 
 
-def read_task_sets(config: TaskReaderConfig) -> TaskSets:
+def read_task_sets(config: TaskReaderConfig, look: Look | None = None) -> TaskSets:
     """Reads and checks every record once: bad ones, the filter, ids, the held-out fraction, limits, and questions that
     are both trained on and held out, in this order. Without a fraction nothing after a limit is looked at.
 
-    What was held out of the training tasks has nothing skipped or filtered: that counts for training.
-    Raises `TaskError` that begins with the place of what is wrong.
+    What was held out of the training tasks has nothing skipped or filtered: that counts for training. `look` is called
+    with each task that stays, so that nobody has to read them all again.
+    Raises `TaskError` that begins with the place of what is wrong, and what `look` raises.
     """
     training, validation = _sources(config)
     if _holds_out(config, validation):
-        return _divided(training, config)
+        return _divided(training, config, look)
     numbered = len(validation.tasks) > 0
-    trained = _gone_through(training, config, config.max_training_tasks, numbered=numbered)
-    held_out = _gone_through(validation, config, config.max_validation_tasks, numbered=numbered)
+    trained = _gone_through(training, config, config.max_training_tasks, look, numbered=numbered)
+    held_out = _gone_through(validation, config, config.max_validation_tasks, look, numbered=numbered)
     overlap = _overlap(training, trained, validation, held_out)
     if overlap and config.on_overlap == "error":
         raise TaskError(f"{overlap[0]}. Take them out of one of the two, or set astune.task_reader.on_overlap: warn")
@@ -101,7 +104,7 @@ def stream_tasks(config: TaskReaderConfig, split: Split) -> Iterator[Task]:
     whether the other split has the same question. Where a fraction is held out, all are read before the first."""
     training, validation = _sources(config)
     if _holds_out(config, validation):
-        sets = _divided(training, config)
+        sets = _divided(training, config, None)
         yield from sets.training if split == "training" else sets.validation
         return
     source, limit = (
@@ -128,19 +131,23 @@ def _holds_out(config: TaskReaderConfig, validation: TaskSource) -> bool:
     return config.validation_fraction is not None and len(validation.tasks) == 0
 
 
-def _gone_through(source: TaskSource, config: TaskReaderConfig, limit: int | None, *, numbered: bool) -> _Gone:
+def _gone_through(
+    source: TaskSource, config: TaskReaderConfig, limit: int | None, look: Look | None, *, numbered: bool
+) -> _Gone:
     gone = _Gone()
     for selected in islice(source, limit):
+        if look is not None:
+            look(selected.task)
         gone.positions.append(selected.position)
         if numbered:
             gone.questions.append(question_number(selected.task, config.split_seed))
     return gone
 
 
-def _divided(source: TaskSource, config: TaskReaderConfig) -> TaskSets:
+def _divided(source: TaskSource, config: TaskReaderConfig, look: Look | None) -> TaskSets:
     """The training source in two parts."""
     assert config.validation_fraction is not None
-    gone = _gone_through(source, config, None, numbered=True)
+    gone = _gone_through(source, config, None, look, numbered=True)
     below = held_out_below(gone.questions, config.validation_fraction)
     trained, held_out = array("Q"), array("Q")
     for position, question in zip(gone.positions, gone.questions, strict=True):

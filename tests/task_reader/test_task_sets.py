@@ -249,6 +249,14 @@ def test_the_numbers_of_questions_are_pinned() -> None:
 # The filter, limits and bad records.
 
 
+@pytest.mark.parametrize("settings", [{}, {"validation_fraction": 0.5}], ids=["all", "a fraction"])
+def test_whoever_looks_on_sees_every_task_that_stays_once(tmp_path: Path, settings: dict[str, Any]) -> None:
+    seen: list[Task] = []
+    rows = [*asked("a", "b", "c", "d"), "no row\n"]
+    sets = read_task_sets(config(tmp_path, rows, on_bad_record="skip", filter="query != 'b'", **settings), seen.append)
+    assert sorted(queries(seen)) == sorted([*queries(sets.training), *queries(sets.validation)]) == ["a", "c", "d"]
+
+
 def test_the_limit_counts_what_the_filter_leaves(tmp_path: Path) -> None:
     rows = [{"query": f"{n}?", "level": n} for n in range(10)]
     sets = read(tmp_path, rows, filter="level % 2 == 1", max_training_tasks=3)
