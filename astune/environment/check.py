@@ -6,9 +6,10 @@ import json
 import math
 import random
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import Any, Literal, TypeVar
 
 from astune.environment.environment_base import Action, Environment, Instance, Observation, ToolCall
@@ -81,35 +82,45 @@ def _check_task(environment: Environment, task_id: str, rng: random.Random) -> I
         "ok", f"task {task_id!r}: messages, tools, {len(seen) - 2} steps and a score of {json.loads(seen[-1])}"
     )
     other = tuple(rng.sample(play.actions, len(play.actions)))
-    for again, holds, broken in (
-        (play, "equal ids give equal worlds", "a second world of the same id differs; seed all that is random"),
-        (replace(play, threads=True), "any thread may call", "the world differs when each call has its own thread"),
-        (replace(play, evaluates=True), "evaluate changes nothing", "the world differs when it is evaluated each step"),
-        (
-            replace(play, beside=other),
-            "instances are apart",
-            "the world differs when another one is acted on beside it",
-        ),
-    ):
-        try:
-            difference = _difference(seen, again.run())
-        except _Broken as fault:
-            difference = str(fault)
-        if difference:
-            yield Finding("fault", f"task {task_id!r}: {broken}: {difference}")
-        else:
-            yield Finding("ok", f"task {task_id!r}: {holds}")
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as another:
+        for again, holds, broken in (
+            (play, "equal ids give equal worlds", "a second world of the same id differs; seed all that is random"),
+            (
+                replace(play, threads=cycle((one, another))),
+                "any thread may call",
+                "the world differs when calls come from other threads",
+            ),
+            (
+                replace(play, evaluates=True),
+                "evaluate changes nothing",
+                "the world differs when it is evaluated each step",
+            ),
+            (
+                replace(play, beside=other),
+                "instances are apart",
+                "the world differs when another one is acted on beside it",
+            ),
+        ):
+            yield _compared(f"task {task_id!r}", seen, again, holds, broken)
+
+
+def _compared(task: str, seen: Sequence[str], again: _Play, holds: str, broken: str) -> Finding:
+    try:
+        difference = _difference(seen, again.run())
+    except _Broken as fault:
+        difference = str(fault)
+    return Finding("fault", f"{task}: {broken}: {difference}") if difference else Finding("ok", f"{task}: {holds}")
 
 
 @dataclass(frozen=True)
 class _Play:
-    """One episode. `threads`: each call in a thread of its own; `evaluates`: the score is asked after every step;
+    """One episode. `threads`: the calls go to them in turn; `evaluates`: the score is asked after every step;
     `beside`: actions on another instance of the task, between the steps."""
 
     environment: Environment
     task_id: str
     actions: Sequence[Action]
-    threads: bool = False
+    threads: Iterator[Executor] | None = None
     evaluates: bool = False
     beside: Sequence[Action] = ()
 
@@ -176,7 +187,8 @@ class _Play:
         return float(score)
 
     def _call(self, name: str, work: Callable[[], T]) -> T:
-        return _guarded(name, (lambda: _in_a_thread(work)) if self.threads else work)
+        threads = self.threads
+        return _guarded(name, work if threads is None else lambda: next(threads).submit(work).result())
 
 
 def _guarded(name: str, work: Callable[[], T]) -> T:
@@ -188,24 +200,6 @@ def _guarded(name: str, work: Callable[[], T]) -> T:
             trace = trace.tb_next
         place = f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace is not None else ""
         raise _Broken(f"{name} raised {type(error).__name__}: {error}{place}") from error
-
-
-def _in_a_thread(work: Callable[[], T]) -> T:
-    results: list[T] = []
-    errors: list[Exception] = []
-
-    def run() -> None:
-        try:
-            results.append(work())
-        except Exception as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
 
 
 def _check_tool(tool: Mapping[str, Any]) -> None:

@@ -98,7 +98,7 @@ def test_a_good_environment_has_no_fault(tmp_path: Path, capsys: pytest.CaptureF
         (
             "random.Random(task_id).randrange(10), []",
             "1, []; self.db = sqlite3.connect(':memory:')\n    def close(self): self.db.close()",
-            "differs when each call has its own thread: close raised ProgrammingError",
+            "differs when calls come from other threads: close raised ProgrammingError",
         ),
         ("def evaluate", "def close(self): raise OSError('stuck')\n    def evaluate", "close raised OSError: stuck"),
     ],

@@ -7,11 +7,14 @@ import sys
 from pathlib import Path
 
 import httpx
+import pytest
 import yaml
 
 from astune.environment.countdown import CountdownEnvironment
 from astune.monitor.episodes import read_episodes
 from astune.testing import EnvServer
+
+pytest.importorskip("trinity")
 
 WORKFLOW = """\
 from astune import Task, Tuner, WorkflowOutput
