@@ -202,6 +202,7 @@ class MisbehavingService:
             while not reader.at_eof():
                 writer.write(b"4000\r\n" + b" " * 0x4000 + b"\r\n")
                 await writer.drain()
+                await asyncio.sleep(0.001)  # others shall have their turn
         else:
             writer.write(REPLIES[fault])
         await writer.drain()
