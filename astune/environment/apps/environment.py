@@ -48,7 +48,7 @@ class AppsEnvironment(Environment):
     right and anything else that was changed is not. Here are 4 apps with 32 APIs, one person, 12 kinds of tasks filled
     by a seed, and actions that are tool calls, not programs.
 
-        astune env serve --env astune.environment.apps:AppsEnvironment
+        astune env serve --env apps
 
     Args:
         tasks: how many tasks `train` has; `validation` and `test` have a quarter of that each, at least one.
