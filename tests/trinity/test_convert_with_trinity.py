@@ -184,6 +184,7 @@ def for_tinker(path: Path, address: str) -> LoadedConfig:
         "trinity.model.tinker.enable=true",
         f"trinity.model.tinker.base_url={address}",
         "astune.trainer.micro_batch_tokens=16384",  # the server cuts its own batches
+        "astune.rollout.temperature=1.0",  # and knows log-probabilities at no other
     )
 
 

@@ -100,7 +100,7 @@ def test_an_agent_with_tools_runs_on_the_endpoint_as_on_the_local_sampler(
 ) -> None:
     _, address = server
     _, sampler, chat_format = load_policy(DEMO)
-    task = read_tasks(DEMO, "training")[0]
+    task = read_tasks(DEMO).training[0]
 
     async def play(policy: Any) -> Group:
         setup = rollout_setup(DEMO, policy, chat_format)
