@@ -56,7 +56,7 @@ from astune.config.load import load_config
 import astune.backbone.debug
 loaded = load_config(Path(sys.argv[1]), sys.argv[2:], backbone="debug"); mark()
 from astune.backbone.parts import read_tasks
-read_tasks(loaded.config.astune, "training"); mark()
+read_tasks(loaded.config.astune); mark()
 from astune.context_tracker.chat_format import ChatFormat
 from astune.resources import tiny_model_dir
 chat_format = ChatFormat.load(tiny_model_dir())
