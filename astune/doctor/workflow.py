@@ -158,7 +158,7 @@ def _problems(patient: Patient, played: DryRun) -> Iterator[Finding]:
     yield from _own_reward(patient, played, where)
     answer = None if episode.output is None else episode.output.answer
     calls = f"{len(episode.turns)} model call{'s' * (len(episode.turns) > 1)}"
-    if episode.turns[-1].finish_reason == "length":
+    if episode.turns[-1].finish_reason == "length" and episode.task.answer is not None:
         yield fail(
             f"the reference answer of the first task alone has more than {patient.config.rollout.max_tokens} tokens: "
             "no answer could be complete",

@@ -332,7 +332,8 @@ def test_a_configuration_without_a_fault_is_left_alone(clinic: Clinic) -> None:
 
 def test_the_doctor_starts_the_service_that_a_run_would_start(clinic: Clinic) -> None:
     service = {"serve": "countdown", "options": {"tasks": 20, "numbers": 3}, "validation_split": "validation"}
-    findings = clinic({"task_reader": {"type": "env_service", "env_service": service}, "task_judge": ENVIRONMENT})
+    reader = {"type": "env_service", "env_service": service}
+    findings = clinic({"task_reader": reader, "task_judge": ENVIRONMENT, "rollout": {"max_tokens": 2}})
     assert problems(findings) == []
     assert any(finding.what.startswith("20 training tasks") for finding in findings)
 
