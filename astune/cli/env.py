@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from astune.config.yaml12 import Loader
 from astune.environment.check import check_environment
 from astune.environment.registry import BUILT_IN, load_environment, spec_of
 from astune.environment.server import make_app, run_server
@@ -81,7 +82,7 @@ def check(spec: str, options: Sequence[str], split: str, seed: int) -> int:
 
 
 def parse_options(options: Sequence[str]) -> Mapping[str, Any]:
-    """`key=value` pairs, the values read as YAML: `size=8`, `slippery=false`, `names=[a, b]`."""
+    """`key=value` pairs, the values read as in a configuration: `size=8`, `slippery=false`, `names=[a, b]`."""
     parsed = {}
     for option in options:
         key, equals, value = option.partition("=")
@@ -90,7 +91,7 @@ def parse_options(options: Sequence[str]) -> Mapping[str, Any]:
         if key in parsed:
             raise ConfigError(f"--option {key} is given twice")
         try:
-            parsed[key] = yaml.safe_load(value)
+            parsed[key] = yaml.load(value, Loader)
         except yaml.YAMLError as error:
             raise ConfigError(f"--option {option!r}: the value is no YAML: {error}") from error
     return parsed

@@ -173,5 +173,6 @@ def test_options_are_read_as_yaml() -> None:
         "d": "a=b",
         "e": None,
     }
+    assert env.parse_options(["f=1e-3", "g=no"]) == {"f": 0.001, "g": "no"}, "as in a configuration, by YAML 1.2"
     with pytest.raises(ConfigError, match="expected key=value"):
         env.parse_options(["two words=1"])
