@@ -25,6 +25,7 @@ from astune.rollout.setup import RolloutSetup
 from astune.task_judge import Scorers, make_judge
 from astune.task_judge.registry import import_registered
 from astune.task_judge.scorers import scorer_of
+from astune.task_reader.task_reader_base import SPLITS
 from astune.task_reader.task_sets import TaskSets, read_task_sets
 from astune.types import Generation, Policy, Sampling, Task
 from astune.workflow.workflow_base import as_workflow
@@ -97,13 +98,13 @@ def read_tasks(config: AstuneConfig) -> TaskSets:
     kinds.check(config)
     for warning in sets.warnings:
         logger.warning(warning)
-    for split, tasks in (("training", sets.training), ("validation", sets.validation)):
-        if tasks.skipped:
+    for split in SPLITS:
+        if skipped := sets.of(split).skipped:
             logger.warning(
                 "%s bad %s records are left out, the first: %s (`astune tasks preview` lists all)",
-                f"{len(tasks.skipped):,}",
+                f"{len(skipped):,}",
                 split,
-                tasks.skipped[0],
+                skipped[0],
             )
     return sets
 

@@ -24,6 +24,7 @@ from astune.doctor.wordings import IN_A_FORMAT
 from astune.errors import ConfigError, TaskError
 from astune.task_judge import Scorers
 from astune.task_judge.registry import import_registered
+from astune.task_reader.task_reader_base import SPLITS, Split
 from astune.task_reader.task_sets import read_task_sets
 from astune.types import Task
 
@@ -56,7 +57,7 @@ def check_tasks(conf: Path, overrides: Sequence[str], split: str, limit: int | N
     config = load_config(conf, overrides, for_run=False).config.astune
     check = _Check()
     with redirect_stdout(sys.stderr), environment_service(config) as config:
-        tasks = _read(config, ("training", "validation") if split == "all" else (split,), limit)
+        tasks = _read(config, [each for each in SPLITS if split in (each, "all")], limit)
         specs = {*(part.judge for part in config.task_judge.judges), *Scorers(config.task_judge).specs(tasks)}
         import_registered(specs, config.rollout.agentscope_learn_protocol)
         chosen = _choose(benches(tasks, config.task_judge), tasks, check)
@@ -70,10 +71,9 @@ def check_tasks(conf: Path, overrides: Sequence[str], split: str, limit: int | N
     return 1 if check.failing else 0
 
 
-def _read(config: AstuneConfig, splits: Sequence[str], limit: int | None) -> list[Task]:
+def _read(config: AstuneConfig, splits: Sequence[Split], limit: int | None) -> list[Task]:
     sets = read_task_sets(config.task_reader)
-    by_split = {"training": sets.training, "validation": sets.validation}
-    found = [task for split in splits for task in by_split[split][:limit]]
+    found = [task for split in splits for task in sets.of(split)[:limit]]
     if not found:
         raise TaskError(f"there are no tasks in {' and '.join(splits)}: nothing to check")
     return found

@@ -7,9 +7,9 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 from rich.panel import Panel
@@ -22,11 +22,10 @@ from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
 from astune.config.tasks import TaskReaderConfig
 from astune.errors import AstuneError, ConfigError, TaskError
-from astune.task_reader.task_sets import TaskSet, TaskSets, read_task_sets
+from astune.task_reader.task_reader_base import SPLITS, Split
+from astune.task_reader.task_sets import TaskSet, TaskSets, forgiving, read_task_sets
 from astune.types import Task
 
-Split = Literal["training", "validation"]
-SPLITS: tuple[Split, ...] = ("training", "validation")
 MOST_SHOWN = 5
 """Problems of one kind that are shown one by one; --json has all."""
 MOST_MEASURED = 5_000
@@ -52,6 +51,16 @@ class _Shown:
     tools: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Preview:
+    """What is shown. `stops` is what a run would stop at, empty if nothing."""
+
+    sets: TaskSets
+    stops: str
+    shown: dict[Split, list[_Shown]]
+    lengths: dict[Split, _Lengths]
+
+
 def preview(conf: Path, overrides: Sequence[str], show: int, as_json: bool) -> int:
     """Prints counts, the first tasks, lengths and problems; 1 if a run would stop at one of them."""
     if show < 0:
@@ -60,26 +69,25 @@ def preview(conf: Path, overrides: Sequence[str], show: int, as_json: bool) -> i
     with redirect_stdout(sys.stderr), environment_service(config) as config:
         reader = config.task_reader
         sets, stops = _read(reader)
-        shown = {split: [_with_environment(task, reader) for task in _of(sets, split)[:show]] for split in SPLITS}
-        lengths = {split: _lengths(_of(sets, split), config) for split in SPLITS}
+        found = _Preview(
+            sets,
+            stops,
+            {split: [_with_environment(task, reader) for task in sets.of(split)[:show]] for split in SPLITS},
+            {split: _lengths(sets.of(split), config) for split in SPLITS},
+        )
     if as_json:
-        print(json.dumps(_to_json(conf, sets, stops, shown, lengths), indent=2, ensure_ascii=False, default=str))
+        print(json.dumps(_to_json(conf, found), indent=2, ensure_ascii=False, default=str))
     else:
-        _print(config, sets, stops, shown, lengths)
+        _print(found)
     return 1 if stops else 0
 
 
 def _read(config: TaskReaderConfig) -> tuple[TaskSets, str]:
-    """The tasks that can be read, and what a run would stop at, empty if nothing."""
+    """The tasks that can be read, and what a run would stop at."""
     try:
         return read_task_sets(config), ""
     except TaskError as error:
-        lenient = {"on_bad_record": "skip", "on_duplicate_id": "warn", "on_overlap": "warn"}
-        return read_task_sets(config.model_copy(update=lenient)), str(error)
-
-
-def _of(sets: TaskSets, split: Split) -> TaskSet:
-    return sets.training if split == "training" else sets.validation
+        return read_task_sets(forgiving(config)), str(error)
 
 
 def _with_environment(task: Task, config: TaskReaderConfig) -> _Shown:
@@ -96,8 +104,7 @@ async def _opened(task: Task, client: EnvServiceClient, params: dict[str, Any]) 
     finally:
         await client.release(instance)
     tools = tuple(tool["function"]["name"] for tool in state.info.get("tools", ()))
-    filled = Task(task.task_id, task.query, state.messages, task.answer, task.env_type, task.metadata, task.place)
-    return _Shown(filled, tools)
+    return _Shown(replace(task, messages=state.messages), tools)
 
 
 def _lengths(tasks: TaskSet, config: AstuneConfig) -> _Lengths:
@@ -120,22 +127,16 @@ def _text(task: Task) -> str:
     return "\n".join(text for text in said if isinstance(text, str)) if said else task.query
 
 
-def _print(
-    config: AstuneConfig,
-    sets: TaskSets,
-    stops: str,
-    shown: dict[Split, list[_Shown]],
-    lengths: dict[Split, _Lengths],
-) -> None:
+def _print(found: _Preview) -> None:
     console = Console(highlight=False)
     for split in SPLITS:
-        console.print(Text(_counted(split, _of(sets, split)), style="bold"), soft_wrap=True)
-        for one in shown[split]:
+        console.print(Text(_counted(split, found.sets.of(split)), style="bold"), soft_wrap=True)
+        for one in found.shown[split]:
             console.print(Panel(Text(_rendered(one)), title=Text(f"{one.task.task_id}  {_here(one.task.place)}")))
-        for line in _histogram(lengths[split]):
+        for line in _histogram(found.lengths[split]):
             console.print(Text(line), soft_wrap=True)
         console.print()
-    for line in _problems(sets, stops):
+    for line in _problems(found.sets, found.stops):
         console.print(Text(line), soft_wrap=True)
 
 
@@ -201,25 +202,19 @@ def _here(place: str) -> str:
     return place.replace(f"{Path.cwd()}/", "")
 
 
-def _to_json(
-    conf: Path,
-    sets: TaskSets,
-    stops: str,
-    shown: dict[Split, list[_Shown]],
-    lengths: dict[Split, _Lengths],
-) -> dict[str, Any]:
+def _to_json(conf: Path, found: _Preview) -> dict[str, Any]:
     splits: dict[str, dict[str, Any]] = {
         split: {
-            "tasks": len(_of(sets, split)),
-            "filtered": _of(sets, split).filtered,
-            "skipped": list(_of(sets, split).skipped),
-            "first": [{**vars(one.task), "tools": one.tools} for one in shown[split]],
-            "lengths": {"unit": lengths[split].unit, "counted": lengths[split].measured}
-            | _spread(lengths[split].counts),
+            "tasks": len(found.sets.of(split)),
+            "filtered": found.sets.of(split).filtered,
+            "skipped": list(found.sets.of(split).skipped),
+            "first": [{**vars(one.task), "tools": one.tools} for one in found.shown[split]],
+            "lengths": {"unit": found.lengths[split].unit, "counted": found.lengths[split].measured}
+            | _spread(found.lengths[split].counts),
         }
         for split in SPLITS
     }
-    return {"conf": str(conf), **splits, "warnings": list(sets.warnings), "a_run_would_stop": stops or None}
+    return {"conf": str(conf), **splits, "warnings": list(found.sets.warnings), "a_run_would_stop": found.stops or None}
 
 
 def _spread(counts: Sequence[int]) -> dict[str, int]:

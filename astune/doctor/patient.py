@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Generic, Literal, TypeVar, overload
+from typing import Generic, TypeVar, overload
 
 from astune.backbone.base import Backbone
 from astune.backbone.parts import environment_service
@@ -17,11 +17,11 @@ from astune.context_tracker.chat_format import ChatFormat
 from astune.doctor.dry_run import DryRun
 from astune.doctor.model_size import ModelSize
 from astune.task_judge.judge_base import Judge
+from astune.task_reader.task_reader_base import Split
 from astune.types import Task
 from astune.workflow.workflow_base import WorkflowFactory
 
 T = TypeVar("T")
-Split = Literal["training", "validation"]
 
 
 class Missing(Exception):

@@ -7,11 +7,12 @@ from collections.abc import Generator, Iterator, Sequence
 from astune.doctor.findings import Finding, fail, ok, skip, warn
 from astune.doctor.hub import has_data_set, is_hub_id, is_reachable
 from astune.doctor.packages import how_to_install
-from astune.doctor.patient import Patient, Split
+from astune.doctor.patient import Patient
 from astune.errors import AstuneError
 from astune.rollout.environment import check_environments
 from astune.task_reader.held_out import question_number
-from astune.task_reader.task_sets import TaskSets, read_task_sets
+from astune.task_reader.task_reader_base import Split
+from astune.task_reader.task_sets import TaskSets, forgiving, read_task_sets
 from astune.types import Task
 
 MOST_SHOWN = 5
@@ -73,7 +74,6 @@ def _source(patient: Patient, split: Split) -> str:
 
 def _read(patient: Patient) -> Generator[Finding, None, TaskSets | None]:
     """All tasks that can be read, None if a source cannot."""
-    forgiving = {"on_bad_record": "skip", "on_duplicate_id": "warn", "on_overlap": "warn"}
     try:
         patient.start_environment_service()
     except AstuneError as error:
@@ -82,7 +82,7 @@ def _read(patient: Patient) -> Generator[Finding, None, TaskSets | None]:
         return None
     config = patient.config.task_reader
     try:
-        sets = read_task_sets(config.model_copy(update=forgiving))
+        sets = read_task_sets(forgiving(config))
     except AstuneError as error:
         yield _unreadable(patient, error)
         return None

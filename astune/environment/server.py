@@ -210,9 +210,6 @@ class EnvServer:
         self._socket.close()
 
 
-serve = EnvServer
-
-
 def run_server(app: Starlette, host: str, port: int, ready: Callable[[str], None]) -> None:
     """Serves until the process gets SIGINT or SIGTERM, then closes all instances. `ready` is told the URL once
     connections are taken."""

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 from astune.types import Task
 
 Split: TypeAlias = Literal["training", "validation"]
+SPLITS: tuple[Split, ...] = ("training", "validation")
 Row: TypeAlias = Mapping[str, Any]
 
 

@@ -73,6 +73,14 @@ class TaskSets:
     def warnings(self) -> tuple[str, ...]:
         return (*self.repeated_ids, *self.overlap)
 
+    def of(self, split: Split) -> TaskSet:
+        return self.training if split == "training" else self.validation
+
+
+def forgiving(config: TaskReaderConfig) -> TaskReaderConfig:
+    """`config` for who wants to hear of all that is wrong with the records: none of it is an error."""
+    return config.model_copy(update={"on_bad_record": "skip", "on_duplicate_id": "warn", "on_overlap": "warn"})
+
 
 def read_task_sets(config: TaskReaderConfig, look: Look | None = None) -> TaskSets:
     """Reads and checks every record once: bad ones, the filter, ids, the held-out fraction, limits, and questions that
@@ -104,8 +112,7 @@ def stream_tasks(config: TaskReaderConfig, split: Split) -> Iterator[Task]:
     whether the other split has the same question. Where a fraction is held out, all are read before the first."""
     training, validation = _sources(config)
     if _holds_out(config, validation):
-        sets = _divided(training, config, None)
-        yield from sets.training if split == "training" else sets.validation
+        yield from _divided(training, config, None).of(split)
         return
     source, limit = (
         (training, config.max_training_tasks) if split == "training" else (validation, config.max_validation_tasks)
