@@ -61,10 +61,11 @@ format: $(VENV)/.done
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The tables of docs/configuration.md and the schema of the environment service anew, and everything the documentation says done for real.
+# The tables of docs/configuration.md and docs/reliability.md and the schema of the environment service anew, and everything the documentation says done for real.
 docs: $(VENV)/.done
 	$(BIN)/python docs/write_tables.py
 	$(BIN)/python docs/write_env_schema.py
+	$(BIN)/python docs/write_reliability.py
 	$(BIN)/python -m pytest tests/docs $(PYTEST_ARGS)
 
 bench: $(VENVB)/.done

@@ -88,6 +88,7 @@ async def test_a_busy_api_is_asked_again():
     assert (reply.message["content"], len(server.requests)) == ("Hello", 3)
 
 
+@pytest.mark.fault("Foreign servers", "nothing listens at the address of an API", "an error that names the address")
 async def test_an_api_that_nobody_serves_is_named_with_its_address():
     with ScriptedChatServer([]) as server:
         url = server.base_url
@@ -118,6 +119,7 @@ async def test_an_unknown_model_a_failing_server_and_a_wrong_address_are_told_ap
     assert "is no chat completion; does base_url end" in str((await failure({"detail": "a web page"}))[0])
 
 
+@pytest.mark.fault("Foreign servers", "an API does not answer", "given up after its time")
 async def test_an_api_that_is_too_slow_is_given_up():
     import time
 

@@ -82,6 +82,9 @@ def test_no_models_is_an_error_that_names_the_key():
 # failover
 
 
+@pytest.mark.fault(
+    "Foreign servers", "the API of a judge fails", "the next model of the list is asked, and the first rests"
+)
 async def test_a_model_that_fails_is_left_for_the_next_and_rests():
     with ScriptedChatServer([500, GOOD, GOOD]) as broken, ScriptedChatServer([GOOD] * 2) as good:
         models = chat_models(broken, good)
@@ -199,6 +202,9 @@ async def test_a_busy_model_is_asked_again_when_it_says():
 # replies that cannot be used
 
 
+@pytest.mark.fault(
+    "Foreign servers", "a model's reply is no valid JSON", "asked for once more with what was wrong, then an error"
+)
 async def test_an_invalid_reply_is_asked_for_once_more_with_what_was_wrong():
     with ScriptedChatServer(['{"points": 3}', GOOD], usage=True) as server:
         models = chat_models(server, model=PRICES)
@@ -290,6 +296,7 @@ def test_tokens_that_the_api_had_cached_are_priced_as_all():
 # budget
 
 
+@pytest.mark.fault("Foreign servers", "a budget of calls is spent", "not one call more is sent")
 async def test_not_one_call_is_sent_beyond_the_budget():
     with ScriptedChatServer(Busy(0.01)) as server:
         models = chat_models(server, max_concurrent=8)

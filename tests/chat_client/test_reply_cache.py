@@ -143,6 +143,7 @@ async def test_without_a_cache_every_question_is_a_call():
         assert [(await models.ask(QUESTION, Score)).usage.calls for _ in range(2)] == [1, 1]
 
 
+@pytest.mark.fault("Records and checkpoints", "the file of kept replies is damaged", "an error that says what to do")
 async def test_a_damaged_file_is_named_with_what_to_do(tmp_path):
     file = tmp_path / "replies.sqlite"
     file.write_bytes(b"no database" * 200)

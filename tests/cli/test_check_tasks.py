@@ -61,6 +61,7 @@ def test_a_data_set_that_is_judged_rightly(check: Check) -> None:
     assert out.splitlines()[-1] == "all 6 tasks are judged rightly"
 
 
+@pytest.mark.fault("Judges", "a judge passes what must fail", "`astune check-tasks` shows the task with its place")
 def test_what_passes_and_must_not_is_shown_with_its_place(check: Check) -> None:
     code, out, err = check(ROWS, OWN, own=own("task.answer in episode.output.answer"), heldout=[row(9)])
     assert code == 1

@@ -44,6 +44,7 @@ def test_overrides_may_stand_anywhere_and_the_last_one_counts(job: Path, capsys:
     assert "seed 3" in capsys.readouterr().out
 
 
+@pytest.mark.fault("What a run says", "a run completes, fails, is stopped or is refused", "the exit code tells which")
 @pytest.mark.parametrize(
     ("wish", "code", "message"),
     [
@@ -63,6 +64,7 @@ def test_exit_codes_say_how_it_ended(
     assert "Traceback" not in errors
 
 
+@pytest.mark.fault("What a run says", "a bug", "its traceback and where to look")
 def test_an_unexpected_error_shows_its_traceback_and_where_to_look(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -130,6 +132,9 @@ def test_arguments_that_make_no_sense_exit_with_2(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.fault(
+    "Input files and settings", "bad input on the command line", "a message without a traceback, and exit code 2"
+)
 def test_bad_input_is_reported_with_exit_code_2(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--conf", "jb.yaml"]) == 2
     assert "jb.yaml: no such file. Did you mean 'job.yaml'?" in capsys.readouterr().err

@@ -110,6 +110,11 @@ async def test_a_forced_tool_call_is_parsed_and_its_start_is_not_trained(capture
     episode.timelines([rest])
 
 
+@pytest.mark.fault(
+    "The OpenAI-compatible endpoint",
+    "an agent rewrites its history",
+    "a new timeline with the cause; every sampled token is trained once",
+)
 async def test_a_history_that_is_rewritten_is_a_new_timeline_with_the_cause(capture):
     episode = capture(["five", "5"])
     question = {"role": "user", "content": "2 + 3?"}
@@ -120,6 +125,9 @@ async def test_a_history_that_is_rewritten_is_a_new_timeline_with_the_cause(capt
     assert [timeline.fork for timeline in episode.timelines(["five", "5"])] == [None, "history_edited"]
 
 
+@pytest.mark.fault(
+    "The OpenAI-compatible endpoint", "a real OpenAI client makes a mistake", "it raises the error of its own package"
+)
 async def test_errors_are_the_clients_own(capture):
     episode = capture([])
     async with openai.AsyncOpenAI(base_url=episode.url, api_key="x") as client:

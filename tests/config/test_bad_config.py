@@ -33,6 +33,11 @@ def test_a_missing_file_names_the_nearest_one(tmp_path: Path) -> None:
         load_config(tmp_path)
 
 
+@pytest.mark.fault(
+    "Input files and settings",
+    "a mistake in the configuration file",
+    "an error that names file, line and key, and the nearest name",
+)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -306,6 +311,7 @@ def test_no_evaluation_tasks_is_fine_as_long_as_nobody_asks_for_evaluation(tmp_p
     assert load_config(path).config.astune.evaluation.before is True
 
 
+@pytest.mark.fault("Input files and settings", "several mistakes in the configuration", "all are reported at once")
 def test_all_mistakes_are_reported_together(tmp_path: Path) -> None:
     text = GOOD + "  seed: x\n  seed: y\n  sed: 1\n  runs_dir: ${nope}\n"
     message = complaint(tmp_path, text, "astune.resume=7", "nonsense")

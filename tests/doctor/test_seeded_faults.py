@@ -314,6 +314,11 @@ FAULTS = {
 }  # fmt: skip
 
 
+@pytest.mark.fault(
+    "What a run says",
+    "a fault is put into a configuration, its tasks, its model or its workflow",
+    "the doctor names it, and what it advises mends it",
+)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found_named_and_can_be_mended(name: str, clinic: Clinic) -> None:
     fault = FAULTS[name]
@@ -344,6 +349,7 @@ def test_every_bad_line_is_named_up_to_a_few(clinic: Clinic) -> None:
     assert "2 more records like these" in found[5].what and len(found) == 6
 
 
+@pytest.mark.fault("What a run says", "a workflow blocks while the doctor tries it", "the doctor goes on and says so")
 def test_a_workflow_that_blocks_its_event_loop_is_left_behind(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workflow, "SECONDS", 0.05)
     monkeypatch.setattr(dry_run, "GRACE", 0.1)

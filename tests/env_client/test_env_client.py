@@ -181,6 +181,9 @@ async def test_cancellation_passes_through_at_once_and_hangs_up(service, fault, 
     assert (await EnvServiceClient(f"{service.url}/after-{fault}/well").evaluate(INSTANCE)) == 0.25
 
 
+@pytest.mark.fault(
+    "Tools and environments", "calls of an environment are cancelled at any moment", "no connection is left open"
+)
 async def test_calls_cancelled_at_any_moment_leave_nothing_open(service):
     client, random = EnvServiceClient(f"{service.url}/random/{','.join(['well', 'half', '500'] * 99)}"), Random(0)
 

@@ -106,6 +106,11 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.fault(
+    "Tools and environments",
+    "an environment service answers with any JSON",
+    "it is either understood or refused with its place",
+)
 @given(JSON)
 def test_any_data_is_either_a_state_or_refused(data):
     try:
@@ -115,6 +120,9 @@ def test_any_data_is_either_a_state_or_refused(data):
     assert all(message["role"] and "content" in message for message in state.messages)
 
 
+@pytest.mark.fault(
+    "Tools and environments", "an environment service answers with any bytes", "they are either JSON or refused"
+)
 @given(st.binary(max_size=30))
 def test_any_bytes_are_either_json_or_refused(body):
     with contextlib.suppress(ValueError):

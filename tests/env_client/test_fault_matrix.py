@@ -105,12 +105,22 @@ def waits_for_room(fault, call):
     return fault.startswith("busy") and call == "create"
 
 
+@pytest.mark.fault(
+    "Tools and environments",
+    "an environment service breaks off, answers nonsense or is busy once",
+    "the call is sent again and goes well",
+)
 @pytest.mark.parametrize("fault", PASSING)
 async def test_a_fault_that_may_pass_is_worth_another_attempt(client_of, service, fault):
     for call, said, requests, _ in await every_call(client_of, service, f"once-{fault}", f"well,{fault}"):
         assert is_result(call, said) and requests == 2, (call, said)
 
 
+@pytest.mark.fault(
+    "Tools and environments",
+    "an environment service keeps failing",
+    "an error that names service, call, fault and attempts",
+)
 @pytest.mark.parametrize("fault", PASSING)
 async def test_a_fault_that_stays_is_named_after_the_last_attempt(client_of, service, fault):
     script = ",".join(["well"] + [fault] * 40)
@@ -122,6 +132,9 @@ async def test_a_fault_that_stays_is_named_after_the_last_attempt(client_of, ser
             assert said.endswith("(3 attempts)") and requests == 3, (call, said)
 
 
+@pytest.mark.fault(
+    "Tools and environments", "an environment service refuses a call", "an error with its words, after one attempt"
+)
 @pytest.mark.parametrize("fault", FINAL)
 async def test_an_answer_that_says_no_is_not_asked_for_again(client_of, service, fault, monkeypatch):
     monkeypatch.setattr(env_requests, "MOST_BYTES", 100_000)
@@ -147,6 +160,11 @@ async def test_a_service_that_is_late_is_asked_again(client_of, service, fault):
     acted_at_most_once(service, name)
 
 
+@pytest.mark.fault(
+    "Tools and environments",
+    "an environment service never answers, or drop by drop",
+    "given up in time, with the reason",
+)
 @pytest.mark.parametrize("fault", LATE)
 async def test_a_service_that_stays_late_is_given_up(client_of, service, fault):
     name = f"later-{fault}"
@@ -161,6 +179,11 @@ async def test_a_service_that_stays_late_is_given_up(client_of, service, fault):
     acted_at_most_once(service, name)
 
 
+@pytest.mark.fault(
+    "Tools and environments",
+    "the reply to a step is lost",
+    "the step is asked for again only where the service keeps replies; it never acts twice",
+)
 @pytest.mark.parametrize("fault", ["reset", "reset_after", "half", "page", "500", "wrong_json", "busy"])
 async def test_a_step_is_never_repeated_at_a_service_that_does_not_keep_its_reply(client_of, service, fault):
     name = f"plain-{fault}"

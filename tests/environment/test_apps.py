@@ -310,6 +310,11 @@ def _tool_calls(draw: st.DrawFn) -> ToolCall:
     return ToolCall("c", "call", {"app": app.name, "api": api.name, "arguments": arguments})
 
 
+@pytest.mark.fault(
+    "Tools and environments",
+    "a model calls tools with any arguments",
+    "answered in words, and no other instance changes",
+)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(calls=st.lists(_tool_calls(), min_size=1, max_size=25), task_id=st.sampled_from(ONE_OF_EACH))
 def test_no_tool_call_raises_or_reaches_another_instance(calls: list[ToolCall], task_id: str) -> None:

@@ -197,6 +197,7 @@ def test_a_process_that_dies_is_an_error_with_its_last_words(instance) -> None:
         instance.evaluate()
 
 
+@pytest.mark.fault("Tools and environments", "code of an agent never ends", "its process is killed in time")
 def test_a_process_that_hangs_is_killed_in_time(packages, root) -> None:
     instance = AppWorldEnvironment(sys.executable, str(root), code_timeout=1, start_timeout=5.0).create("abc_1", {})
     instance.limit = 0.3

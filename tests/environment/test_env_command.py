@@ -74,6 +74,11 @@ def test_a_good_environment_has_no_fault(tmp_path: Path, capsys: pytest.CaptureF
     assert printed.splitlines()[-1] == f"{spec}: no faults"
 
 
+@pytest.mark.fault(
+    "Tools and environments",
+    "an environment of one's own breaks the contract",
+    "`astune env check` says what is broken",
+)
 @pytest.mark.parametrize(
     ("good", "bad", "fault"),
     [

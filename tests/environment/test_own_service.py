@@ -53,6 +53,7 @@ def test_the_service_has_its_options_and_ends_with_the_block():
     assert not is_up(service.env_url)
 
 
+@pytest.mark.fault("Tools and environments", "the environment service does not come up", "an error with its last lines")
 @pytest.mark.parametrize(
     ("serve", "options", "said"),
     [(SERVE, {"lenght": 2}, "'lenght'"), (f"{HERE / 'corridor.py'}:Coridor", {}, "Coridor")],
@@ -78,6 +79,9 @@ def test_a_service_that_dies_is_told_of_with_its_last_lines(caplog):
     assert len(caplog.records) == 1
 
 
+@pytest.mark.fault(
+    "Tools and environments", "a run is killed that had started an environment service", "the service ends with it"
+)
 def test_the_service_dies_with_a_parent_that_is_killed():
     code = (
         "import sys, time\n"

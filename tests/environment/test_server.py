@@ -135,11 +135,15 @@ def test_a_body_that_is_no_object_is_a_bad_request(shared: tuple[Caller, Rooms],
     assert response.status_code == 400 and response.json()["error"]["code"] == "bad_request"
 
 
+@pytest.mark.fault("Tools and environments", "a body of the environment service is too large", "refused")
 def test_a_body_that_is_too_large_is_refused(shared: tuple[Caller, Rooms]) -> None:
     response = shared[0].http.post("/evaluate", content=b" " * (server.MAX_BODY + 1))
     assert response.status_code == 413 and response.json()["error"]["code"] == "too_large"
 
 
+@pytest.mark.fault(
+    "Tools and environments", "an environment raises in a step", "the call fails with its message, the instance stays"
+)
 @pytest.mark.parametrize(
     ("said", "message"),
     [
@@ -188,6 +192,7 @@ def test_a_repeated_step_acts_once(caller: Caller, rooms: Rooms) -> None:
     assert again[:2] == (409, "terminated")
 
 
+@pytest.mark.fault("Tools and environments", "a step is sent again while it goes on", "it acts once")
 def test_a_step_that_is_repeated_while_it_goes_on_acts_once(caller: Caller, rooms: Rooms) -> None:
     caller.create("one")
     with ThreadPoolExecutor(3) as pool:
@@ -278,6 +283,11 @@ def test_what_is_released_while_it_is_made_is_closed(caller: Caller, rooms: Room
     assert [room.closes for room in rooms.made] == [1]
 
 
+@pytest.mark.fault(
+    "Tools and environments",
+    "a client is gone without giving its instance back",
+    "the instance is closed after its time",
+)
 def test_what_nobody_uses_is_closed_in_the_end(serve: Serve, rooms: Rooms) -> None:
     caller = serve(ttl=0.2)
     caller.create("one")
@@ -292,6 +302,7 @@ def test_an_instance_whose_close_raises_is_gone_all_the_same(caller: Caller, roo
     assert (caller.live, rooms.made[0].closes, caller.metric("failed_total")) == (0, 1, 1)
 
 
+@pytest.mark.fault("Tools and environments", "a call without the token of an environment service", "refused")
 def test_with_a_token_only_health_is_open(serve: Serve) -> None:
     caller = serve(token="geheim-ü")
     assert caller.http.get("/health").json()["status"] == "ok"
@@ -462,6 +473,7 @@ def test_a_client_in_agentjets_manner_works(caller: Caller) -> None:
         client.step("episode", {"role": "assistant", "content": "hi"})
 
 
+@pytest.mark.fault("Tools and environments", "many clients at once", "every instance is closed in the end")
 async def test_many_clients_at_once_leave_nothing_behind(caller: Caller, rooms: Rooms) -> None:
     async def episode(http: httpx.AsyncClient, name: str) -> None:
         assert (await http.post("/create", json={"task_id": "a", "instance_id": name})).status_code == 200

@@ -175,6 +175,7 @@ async def test_limits_are_bad_requests_with_a_code_and_are_remembered(make_tuner
     assert len(tracker.turns) == 1
 
 
+@pytest.mark.fault("The OpenAI-compatible endpoint", "the engine fails", "a server error that no client repeats")
 @ways
 async def test_a_policy_that_fails_is_a_server_error_that_no_client_retries(make_tuner, way):
     tuner, _, policy = make_tuner([])
@@ -204,6 +205,11 @@ async def test_agents_and_trainability_are_told_apart(make_tuner):
     ]
 
 
+@pytest.mark.fault(
+    "The OpenAI-compatible endpoint",
+    "an agent uses the address of another episode",
+    "each address leads to its own episode only",
+)
 async def test_episodes_do_not_see_each_other(make_tuner):
     first, first_tracker, _ = make_tuner(["one"])
     second, second_tracker, _ = make_tuner(["two"])
@@ -219,6 +225,9 @@ async def test_closing_one_client_leaves_the_others_alone(make_tuner):
     assert (await ask(tuner.openai_client())).choices[0].message.content == "two"
 
 
+@pytest.mark.fault(
+    "The OpenAI-compatible endpoint", "an agent calls after the end of its episode", "a 404 that says so"
+)
 @ways
 async def test_after_the_episode_nothing_can_be_called(make_tuner, way):
     tuner, _, policy = make_tuner(["Hello"])
@@ -375,6 +384,9 @@ async def test_a_call_that_is_sent_again_is_marked_as_a_retry(make_tuner):
     assert [turn.excluded for turn in tracker.turns] == ["retried", None]
 
 
+@pytest.mark.fault(
+    "The OpenAI-compatible endpoint", "a client gives up and sends its request again", "one turn is recorded"
+)
 async def test_an_openai_client_that_times_out_and_asks_again_leaves_one_turn(make_tuner):
     """The first answer never comes: the client gives up, which cancels it, and repeats the request."""
     tuner, tracker, policy = make_tuner(["Hello"])
@@ -397,6 +409,7 @@ async def test_an_openai_client_that_times_out_and_asks_again_leaves_one_turn(ma
     assert tuner.failures == []
 
 
+@pytest.mark.fault("The OpenAI-compatible endpoint", "a client hangs up", "its call is cancelled and leaves no turn")
 async def test_a_client_that_goes_away_cancels_its_call(make_tuner):
     tuner, tracker, policy = make_tuner([])
     begun, cancelled = asyncio.Event(), asyncio.Event()
@@ -473,6 +486,9 @@ async def test_what_is_not_served_is_an_error_in_openais_shape(make_tuner):
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "unknown_url")
 
 
+@pytest.mark.fault(
+    "The OpenAI-compatible endpoint", "a request holds half of a surrogate pair", "a bad request in OpenAI's shape"
+)
 async def test_half_a_surrogate_pair_is_a_bad_request(make_tuner):
     """It cannot be tokenized; a cut emoji in a tool's output is where it comes from."""
     tuner, _, policy = make_tuner(["Hello"] * 2)

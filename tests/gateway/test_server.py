@@ -32,6 +32,7 @@ def test_the_address_can_be_chosen_and_is_free_again_after_the_server_is_closed(
             server.close()
 
 
+@pytest.mark.fault("The OpenAI-compatible endpoint", "another machine calls", "it cannot reach the endpoint")
 def test_other_machines_cannot_reach_a_server_by_default():
     server = HttpServer(OpenAIApp())
     assert server.origin.startswith("http://127.0.0.1:")
@@ -60,6 +61,7 @@ def many_files():
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+@pytest.mark.fault("The OpenAI-compatible endpoint", "512 calls at once", "all are answered and recorded")
 async def test_512_calls_at_once_are_all_answered_and_recorded(make_tuner, many_files):
     """They all wait for the policy together, each over a connection of its own."""
     tuners = [make_tuner(["Hello"]) for _ in range(512)]

@@ -87,6 +87,11 @@ def test_phases_go_to_files_of_their_own(tmp_path):
     assert names == ["eval_greedy.jsonl", "eval_sampled.jsonl", "train.jsonl"]
 
 
+@pytest.mark.fault(
+    "Records and checkpoints",
+    "a run was killed after episodes were written and before their step was saved",
+    "they are dropped when the run goes on, so no attempt stands there twice",
+)
 def test_episodes_after_the_resumed_step_are_dropped(tmp_path):
     run_dir = RunDir(tmp_path)
     with EpisodeLog(run_dir) as log:
@@ -98,6 +103,7 @@ def test_episodes_after_the_resumed_step_are_dropped(tmp_path):
     assert [(record.step, record.episode.episode_id) for record in records] == [(1, "t1/0"), (2, "t1/0"), (3, "t1/1")]
 
 
+@pytest.mark.fault("Records and checkpoints", "an answer is an object that JSON does not know", "it is kept as text")
 def test_answers_and_rows_that_are_not_json_are_kept_as_text(tmp_path):
     run_dir = RunDir(tmp_path)
     episode = Episode(
@@ -115,6 +121,7 @@ def test_answers_and_rows_that_are_not_json_are_kept_as_text(tmp_path):
     assert record.episode.output == WorkflowOutput(answer="x/y")
 
 
+@pytest.mark.fault("Records and checkpoints", "a line of the episodes is broken", "an error that names file and line")
 def test_a_line_that_is_no_episode_is_named(tmp_path):
     path = tmp_path / "train.jsonl"
     path.write_text(GOLDEN.read_text("utf-8") + '{"step": 1}\n', "utf-8")

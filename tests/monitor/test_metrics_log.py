@@ -15,6 +15,9 @@ def test_each_line_is_on_disk_as_soon_as_it_is_logged(run_dir):
     log.close()
 
 
+@pytest.mark.fault(
+    "Records and checkpoints", "a figure is NaN or infinite", "it is null, and the file stays strict JSON"
+)
 def test_figures_that_are_not_finite_are_null_and_the_file_stays_strict_json(run_dir):
     log = MetricsLog(run_dir, tensorboard=True)
     log.log(1, {"loss": float("nan"), "grad_norm": float("inf"), "reward/mean": 0.0})
@@ -40,6 +43,11 @@ def test_a_resumed_run_has_no_double_points(run_dir):
     assert [(row["step"], row["loss"]) for row in rows] == [(0, 0.0), (1, 1.0), (2, 2.0), (3, 30.0)]
 
 
+@pytest.mark.fault(
+    "Records and checkpoints",
+    "a crash cuts the last line of the metrics",
+    "it is skipped when read and removed when the run goes on",
+)
 def test_a_line_cut_off_by_a_crash_is_skipped_and_removed_on_resume(run_dir):
     run_dir.metrics_path.write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "lo')
     assert len(read_metrics(run_dir.metrics_path)) == 1
@@ -50,6 +58,7 @@ def test_a_line_cut_off_by_a_crash_is_skipped_and_removed_on_resume(run_dir):
     assert [row["step"] for row in read_metrics(run_dir.metrics_path)] == [1, 2]
 
 
+@pytest.mark.fault("Records and checkpoints", "a line of the metrics is no JSON", "an error that names file and line")
 def test_a_broken_line_is_named_by_file_and_number(run_dir):
     run_dir.metrics_path.write_text('{"step": 1}\nnonsense\n{"step": 2}\n')
     with pytest.raises(AstuneError, match=r"metrics\.jsonl, line 2: not JSON"):

@@ -75,6 +75,7 @@ def test_time_left_is_the_remaining_steps_at_the_pace_of_the_last_ones(screen, m
     assert "5:00 left" in text_of(screen)
 
 
+@pytest.mark.fault("What a run says", "figures are missing or not finite", "the progress goes on without them")
 def test_figures_that_are_missing_or_not_finite_do_not_stop_a_run(screen):
     with Progress("plain", screen) as progress:
         progress.step_done(1, {"reward/mean": math.nan})
@@ -82,6 +83,7 @@ def test_figures_that_are_missing_or_not_finite_do_not_stop_a_run(screen):
     assert "reward nan" in text_of(screen)
 
 
+@pytest.mark.fault("What a run says", "nothing of an evaluation could be judged", "the progress line says so")
 def test_an_evaluation_of_which_nothing_was_judged_is_told_and_no_crash(screen):
     with Progress("plain", screen) as progress:
         progress.evaluation_done(6, "greedy", {"unjudged": 4.0, "seconds": 1.0})
@@ -110,6 +112,7 @@ def test_bars_show_step_reward_and_speed_while_running():
     assert "step 3/9" in text and "10:00 left" in text and "rollout 1/8" in text and "reward 0.250" in text
 
 
+@pytest.mark.fault("What people see", "a message holds markup of the terminal", "it is shown as it is")
 def test_markup_in_a_note_is_shown_as_it_is(screen):
     Progress("plain", screen).note("[red]not a colour[/]")
     assert "[red]not a colour[/]" in text_of(screen)
@@ -168,6 +171,9 @@ def test_the_receipt_of_an_on_policy_run_with_constant_weights_and_inexact_token
     assert "sum to 0.25 (" in text and "(9 of them inexact)" in text
 
 
+@pytest.mark.fault(
+    "What a run says", "the attempts at every task are rewarded alike", "the final table says that nothing was learned"
+)
 def test_a_run_whose_groups_never_differ_in_reward_says_that_nothing_was_learned(screen):
     metrics = [{"step": 1, **STEP, "groups/used": 0, "groups/no_signal": 4}]
     Progress("plain", screen).run_finished(RunReport(Path("runs/x"), 1, "completed", summarize(metrics)))

@@ -137,12 +137,18 @@ def test_every_turn_timeline_and_setting_has_a_line_of_its_own(file):
     assert '\n   "rollout": {' in text and json.loads(text)["astune_recording"] == 1
 
 
+@pytest.mark.fault(
+    "Records and checkpoints",
+    "writing a recording fails half way",
+    "the old file stays whole, and no half file is left",
+)
 def test_no_half_file_is_left_and_the_old_one_is_replaced(file):
     write_recording(file, an_episode(9.0), Config())
     assert [path.name for path in file.parent.iterdir()] == ["one.json"]
     assert pick_recording(file).episode.metrics["seconds"] == 9.0
 
 
+@pytest.mark.fault("Records and checkpoints", "a recording is cut off anywhere", "an error that names the file")
 @settings(max_examples=300)
 @given(data=st.data())
 def test_a_file_that_is_cut_anywhere_is_an_error_that_names_it(tmp_path_factory, data):

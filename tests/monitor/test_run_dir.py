@@ -18,6 +18,11 @@ def test_a_new_run_gets_its_folder_and_keeps_its_config(tmp_path, make_config):
     assert "seed: 7" in run_dir.config_path.read_text()
 
 
+@pytest.mark.fault(
+    "Records and checkpoints",
+    "a second run has the name of an earlier one",
+    "it gets a folder of its own; nothing is written over",
+)
 def test_a_second_run_of_the_same_name_leaves_the_first_alone(make_config):
     first = RunDir.open(make_config(), resume=False)
     first.metrics_path.write_text("kept\n")
@@ -46,6 +51,11 @@ def test_resume_without_a_complete_checkpoint_says_so(make_config):
         RunDir.open(make_config(), resume=True)
 
 
+@pytest.mark.fault(
+    "Records and checkpoints",
+    "a run is resumed with another configuration",
+    "the former configuration is kept beside it",
+)
 def test_resume_with_another_config_keeps_the_former_one(make_config):
     save(RunDir.open(make_config(seed=1), resume=False), 4)
     run_dir = RunDir.open(make_config(seed=2), resume=True)
@@ -53,6 +63,11 @@ def test_resume_with_another_config_keeps_the_former_one(make_config):
     assert "seed: 1" in (run_dir.path / "config_until_step_000004.yaml").read_text()
 
 
+@pytest.mark.fault(
+    "Records and checkpoints",
+    "a process dies while it writes a checkpoint",
+    "the half-written one is never taken; the last complete one is",
+)
 def test_a_half_written_checkpoint_is_never_taken(make_config):
     run_dir = RunDir.open(make_config(), resume=False)
     save(run_dir, 10)

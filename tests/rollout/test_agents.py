@@ -155,6 +155,11 @@ async def test_a_configured_model_answers_and_its_turns_are_counted(config_with,
         assert "not trained (see astune.rollout.allow_inexact)" in warnings[0]
 
 
+@pytest.mark.fault(
+    "Foreign servers",
+    "the API of another model fails within an episode",
+    "the episode is an error, never a reward of 0",
+)
 async def test_an_api_that_fails_is_no_fault_of_the_agents(config_with, chat_format):
     with ScriptedChatServer([401]) as server:
         config = config_with(FLOW, server.base_url)

@@ -52,6 +52,7 @@ async def test_never_more_episodes_are_under_way_than_allowed_and_all_places_are
     assert most == max_concurrent
 
 
+@pytest.mark.fault("Agents and the engine", "one episode of many fails", "all others end as they would have")
 async def test_a_failed_episode_stops_no_other(make_setup):
     async def workflow(task, tuner):
         if task.task_id == "t1":

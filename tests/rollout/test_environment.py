@@ -148,6 +148,11 @@ async def test_a_service_that_is_gone_is_told_of(run_in, service, caplog):
     assert "environment i-1 was not released" in caplog.text
 
 
+@pytest.mark.fault(
+    "Tools and environments",
+    "a workflow raises or hangs in the middle of an environment",
+    "its instance is released, and no score is asked for",
+)
 async def test_of_a_workflow_that_raises_or_hangs_no_score_is_asked_and_its_instance_released(run_in, service):
     async def raises(task, tuner):
         tuner.use_environment(service.url, "i-1")
@@ -189,6 +194,7 @@ async def test_an_episode_that_is_cancelled_while_it_is_scored_gives_its_instanc
     assert service.actions == ["evaluate", "release"]
 
 
+@pytest.mark.fault("Tools and environments", "an episode is cancelled twice", "its instance is released all the same")
 async def test_being_cancelled_twice_does_not_stop_the_release(run_in, service, monkeypatch):
     going, may_go = asyncio.Event(), asyncio.Event()
     release = environment._release

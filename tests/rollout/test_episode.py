@@ -52,6 +52,11 @@ async def test_a_reward_of_the_workflow_is_the_verdict_and_the_judge_is_not_aske
     assert episode.verdict == Verdict(1.0, metrics={"steps": 3.0, "neat": 1.0}, judged_by="workflow")
 
 
+@pytest.mark.fault(
+    "Agents and the engine",
+    "a workflow returns a reward that is no finite number",
+    "the episode has no reward, and the message says what was returned",
+)
 @pytest.mark.parametrize("reward", [float("nan"), float("inf"), "1.0"])
 async def test_a_reward_that_is_no_finite_number_is_no_reward(run_one, reward):
     async def workflow(task, tuner):
@@ -72,6 +77,11 @@ async def test_no_reward_and_no_judge_is_an_error_that_names_the_key(chat_format
     assert "astune.task_judge.judge_protocol" in episode.error.message
 
 
+@pytest.mark.fault(
+    "Agents and the engine",
+    "a workflow raises",
+    "the episode ends as an error with its turns and the traceback, without a reward",
+)
 async def test_a_workflow_that_raises_keeps_its_turns_and_its_own_traceback(run_one):
     async def workflow(task, tuner):
         await ask(tuner)
@@ -96,6 +106,11 @@ async def test_a_workflow_whose_constructor_raises_is_an_error(run_one):
     assert (episode.error.stage, episode.error.kind, episode.error.message) == ("workflow", "OSError", "no disk")
 
 
+@pytest.mark.fault(
+    "Agents and the engine",
+    "a workflow returns something else than a WorkflowOutput",
+    "the episode ends as an error that names the workflow",
+)
 async def test_the_wrong_return_type_is_an_error(run_one):
     async def workflow(task, tuner):
         return "4"
@@ -105,6 +120,11 @@ async def test_the_wrong_return_type_is_an_error(run_one):
     assert "returned '4' (str); expected astune.WorkflowOutput" in episode.error.message
 
 
+@pytest.mark.fault(
+    "Agents and the engine",
+    "a workflow calls sys.exit or raises CancelledError itself",
+    "that episode ends as an error, the run goes on",
+)
 async def test_sys_exit_and_a_stray_cancellation_end_the_episode_only(run_one):
     async def leaves(task, tuner):
         sys.exit(3)
@@ -116,6 +136,11 @@ async def test_sys_exit_and_a_stray_cancellation_end_the_episode_only(run_one):
     assert "cancelled by its own code" in (await run_one(cancels)).error.message
 
 
+@pytest.mark.fault(
+    "Agents and the engine",
+    "a workflow waits for ever",
+    "it is cancelled after `episode_timeout` and counted as a timeout",
+)
 async def test_a_workflow_that_never_ends_times_out(run_one):
     cancelled = []
 
@@ -146,6 +171,11 @@ async def test_a_workflow_that_answers_to_being_cancelled_has_still_timed_out(ru
     assert (episode.stop_reason, episode.verdict, episode.output) == (StopReason.TIMEOUT, None, None)
 
 
+@pytest.mark.fault(
+    "Agents and the engine",
+    "a workflow ignores that it is cancelled",
+    "it is left behind with a warning, and its model calls are refused",
+)
 async def test_a_workflow_that_ignores_being_cancelled_is_left_behind_without_a_model(make_setup, monkeypatch, caplog):
     monkeypatch.setattr(time_limit, "CANCEL_GRACE", 0.05)
     release, refusals = asyncio.Event(), []
@@ -246,6 +276,11 @@ async def test_without_a_judge_a_limit_leaves_no_verdict(chat_format, make_setup
     assert (episode.stop_reason, episode.verdict) == (StopReason.MAX_TURNS, None)
 
 
+@pytest.mark.fault(
+    "Agents and the engine",
+    "the engine fails in a model call that the agent swallows",
+    "the episode is an error of the engine, without a reward",
+)
 @pytest.mark.parametrize("swallow", [False, True])
 async def test_a_policy_that_fails_is_never_the_agents_fault(run_one, swallow):
     async def workflow(task, tuner):
@@ -282,6 +317,7 @@ async def test_a_refused_option_that_the_agent_does_not_get_over_names_itself(ru
     assert "logit_bias" in episode.error.message
 
 
+@pytest.mark.fault("Judges", "a judge raises", "the episode has no reward, which is not 0")
 async def test_a_judge_that_raises_leaves_no_verdict(run_one):
     episode = await run_one(once, judge=SaysNothing())
     assert (episode.stop_reason, episode.verdict) == (StopReason.ERROR, None)
@@ -289,6 +325,9 @@ async def test_a_judge_that_raises_leaves_no_verdict(run_one):
     assert episode.output.answer == "4"
 
 
+@pytest.mark.fault(
+    "Judges", "a judge waits for ever", "it is given up after `task_judge.timeout`; the episode has no reward"
+)
 async def test_a_judge_that_never_ends_times_out(run_one):
     class Slow:
         async def judge(self, task, episode):

@@ -73,6 +73,7 @@ async def test_a_lone_attempt_is_judged_alone(make_setup):
     assert (judge.asked, found.episodes[0].verdict.judged_by) == ([], "alone")
 
 
+@pytest.mark.fault("Judges", "a judge of groups raises", "no attempt of the group has a reward")
 async def test_a_group_judge_that_raises_leaves_every_attempt_without_a_reward(make_setup):
     class Fails(Longest):
         async def judge_group(self, task, episodes):
@@ -102,6 +103,7 @@ async def test_what_is_no_verdict_is_an_error_of_its_episode(answer, message, ma
         assert re.search(message, episode.error.message)
 
 
+@pytest.mark.fault("Judges", "a judge of groups cannot tell of one attempt", "the others keep their rewards")
 async def test_one_attempt_that_cannot_be_judged_leaves_the_others_their_rewards(make_setup):
     class Partly(Longest):
         async def judge_group(self, task, episodes):

@@ -82,6 +82,11 @@ def test_an_environment_that_cannot_be_made_is_shown_as_the_episodes_error(conf)
     assert record.episode.stop_reason is StopReason.ERROR
 
 
+@pytest.mark.fault(
+    "Tools and environments",
+    "the environment service that a run started dies",
+    "the run goes on, says so with the service's last lines, and its episodes are errors",
+)
 def test_training_starts_the_service_and_goes_on_when_it_dies(conf, caplog):
     from astune.backbone.local import LocalBackbone
 

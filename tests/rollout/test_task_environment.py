@@ -146,6 +146,11 @@ async def test_how_episodes_end_whose_service_is_killed(make):
     assert ends == [BROKEN if then != "is cancelled" else StopReason.CANCELLED for then in ENDS]
 
 
+@pytest.mark.fault(
+    "Tools and environments",
+    "the environment service is killed in the middle of episodes",
+    "they end as errors with the cause, without rewards",
+)
 async def test_a_group_whose_service_is_killed_is_errors_with_the_cause(make, caplog):
     entered = []
 
@@ -197,6 +202,11 @@ async def test_equal_episodes_at_one_service_do_not_meet(make, service):
     assert len(set(names)) == 2 and all(name.startswith("train/1/a/0-") for name in names)
 
 
+@pytest.mark.fault(
+    "Tools and environments",
+    "an environment cannot be made",
+    "the episode ends before its workflow begins, with the reason",
+)
 @pytest.mark.parametrize("env_type", ["corridor", "corrido"])
 async def test_an_environment_that_cannot_be_made_ends_the_episode_before_its_workflow(make, service, env_type):
     async def workflow(task, tuner):
@@ -215,6 +225,9 @@ async def test_making_an_environment_does_not_count_as_the_workflows_time(make, 
     assert (await run(setup)).stop_reason is StopReason.COMPLETED
 
 
+@pytest.mark.fault(
+    "Tools and environments", "an episode is cancelled while its environment is made", "no instance is left behind"
+)
 async def test_an_episode_that_is_cancelled_while_its_environment_is_made_leaves_none(make, service):
     async def workflow(task, tuner):
         raise AssertionError("it must not run")
@@ -270,6 +283,9 @@ async def test_a_cancelled_agent_that_goes_on_after_its_step_was_cut_short_reach
     await until(lambda: live_instances(service) == 0)
 
 
+@pytest.mark.fault(
+    "Tools and environments", "a left-behind agent acts after the end of its episode", "its steps are refused"
+)
 async def test_after_the_episode_nothing_can_be_done_in_its_environment(make, service):
     kept = []
 

@@ -68,6 +68,7 @@ def test_an_example_keeps_its_id_wherever_it_stands(tmp_path):
     assert {one.id for one in read(tmp_path, rows).all} == {one.id for one in read(tmp_path, rows[::-1]).all}
 
 
+@pytest.mark.fault("Rubrics", "a labelled example is wrong", "an error that names file and line")
 @pytest.mark.parametrize(
     ("rows", "message"),
     [

@@ -163,6 +163,7 @@ def test_a_spent_budget_ends_the_run_and_the_same_command_goes_on(bench):
     assert ended in (3, 4) and len(server.requests) == whole and bench.out.read_bytes() == written
 
 
+@pytest.mark.fault("Rubrics", "learning a rubric is killed", "the same command goes on, and nothing is paid twice")
 def test_after_a_kill_nothing_is_paid_twice(bench):
     bench = bench(4, 8, "paired")
     model = bench.world.model()
@@ -218,6 +219,7 @@ def test_what_cannot_be_judged_is_no_agreement(bench):
     assert rubric.report["test"]["accuracy"] == 0.0 < good.report["test"]["accuracy"]
 
 
+@pytest.mark.fault("Rubrics", "no criterion helps", "no rubric is written")
 def test_where_nothing_helps_no_file_is_written(bench):
     bench = bench(1, 10, "scored")
     model = bench.world.model()
@@ -242,6 +244,7 @@ def test_models_that_are_gone_end_the_run_at_once(bench):
     assert len(server.requests) <= 2
 
 
+@pytest.mark.fault("Rubrics", "a rubric was edited by hand and is learned again", "it is not written over")
 def test_edits_survive_a_run_with_keep_edited_and_are_not_overwritten_without(bench):
     bench = bench(3, 20, "scored", noise=0.0, judge_noise=0.0)
     with ScriptedChatServer(bench.world.model()) as server:
@@ -266,6 +269,7 @@ def test_anchors_of_scaled_criteria_are_in_the_rubric_and_on_the_scale(bench):
     assert all((one.min, one.max) == (0, 4) and set(one.anchors) == {0, 4} for one in rubric.criteria)
 
 
+@pytest.mark.fault("Rubrics", "replies of the models are malformed now and then", "a rubric is learned all the same")
 def test_a_server_with_faults_is_lived_with(bench):
     bench = bench(3, 16, "scored", faults=Faults(malformed=0.1, missing=0.1, repeated=0.1))
     with ScriptedChatServer(bench.world.model()) as server:

@@ -70,6 +70,9 @@ async def test_what_a_function_may_return(make_episode: MakeEpisode, returned: A
     assert await verdict_of(lambda task, episode: returned, make_episode()) == verdict
 
 
+@pytest.mark.fault(
+    "Judges", "a judge returns something that is no reward", "no verdict, and an error that names the judge"
+)
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
@@ -125,6 +128,9 @@ async def test_a_function_that_waits_does_not_hold_up_the_event_loop(make_episod
     assert (await waiting).reward == 1.0
 
 
+@pytest.mark.fault(
+    "Judges", "judge functions that block", "they run in threads of their own and are given up in time; others go on"
+)
 async def test_any_number_of_judges_that_never_end_hold_up_no_other(make_episode: MakeEpisode) -> None:
     never = threading.Event()
 

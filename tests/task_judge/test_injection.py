@@ -59,6 +59,9 @@ def where(messages, answer):
     return next(name for name, text in read_fences(messages[1]["content"]) if text == answer)
 
 
+@pytest.mark.fault(
+    "Judges", "an answer holds instructions for the judge", "they stay within marks that the answer cannot close"
+)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", INJECTIONS)
 async def test_an_attempt_changes_nothing_but_the_inside_of_its_own_fence(servers, judges, mode, kind):

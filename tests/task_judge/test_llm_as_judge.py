@@ -73,6 +73,9 @@ async def test_only_what_the_format_marks_is_the_answer():
     assert plain.reason == "no answer in the format 'answer_tag'"
 
 
+@pytest.mark.fault(
+    "Judges", "the reply about one answer cannot be used", "the other answers of the group keep their verdicts"
+)
 async def test_an_answer_that_is_no_text_and_a_reply_that_cannot_be_used_hurt_no_others():
     def refuses_some(body):
         return "I cannot say." if "odd" in dict(fences(body))["answer"] else reply(body)
@@ -146,6 +149,7 @@ async def test_a_model_that_fails_on_one_attempt_judges_none_of_the_group(mode):
         assert len(first.requests) == asked, "a model that failed was asked again at once"
 
 
+@pytest.mark.fault("Judges", "no model of an LLM judge answers", "no verdict, which is not 0")
 async def test_where_no_model_answers_there_is_no_verdict():
     with ScriptedChatServer(lambda body: 500) as server, pytest.raises(JudgeError, match="no model judges it"):
         await LlmAsJudge(config(server)).judge(task(), attempt(task(), "quality 1"))

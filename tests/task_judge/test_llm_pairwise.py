@@ -36,6 +36,9 @@ async def test_the_reward_is_the_share_of_the_others_that_are_beaten():
     assert {verdict.passed for verdict in verdicts} == {None}
 
 
+@pytest.mark.fault(
+    "Judges", "an LLM judge prefers whatever comes first", "both orders are asked, and the pair counts for neither"
+)
 async def test_a_judge_that_goes_by_the_place_decides_nothing():
     first = '{"reason": "it stands first", "better": "A"}'
     verdicts, _ = await judged(lambda body: first, attempts(task(), "quality 1", "quality 2", "quality 3"))

@@ -63,6 +63,7 @@ def test_whole_numbers_are_equal_only_if_they_are_the_same(a: int, b: int) -> No
     assert compare(f"{a:,}", str(b)) is Relation.of(a == b)
 
 
+@pytest.mark.fault("Judges", "any text for an answer", "read or told to be unreadable; nothing raises")
 @given(st.text(alphabet="abc {}\\<>/answer#boxed12$", max_size=200))
 def test_no_text_breaks_the_extraction_or_the_comparison(text: str) -> None:
     found = extract_answer(text, "auto")

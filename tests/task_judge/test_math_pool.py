@@ -54,6 +54,9 @@ def run_parent(body: str) -> Iterator["subprocess.Popen[str]"]:
             parent.kill()
 
 
+@pytest.mark.fault(
+    "Judges", "a comparison of two answers never ends", "its process is replaced; the others are compared"
+)
 async def test_one_comparison_that_never_ends_harms_no_other() -> None:
     pool = MathPool(workers=2, timeout=1)
     pairs = [(f"{n}x", f"x*{n + n % 2}") for n in range(40)]
@@ -98,6 +101,9 @@ async def test_an_answer_that_is_no_mathematics_is_neither_equal_nor_different()
     assert await MathPool(workers=1, timeout=600).equal("72", "}{") is None
 
 
+@pytest.mark.fault(
+    "Judges", "a process that compares answers is killed", "it is replaced; its comparison has no verdict"
+)
 async def test_a_process_that_dies_is_replaced_and_its_comparison_gets_an_error() -> None:
     pool = MathPool(workers=1, timeout=600)
     assert await pool.equal("x+1", "1+x")
@@ -152,6 +158,7 @@ def test_the_process_ends_with_the_interpreter() -> None:
         assert gone(int(out))
 
 
+@pytest.mark.fault("Judges", "a run is killed while answers are compared", "no process is left behind")
 def test_the_process_does_not_outlive_a_parent_that_was_killed() -> None:
     with run_parent("time.sleep(600)") as parent:
         assert parent.stdout

@@ -120,6 +120,7 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, text, said):
     assert str(path) in str(error.value)
 
 
+@pytest.mark.fault("Rubrics", "a rubric file has mistakes", "all are said at once, with their places")
 def test_all_that_is_wrong_is_said_at_once(tmp_path: Path):
     path = tmp_path / "rubric.yaml"
     path.write_text(HEAD + "- id: a\n  text: ''\n  weight: x\n")

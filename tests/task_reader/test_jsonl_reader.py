@@ -93,6 +93,9 @@ def test_the_file_is_read_only_as_far_as_somebody_looks(tmp_path: Path, monkeypa
         read(path, on_bad_record="skip")
 
 
+@pytest.mark.fault(
+    "Input files and settings", "a file of tasks changes during a run", "an error instead of other tasks"
+)
 def test_a_file_may_grow_or_be_replaced_while_it_is_used_but_not_change(tmp_path: Path) -> None:
     path = write(tmp_path / "train.jsonl", '{"query": "a"}', '{"query": "b"}', "")
     lazy = TaskReaderJsonl(config(path)).read("training")
@@ -187,12 +190,14 @@ BAD_FILES = [
 ]
 
 
+@pytest.mark.fault("Input files and settings", "a bad line in a file of tasks", "an error that names file and line")
 @pytest.mark.parametrize(("lines", "message"), BAD_FILES)
 def test_a_bad_file_is_an_error_that_names_the_line(tmp_path: Path, lines: list[str], message: str) -> None:
     path = write(tmp_path / "train.jsonl", *lines)
     assert f"{path}{message}" in message_of(path)
 
 
+@pytest.mark.fault("Input files and settings", "a file of tasks is not there", "an error that names the nearest file")
 def test_a_missing_file_gets_the_nearest_name(tmp_path: Path) -> None:
     write(tmp_path / "train_1000.jsonl", "")
     missing = tmp_path / "train_100.jsonl"
@@ -205,6 +210,9 @@ def test_a_missing_folder_and_a_folder_instead_of_a_file_are_named(tmp_path: Pat
     assert message_of(tmp_path) == f"{tmp_path}: is a folder, expected a JSON Lines file"
 
 
+@pytest.mark.fault(
+    "Input files and settings", "a compressed file of tasks is broken", "an error; no task is skipped in silence"
+)
 @pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b'{"query": "a"}\n' * 100)[:40]])
 @pytest.mark.parametrize("on_bad_record", ["error", "skip"])
 def test_a_broken_archive_is_an_error_and_never_skipped(tmp_path: Path, content: bytes, on_bad_record: str) -> None:

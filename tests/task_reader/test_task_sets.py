@@ -358,6 +358,9 @@ DIFFERENT = [
 ]
 
 
+@pytest.mark.fault(
+    "Input files and settings", "a question is both trained on and held out", "an error (or a warning, as configured)"
+)
 @pytest.mark.parametrize(("trained", "held_out"), SAME)
 def test_a_question_that_is_trained_on_and_held_out_is_an_error_or_a_warning(
     tmp_path: Path, trained: Row, held_out: Row

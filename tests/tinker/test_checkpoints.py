@@ -24,6 +24,11 @@ def test_what_was_written_is_found_under_its_path_by_the_next_server(tmp_path: P
     assert found.about == {"rank": 1}
 
 
+@pytest.mark.fault(
+    "Records and checkpoints",
+    "writing a checkpoint of the tinker server fails half way",
+    "no checkpoint is there, and the old one stays",
+)
 def test_a_write_that_fails_or_is_under_way_leaves_no_checkpoint(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     with pytest.raises(ZeroDivisionError), store.writing(PATH, {}) as folder:
@@ -63,6 +68,7 @@ def test_deleting_takes_a_name_or_a_kind_and_name(tmp_path: Path) -> None:
         store.delete("m", "step 1")
 
 
+@pytest.mark.fault("The OpenAI-compatible endpoint", "a path of the tinker server leads out of its folder", "refused")
 @pytest.mark.parametrize(
     "text",
     [

@@ -38,6 +38,7 @@ def test_requests_run_one_at_a_time_in_the_order_of_their_numbers(arrivals: list
     asyncio.run(scenario())
 
 
+@pytest.mark.fault("The OpenAI-compatible endpoint", "a request to the tinker server fails", "the next ones run")
 async def test_a_request_that_fails_does_not_stop_the_next() -> None:
     turns = Turns()
 
@@ -75,6 +76,7 @@ async def test_a_request_that_is_stopped_while_it_waits_or_runs_leaves_the_turn_
     assert await third == 3
 
 
+@pytest.mark.fault("The OpenAI-compatible endpoint", "a request is sent to the tinker server twice", "it runs once")
 async def test_an_answer_can_be_fetched_again_and_a_request_sent_twice_runs_once() -> None:
     started = Jobs()
     runs = []

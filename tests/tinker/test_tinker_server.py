@@ -344,6 +344,9 @@ def test_a_name_is_saved_once_unless_overwriting_is_asked_for(trainer: Any, clie
     assert again.forward([datum(PROMPTS[2])], "cross_entropy").result().metrics == expected
 
 
+@pytest.mark.fault(
+    "Runs and resuming", "the tinker server is killed", "a new one goes on from the checkpoint with the same weights"
+)
 def test_a_killed_server_goes_on_where_the_checkpoint_is(tmp_path: Path, base: str) -> None:
     folder = tmp_path / "dir"
     rows = [datum(row) for row in PROMPTS]
@@ -398,6 +401,7 @@ def test_the_example_of_the_documentation_runs(
 # Faults
 
 
+@pytest.mark.fault("The OpenAI-compatible endpoint", "a wrong key at the tinker server", "refused")
 def test_a_wrong_key_is_refused(server: ServerProcess) -> None:
     with pytest.raises(tinker.AuthenticationError, match="TINKER_API_KEY"):
         CLIENTS.append(tinker.ServiceClient(base_url=server.base_url, api_key="tml-wrong"))
@@ -429,6 +433,11 @@ def test_unknown_models_and_paths_are_told(client: Any, base: str, trainer: Any)
         trainer.save_state("..", overwrite=True).result()
 
 
+@pytest.mark.fault(
+    "The OpenAI-compatible endpoint",
+    "a prompt that cannot be sampled is sent to the tinker server",
+    "the request fails with the reason; the server goes on",
+)
 @pytest.mark.parametrize(
     ("ids", "params", "told"),
     [
@@ -450,6 +459,11 @@ def test_a_prompt_that_cannot_be_sampled_is_told_and_the_server_goes_on(
     assert sample(sampler, PROMPTS[0], max_tokens=1, temperature=0.0).tokens
 
 
+@pytest.mark.fault(
+    "The OpenAI-compatible endpoint",
+    "rows that cannot be trained are sent to the tinker server",
+    "the request fails with the reason; the model goes on",
+)
 @pytest.mark.parametrize(
     ("data", "loss", "told"),
     [

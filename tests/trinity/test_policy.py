@@ -151,6 +151,11 @@ def test_a_prompt_that_is_too_long_is_refused_before_it_is_sent(server: tuple[Co
     assert len(running.requests) == before
 
 
+@pytest.mark.fault(
+    "Agents and the engine",
+    "an inference engine refuses, is gone or gives no token ids",
+    "an error of the engine, never the agent's fault",
+)
 def test_an_engine_that_refuses_or_is_gone_or_gives_no_ids_is_a_policy_error(
     server: tuple[CompletionsServer, str],
 ) -> None:

@@ -217,12 +217,20 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str]:
     return folder, process.returncode, output
 
 
+@pytest.mark.fault(
+    "Runs and resuming", "Trinity's trainer is killed", "the run fails, names the process and exits with 1"
+)
 def test_a_trainer_that_dies_is_a_loud_failure(killed: tuple[Path, int, str]) -> None:
     _, code, output = killed
     assert code == 1, output
     assert "of 60 steps" in output and "class_name: Trainer" in output and "died" in output, output
 
 
+@pytest.mark.fault(
+    "Runs and resuming",
+    "a run on Trinity is killed or stopped by Ctrl-C",
+    "it goes on from its checkpoint; no step or episode stands there twice",
+)
 def test_a_run_goes_on_from_its_checkpoint_and_ctrl_c_saves_where_it_is(killed: tuple[Path, int, str]) -> None:
     folder, _, _ = killed
     run = folder / RUN
@@ -245,6 +253,9 @@ def test_a_run_goes_on_from_its_checkpoint_and_ctrl_c_saves_where_it_is(killed: 
     assert_gone(family)
 
 
+@pytest.mark.fault(
+    "Runs and resuming", "Trinity's explorer is killed", "the run fails, names the process and leaves none behind"
+)
 def test_an_explorer_that_dies_is_a_loud_failure_that_leaves_nothing_behind(tmp_path: Path) -> None:
     process = launch(tmp_path, *LONG)
     wait_for(process, trained(tmp_path / RUN, 1))
@@ -261,6 +272,7 @@ def assert_gone(family: Sequence[psutil.Process]) -> None:
     assert [child.name() for child in alive] == []
 
 
+@pytest.mark.fault("What a run says", "no Ray cluster answers", "an error with the address before a run folder is made")
 def test_a_run_that_cannot_begin_says_why_and_leaves_no_folder(tmp_path: Path) -> None:
     process = launch(tmp_path, "trinity.cluster.ray_address=127.0.0.1:9")
     output = end(process)

@@ -72,6 +72,7 @@ def hostile_episode() -> Episode:
     )
 
 
+@pytest.mark.fault("What people see", "an agent writes HTML and scripts", "the report shows them as text")
 def test_text_of_an_agent_can_neither_run_nor_break_out_of_the_page(tmp_path):
     run_dir = empty_run(tmp_path, project_name="<i>x</i>")
     metrics = MetricsLog(run_dir, tensorboard=False)

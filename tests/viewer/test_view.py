@@ -217,6 +217,9 @@ def test_every_episode_of_a_multi_agent_run_shows_each_message_under_a_turn(tmp_
         assert answers == list(range(len(record.episode.turns)))
 
 
+@pytest.mark.fault(
+    "What people see", "an agent writes HTML and scripts into what `astune view` shows", "nothing of it is markup"
+)
 def test_text_of_agents_never_stands_in_the_page_as_text(tmp_path):
     run = empty_run(tmp_path, project_name="<i>x</i>")
     episode = replace(
@@ -248,6 +251,9 @@ def test_equal_runs_give_equal_pages(make_run, tmp_path):
     assert write_view(run.path, tmp_path / "b.html").read_bytes() == first
 
 
+@pytest.mark.fault(
+    "What people see", "a run under way is looked at", "what is complete is shown, and the half-written line told"
+)
 def test_a_run_under_way_with_a_half_written_line_is_shown_and_says_so(make_run):
     run = make_run(steps=2, held_out=4)
     path = run.episodes_dir / "train.jsonl"

@@ -101,6 +101,11 @@ async def test_options_that_the_model_class_does_not_have_are_refused(make_tuner
         tuner.model(client_kwargs={})
 
 
+@pytest.mark.fault(
+    "Tools and environments",
+    "an agent of AgentScope 2.x waits for a permission that nobody gives",
+    "an error that says what to do",
+)
 async def test_an_agent_without_training_defaults_is_caught_waiting_for_a_permission(make_tuner):
     class Solve(Workflow):
         async def execute(self, task, tuner): ...

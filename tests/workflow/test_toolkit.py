@@ -102,6 +102,9 @@ async def test_calls_of_one_message_are_steps_in_order_and_after_the_end_none_re
     assert env.reward == 1.5 and tuner.failures == []
 
 
+@pytest.mark.fault(
+    "Tools and environments", "an agent swallows the failure of its environment", "it ends at its next model call"
+)
 async def test_a_service_that_fails_ends_the_agent_at_its_next_model_call(make_env):
     env, tuner, tracker = await make_env([call("move", direction="right"), call("look"), "Never said."])
     await EnvServiceClient(env.instance.url).release(env.instance)

@@ -84,6 +84,9 @@ def test_a_seed_gives_the_same_run_bit_for_bit(tmp_path: Path) -> None:
     assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.fault(
+    "Runs and resuming", "a run is resumed", "weights and optimizer go on bit for bit as if never stopped"
+)
 def test_a_resumed_run_equals_one_that_was_never_stopped(tmp_path: Path) -> None:
     conf = write_job(tmp_path)
     straight = run_job(conf)
@@ -107,6 +110,11 @@ def test_evaluations_do_not_change_what_is_learned(tmp_path: Path) -> None:
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.fault(
+    "What a run says",
+    "every attempt at a task fails",
+    "counted as failed and without a verdict; kept with turns and error",
+)
 def test_failed_episodes_are_counted_and_never_scored_as_zero(tmp_path: Path) -> None:
     report = run_job(write_job(tmp_path, tasks=2, broken=1), "astune.trainer.total_steps=1")
     (row,) = [row for row in read_metrics(report.run_dir / "metrics.jsonl") if "episodes/total" in row]
@@ -118,6 +126,9 @@ def test_failed_episodes_are_counted_and_never_scored_as_zero(tmp_path: Path) ->
     assert "this task always fails" in str(failed[0].error)
 
 
+@pytest.mark.fault(
+    "What a run says", "a plug-in of the user makes training impossible", "the run fails, and the terminal says why"
+)
 def test_training_that_cannot_go_on_leaves_a_failed_run_that_says_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,6 +162,9 @@ def test_several_updates_per_step(tmp_path: Path) -> None:
     assert report.status == "completed"
 
 
+@pytest.mark.fault(
+    "Input files and settings", "settings that cannot work", "an error that names the key before a run folder is made"
+)
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -166,11 +180,13 @@ def test_bad_settings_stop_before_a_run_folder_is_made(tmp_path: Path, override:
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.fault("Runs and resuming", "`--resume` where there is no run", "an error that says which run is missing")
 def test_resume_without_a_run_is_explained(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no run"):
         run_job(write_job(tmp_path), resume=True)
 
 
+@pytest.mark.fault("Runs and resuming", "Ctrl-C", "a checkpoint is saved, and the command that goes on is printed")
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 def test_ctrl_c_saves_and_the_run_can_go_on(tmp_path: Path) -> None:
     conf = write_job(tmp_path)

@@ -78,6 +78,11 @@ async def test_each_agent_of_a_zero_sum_game_learns_from_its_own_reward(model_di
         assert (float(now) > sum(span.logprobs)) == (sample.advantages[0] > 0)
 
 
+@pytest.mark.fault(
+    "Runs and resuming",
+    "a gradient is not finite",
+    "the update is skipped and counted; the weights stay and the run goes on",
+)
 async def test_a_gradient_that_is_not_finite_is_skipped_and_the_run_goes_on(model_dir: Path) -> None:
     learner, sampler = learner_over(model_dir, max_skipped_updates=2)
     samples = await good_and_bad(sampler)
@@ -91,6 +96,9 @@ async def test_a_gradient_that_is_not_finite_is_skipped_and_the_run_goes_on(mode
         learner.update(broken)
 
 
+@pytest.mark.fault(
+    "Runs and resuming", "a run is resumed", "weights and optimizer go on bit for bit as if never stopped"
+)
 async def test_a_saved_learner_goes_on_exactly_where_it_stopped(model_dir: Path, tmp_path: Path) -> None:
     learner, sampler = learner_over(model_dir, warmup_steps=3, lr_schedule="linear")
     samples = await good_and_bad(sampler)
@@ -168,6 +176,11 @@ def test_a_model_that_cannot_be_used_is_explained(model_dir: Path, change: dict[
         load_model(ModelConfig(**({"path": str(model_dir), "device": "cpu"} | change)))
 
 
+@pytest.mark.fault(
+    "Input files and settings",
+    "the folder of the model holds no model",
+    "an error before the run begins that says what was looked for",
+)
 def test_a_folder_without_a_model_is_explained(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"has no config\.json"):
         load_model(ModelConfig(path=str(tmp_path), device="cpu"))

@@ -46,6 +46,9 @@ async def test_logprobs_are_those_of_the_plain_model(model: Any) -> None:
             assert logprobs[len(prompt) + place - 1, token].item() == pytest.approx(logprob, abs=1e-4)
 
 
+@pytest.mark.fault(
+    "Agents and the engine", "many agents share the engine's batches", "each gets the tokens that it would get alone"
+)
 async def test_an_answer_does_not_depend_on_what_runs_beside_it(model: Any) -> None:
     beside = await together(sampler_over(model), list(range(12)))
     for number in (0, 5, 11):
@@ -97,6 +100,9 @@ async def test_generation_ends_at_a_stop_token_or_at_the_limit(model: Any) -> No
     assert stopped.output_ids == free.output_ids[: free.output_ids.index(stop) + 1]
 
 
+@pytest.mark.fault(
+    "Agents and the engine", "a model call is cancelled in the middle of a batch", "the other calls get their answers"
+)
 async def test_a_cancelled_call_leaves_the_others_alone(model: Any) -> None:
     sampler = sampler_over(model)
     doomed = asyncio.ensure_future(sampler.generate([5, 6, 7], Sampling(max_tokens=100, seed=1)))
@@ -111,6 +117,9 @@ async def test_a_cancelled_call_leaves_the_others_alone(model: Any) -> None:
     assert sampler.publish() == 1
 
 
+@pytest.mark.fault(
+    "Agents and the engine", "the model computes NaN", "the call fails with that reason; nothing is sampled"
+)
 async def test_logits_that_are_not_numbers_fail_the_call(model: Any) -> None:
     with torch.no_grad():
         model.model.norm.weight.fill_(float("nan"))
@@ -118,6 +127,9 @@ async def test_logits_that_are_not_numbers_fail_the_call(model: Any) -> None:
         await sampler_over(model).generate([1, 2], Sampling(max_tokens=2, seed=1))
 
 
+@pytest.mark.fault(
+    "Agents and the engine", "a prompt is longer than the context", "the call is refused before anything is computed"
+)
 async def test_a_prompt_beyond_the_context_is_refused(model: Any) -> None:
     with pytest.raises(ContextOverflow, match="context length of 256"):
         await sampler_over(model).generate([1] * 250, Sampling(max_tokens=7))
