@@ -11,8 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "astune"
 LAYERS = (
-    {"token_ids"},
-    {"types", "errors", "resources", "concurrency"},
+    {"token_ids", "visible"},
+    {"types", "errors", "resources", "concurrency", "terminal"},
     {"config", "workers"},
     {"plugins", "clients", "monitor"},
     {"task_reader", "environment", "context_tracker", "task_judge", "algorithm"},

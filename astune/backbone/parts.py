@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from rich.console import Console
-
 from astune.algorithm import Weighting
 from astune.clients.chat import ChatClient
 from astune.clients.env_service import EnvServiceClient
@@ -27,6 +25,7 @@ from astune.task_judge.registry import import_registered
 from astune.task_judge.scorers import scorer_of
 from astune.task_reader.task_reader_base import SPLITS
 from astune.task_reader.task_sets import TaskSets, read_task_sets
+from astune.terminal import Console
 from astune.types import Generation, Policy, Sampling, Task
 from astune.workflow.workflow_base import as_workflow
 

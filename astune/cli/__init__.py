@@ -18,6 +18,7 @@ from astune.errors import (
     PluginError,
     TaskError,
 )
+from astune.visible import make_logs_visible, tell
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 BAD_INPUT_ERRORS = (ConfigError, PluginError, TaskError, ModelError, MissingDependency)
@@ -29,22 +30,23 @@ def main(argv: Sequence[str] | None = None, program: str = "astune") -> int:
     command = parse(arguments, program)
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # so that `package.module:Name` finds the user's own packages
+    make_logs_visible()
     try:
         code = command()
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        tell("interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # who read the output, as `head`, has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that nothing is written to it at the end
         return FAILED
     except AstuneError as error:
-        print(f"{program}: error: {error}", file=sys.stderr)
+        tell(f"{program}: error: {error}", file=sys.stderr)
         return BAD_INPUT if isinstance(error, BAD_INPUT_ERRORS) else FAILED
     except Exception as error:
-        traceback.print_exc()
-        print(
+        tell(
+            f"{traceback.format_exc()}"
             f"{program}: failed with {type(error).__name__}, which ASTune does not expect: see the traceback above; "
             "its last line in your own files is where to look first",
             file=sys.stderr,

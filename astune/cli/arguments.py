@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
+from typing import Any
+
+from astune.visible import tell
 
 DESCRIPTION = "Tunes AgentScope agents by reinforcement learning."
 
@@ -319,6 +323,10 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, **options: object) -> None:
         super().__init__(allow_abbrev=False, **options)  # type: ignore[arg-type]
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if message:
+            tell(message, end="", file=file or sys.stderr)
+
 
 class _Version(argparse.Action):
     def __init__(self, option_strings: list[str], dest: str) -> None:
@@ -327,5 +335,5 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from astune import __version__
 
-        print(f"astune {__version__}")
+        tell(f"astune {__version__}")
         parser.exit()

@@ -12,7 +12,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from astune.backbone.parts import environment_service
@@ -26,7 +25,9 @@ from astune.task_judge import Scorers
 from astune.task_judge.registry import import_registered
 from astune.task_reader.task_reader_base import SPLITS, Split
 from astune.task_reader.task_sets import read_task_sets
+from astune.terminal import Console
 from astune.types import Task
+from astune.visible import tell
 
 MOST_SHOWN = 20
 """Tasks that fail, one by one; --json has all."""
@@ -62,12 +63,12 @@ def check_tasks(conf: Path, overrides: Sequence[str], split: str, limit: int | N
         import_registered(specs, config.rollout.agentscope_learn_protocol)
         chosen = _choose(benches(tasks, config.task_judge), tasks, check)
         for line in _announced(chosen):
-            print(line, file=sys.stderr)
+            tell(line, file=sys.stderr)
         asyncio.run(_run(chosen, check))
     if as_json:
-        print(json.dumps(_to_json(conf, check), indent=2, ensure_ascii=False))
+        tell(json.dumps(_to_json(conf, check), indent=2, ensure_ascii=False))
     else:
-        print("\n".join(_report(check)))
+        tell("\n".join(_report(check)))
     return 1 if check.failing else 0
 
 

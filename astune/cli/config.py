@@ -20,7 +20,7 @@ def show(conf: Path, overrides: Sequence[str], backbone: str | None) -> int:
 
 
 def defaults() -> int:
-    print(default_yaml(), end="")
+    sys.stdout.write(default_yaml())
     return 0
 
 
@@ -58,10 +58,9 @@ def _num_tasks(loaded: LoadedConfig) -> int | None:
 def _print(text: str, dim: str) -> None:
     """Annotated YAML; on a terminal the comments stand out, but for those that are `dim`."""
     if not sys.stdout.isatty():
-        print(text, end="")
+        sys.stdout.write(text)
         return
-    from rich.console import Console
-    from rich.text import Text
+    from astune.terminal import Console, Text
 
     shown = Text(text.rstrip("\n"))
     shown.highlight_regex(rf"(?m)  # {re.escape(dim)}$", "dim")

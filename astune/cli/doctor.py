@@ -8,18 +8,18 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 from astune.cli.run import BACKBONES
+from astune.visible import tell
 
 
 def doctor(conf: Path, overrides: Sequence[str], backbone: str | None, as_json: bool, offline: bool) -> int:
     """Prints what would break a run; 1 if something would. What the user's own code prints goes to standard error."""
-    from rich.console import Console
-
     from astune.doctor import Patient, count, examine, show, to_json
+    from astune.terminal import Console
 
     with redirect_stdout(sys.stderr):
         findings = examine(Patient(conf, overrides, backbone=backbone, offline=offline, backbones=BACKBONES))
     if as_json:
-        print(to_json(findings, str(conf)))
+        tell(to_json(findings, str(conf)))
     else:
-        show(findings, Console(highlight=False))
+        show(findings, Console())
     return 1 if count(findings, "fail") else 0

@@ -16,6 +16,7 @@ from astune.environment.check import check_environment
 from astune.environment.registry import BUILT_IN, load_environment, spec_of
 from astune.environment.server import make_app, run_server
 from astune.errors import ConfigError
+from astune.visible import tell
 
 
 def serve(
@@ -42,15 +43,15 @@ def serve(
         environments = [load_environment(spec, parse_options(options)) for spec in specs]
         app = make_app(environments, max_instances=max_instances, ttl=ttl, token=token, workers=workers)
         if token is None and host not in ("127.0.0.1", "::1", "localhost"):
-            print(f"who can reach {host}:{port} can use the service; --token-variable asks for a token", flush=True)
+            tell(f"who can reach {host}:{port} can use the service; --token-variable asks for a token", flush=True)
 
         def ready(url: str) -> None:
-            print(f"serving {', '.join(specs)} on {url}", file=out, flush=True)
+            tell(f"serving {', '.join(specs)} on {url}", file=out, flush=True)
 
         try:
             run_server(app, host, port, ready)
         except KeyboardInterrupt:
-            print("stopped", file=out)
+            tell("stopped", file=out)
     return 0
 
 
@@ -61,8 +62,8 @@ def list_built_in() -> int:
     ]
     width = max(len(spec) for spec, _ in rows)
     for spec, meaning in rows:
-        print(f"{spec:{width}}  {meaning}")
-    print(f"{'my_file.py:MyClass':{width}}  your own, derived from astune.environment.Environment")
+        tell(f"{spec:{width}}  {meaning}")
+    tell(f"{'my_file.py:MyClass':{width}}  your own, derived from astune.environment.Environment")
     return 0
 
 
@@ -73,11 +74,11 @@ def check(spec: str, options: Sequence[str], split: str, seed: int) -> int:
         environment = load_environment(spec, parse_options(options))
     try:
         for finding in check_environment(environment, split, seed):
-            print(f"{finding.level:5}  {finding.text}")
+            tell(f"{finding.level:5}  {finding.text}")
             faults += finding.level == "fault"
     finally:
         environment.close()
-    print(f"{spec}: {faults or 'no'} fault{'s' * (faults != 1)}")
+    tell(f"{spec}: {faults or 'no'} fault{'s' * (faults != 1)}")
     return 1 if faults else 0
 
 

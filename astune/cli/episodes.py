@@ -9,7 +9,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from astune.backbone.model_dir import resolve_model_dir
@@ -28,7 +27,9 @@ from astune.rollout.episode import run_episode, unjudged
 from astune.rollout.group import episode_seed
 from astune.rollout.setup import RolloutSetup
 from astune.task_judge import GroupJudge
+from astune.terminal import Console
 from astune.types import Episode
+from astune.visible import tell
 
 NO_LIMIT = 2**20
 """Context length of a model that does not say how much it was made for."""
@@ -66,17 +67,17 @@ def diff(first: Path, second: Path) -> int:
     """Shows the first point where two episodes part. 0 if there is none."""
     one, two = pick_recording(first), pick_recording(second)
     for name, recording in (("A", one), ("B", two)):
-        print(f"{name}  {recording.origin}  {_outline(recording.episode)}")
+        tell(f"{name}  {recording.origin}  {_outline(recording.episode)}")
     difference = first_difference(one.episode, two.episode, _decode(one))
     if difference is None:
-        print("equal: task, tokens, timelines, output and verdict")
+        tell("equal: task, tokens, timelines, output and verdict")
         return 0
-    print(f"\nthey part at {difference.place}")
+    tell(f"\nthey part at {difference.place}")
     for name, text in (("A", difference.first), ("B", difference.second)):
-        print(f"  {name}  {text}")
-    print("\nfrom there on")
+        tell(f"  {name}  {text}")
+    tell("\nfrom there on")
     for name, recording in (("A", one), ("B", two)):
-        print(f"  {name}  {_afterwards(recording.episode, difference)}")
+        tell(f"  {name}  {_afterwards(recording.episode, difference)}")
     return 1
 
 
@@ -197,7 +198,7 @@ def _without_keys(config: AstuneConfig) -> AstuneConfig:
 
 
 async def _replay_all(recordings: Iterator[Recording], configs: _Configs) -> int:
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console = Console(soft_wrap=True)
     stages: dict[int, _Stage] = {}
     equal = different = 0
     columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn())

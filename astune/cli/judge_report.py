@@ -12,7 +12,6 @@ from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from astune.cli.judge_tables import show_report
@@ -25,8 +24,10 @@ from astune.task_judge import GroupJudge, Judge, Scorers, make_judge
 from astune.task_judge.judge_figures import JudgeFigures, Outcome, judge_figures
 from astune.task_judge.judge_report import JudgeReport
 from astune.task_judge.registry import import_registered, load_judge
+from astune.terminal import Console
 from astune.types import Episode, Task
 from astune.viewer.judge_page import write_judge_page
+from astune.visible import tell
 
 JudgeOf = Callable[[Task], Judge]
 
@@ -72,12 +73,12 @@ def judge_report(
         outcomes=tuple(tuple(outcomes) for _, outcomes in judged),
     )
     if as_json:
-        print(json.dumps(report.to_json(), indent=2, ensure_ascii=False))
+        tell(json.dumps(report.to_json(), indent=2, ensure_ascii=False))
     else:
         show_report(report)
     if out is not None:
         write_judge_page(report, out)
-        print(f"written {out}", file=sys.stderr)
+        tell(f"written {out}", file=sys.stderr)
     return 1 if any(figures.judged == 0 for figures in report.figures) else 0
 
 
@@ -114,7 +115,7 @@ async def _judge_all(
     judges: Mapping[str, JudgeOf], answers: LabelledAnswers, seconds: float, pass_reward: float
 ) -> list[tuple[JudgeFigures, list[Outcome]]]:
     """One judge after the other, so that they do not slow each other down."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
     done = []
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         for name, judge_of in judges.items():

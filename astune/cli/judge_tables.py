@@ -19,6 +19,7 @@ from astune.viewer.judge_rows import (
     label_text,
     shortened,
 )
+from astune.visible import tell
 
 MOST_SHOWN = 10
 """Disagreements, and failures, that are shown of each judge; --json has all."""
@@ -28,16 +29,16 @@ BAR = 40
 
 def show_report(report: JudgeReport) -> None:
     """Prints the report."""
-    print("\n".join([headline(report), *conventions(report), ""]))
-    print(table(["", *(figures.judge for figures in report.figures)], figure_rows(report)))
+    tell("\n".join([headline(report), *conventions(report), ""]))
+    tell(table(["", *(figures.judge for figures in report.figures)], figure_rows(report)))
     for comparison in report.comparisons():
-        print(f"\n{comparison_text(comparison)}")
+        tell(f"\n{comparison_text(comparison)}")
     for judge, figures in enumerate(report.figures):
-        print(f"\n## {figures.judge}\n")
-        print(table(["", "judged right", "judged wrong", "could not judge"], confusion_rows(report, judge)))
+        tell(f"\n## {figures.judge}\n")
+        tell(table(["", "judged right", "judged wrong", "could not judge"], confusion_rows(report, judge)))
         if figures.bins:
-            print("\nreward, answers, share that is right: bar and 95 % interval; | is the mean reward\n")
-            print("\n".join(f"    {line}" for line in _bars(figures.bins)))
+            tell("\nreward, answers, share that is right: bar and 95 % interval; | is the mean reward\n")
+            tell("\n".join(f"    {line}" for line in _bars(figures.bins)))
         _show_mistakes("disagrees with the label on", report.disagreements(judge), report.graded)
         _show_mistakes("could not judge", report.failures(judge), report.graded)
 
@@ -80,7 +81,7 @@ def _show_mistakes(what: str, mistakes: Sequence[Mistake], graded: bool) -> None
     if not mistakes:
         return
     first = f", the first {MOST_SHOWN} (--json has all)" if len(mistakes) > MOST_SHOWN else ""
-    print(f"\n{what} {len(mistakes)}{first}:\n")
+    tell(f"\n{what} {len(mistakes)}{first}:\n")
     rows = [
         (
             str(mistake.number),
@@ -93,4 +94,4 @@ def _show_mistakes(what: str, mistakes: Sequence[Mistake], graded: bool) -> None
         )
         for mistake in mistakes[:MOST_SHOWN]
     ]
-    print(table(["answer", "task", "label", "reward", "reason"], rows))
+    tell(table(["answer", "task", "label", "reward", "reason"], rows))

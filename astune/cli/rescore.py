@@ -21,6 +21,7 @@ from astune.rollout.episode import ask_group, unjudged, verdict_or_error, with_v
 from astune.task_judge import GroupJudge, Judge, make_judge
 from astune.task_judge.registry import import_registered
 from astune.types import Episode
+from astune.visible import tell
 
 AT_ONCE = 16
 """Episodes that are judged side by side."""
@@ -69,7 +70,7 @@ async def rescore_all(
         os.replace(new, out)
     _show(done)
     if out is not None:
-        print(f"written {out}")
+        tell(f"written {out}")
     return 1 if any(one.change == "could not judge" for one in done) else 0
 
 
@@ -158,20 +159,20 @@ def _show(done: list[Rescored]) -> None:
     for one in changed[:MOST_SHOWN]:
         assert one.after is not None
         old, new = _verdict(one.recording.episode), _verdict(one.after)
-        print(f"{one.recording.episode.episode_id:<{width}}  {old} -> {new}  {_reason(one.after)}".rstrip())
+        tell(f"{one.recording.episode.episode_id:<{width}}  {old} -> {new}  {_reason(one.after)}".rstrip())
     if len(changed) > MOST_SHOWN:
-        print(f"... and {len(changed) - MOST_SHOWN} more")
+        tell(f"... and {len(changed) - MOST_SHOWN} more")
     counts = {
         name: sum(one.change == name for one in done)
         for name in ("same", "up", "down", "newly judged", "could not judge", "left out")
     }
     listed = ", ".join(f"{count} {name}" for name, count in counts.items() if count or name in ("same", "up", "down"))
-    print(f"{len(done)} episodes: {listed}")
+    tell(f"{len(done)} episodes: {listed}")
     if counts["left out"]:
-        print("left out: the workflow or the model failed, so there is nothing to judge")
+        tell("left out: the workflow or the model failed, so there is nothing to judge")
     before = [one.recording.episode.reward for one in done]
     after = [one.recording.episode.reward if one.after is None else one.after.reward for one in done]
-    print(f"mean reward {_mean(before)} -> {_mean(after)}")
+    tell(f"mean reward {_mean(before)} -> {_mean(after)}")
 
 
 def _mean(rewards: list[float | None]) -> str:

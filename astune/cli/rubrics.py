@@ -8,7 +8,6 @@ from contextlib import contextmanager, nullcontext
 from datetime import date
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from astune.cli import INTERRUPTED
@@ -18,6 +17,8 @@ from astune.rubrics.learn import NothingHelps
 from astune.rubrics.run import GO_ON, check_rubric, learn_rubric
 from astune.rubrics.show import show_difference, show_rubric
 from astune.task_judge.rubric import load_rubric
+from astune.terminal import Console
+from astune.visible import tell
 
 MOST_SHOWN = 15
 
@@ -25,31 +26,31 @@ MOST_SHOWN = 15
 def learn(conf: Path, overrides: Sequence[str], keep_edited: bool) -> int:
     """Learns a rubric and writes it; 1 if no criterion was found that helps."""
     loaded = load_config(conf, overrides, for_run=False)
-    console = Console(highlight=False)
+    console = Console()
     try:
         with _stages() as stages:
             rubric, out = learn_rubric(loaded, stages, date.today(), keep_edited=keep_edited)
     except KeyboardInterrupt:
-        print(f"interrupted. {GO_ON}", file=sys.stderr)
+        tell(f"interrupted. {GO_ON}", file=sys.stderr)
         return INTERRUPTED
     except NothingHelps as error:
         for text, gain in sorted(error.candidates, key=lambda entry: -entry[1])[:MOST_SHOWN]:
-            console.print(f"{gain:+.3f}  {text}", markup=False)
+            console.print(f"{gain:+.3f}  {text}")
         raise
     show_rubric(rubric, console)
-    console.print(f"\nwritten: {out}", markup=False)
+    console.print(f"\nwritten: {out}")
     return 0
 
 
 def show(file: Path) -> int:
-    show_rubric(load_rubric(file), Console(highlight=False))
+    show_rubric(load_rubric(file), Console())
     return 0
 
 
 def check(file: Path, conf: Path | None, examples: Path | None, overrides: Sequence[str]) -> int:
     """Whether a rubric is valid, what was edited, and with a configuration how it judges labelled examples."""
     rubric = load_rubric(file)
-    console = Console(highlight=False, markup=False)
+    console = Console()
     console.print(f"{file}: valid, {len(rubric.criteria)} criteria, digest {rubric.digest}")
     edits = edits_of(rubric)
     for one in edits.criteria:
@@ -76,10 +77,10 @@ def check(file: Path, conf: Path | None, examples: Path | None, overrides: Seque
 
 def diff(first: Path, second: Path) -> int:
     """1 if the rubrics differ."""
-    console = Console(highlight=False)
+    console = Console()
     if show_difference(load_rubric(first), load_rubric(second), console):
         return 1
-    console.print("no difference", markup=False)
+    console.print("no difference")
     return 0
 
 
@@ -94,7 +95,7 @@ class _Stages:
 
     def stage(self, name: str, total: int) -> None:
         if self._progress is None:
-            self._console.print(f"{name}: {total} question{'s' if total != 1 else ''}", markup=False)
+            self._console.print(f"{name}: {total} question{'s' if total != 1 else ''}")
         else:
             self._task = self._progress.add_task(name, total=total)
 
@@ -109,13 +110,13 @@ class _Stages:
         if self._failures:
             count = len(self._failures)
             times = "1 reply" if count == 1 else f"{count} replies"
-            self._console.print(f"{times} could not be used, the last: {self._failures[-1]}", markup=False)
+            self._console.print(f"{times} could not be used, the last: {self._failures[-1]}")
 
 
 @contextmanager
 def _stages() -> Iterator[_Stages]:
-    console = Console(stderr=True, highlight=False)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) if console.is_terminal else nullcontext() as progress:
         stages = _Stages(console, progress)
         try:

@@ -13,6 +13,7 @@ from astune.errors import ConfigError, PluginError
 from astune.plugins import load_plugin
 from astune.resources import tutorial_dir
 from astune.types import RunReport
+from astune.visible import tell
 
 BACKBONES = {
     "debug": "astune.backbone.debug:DebugBackbone",
@@ -40,7 +41,7 @@ def run(
         raise PluginError(f"{loaded.where('astune.backbone')}: {error}") from error
     ignored = check_keys(chosen, loaded)
     if ignored:
-        print(f"not used by {chosen.name}: {', '.join(ignored)}")
+        tell(f"not used by {chosen.name}: {', '.join(ignored)}")
     result = chosen.run(loaded)
     can_resume = covers(chosen.honours, "astune.resume") and not covers(chosen.ignored_sections, "astune.resume")
     _tell(result, can_resume=can_resume, command_line=command_line)
@@ -65,7 +66,7 @@ def report(run_dir: Path) -> int:
 
     if not run_dir.is_dir():
         raise ConfigError(f"{run_dir}: no such folder; expected the folder of a run, as runs/project/name")
-    print(f"report  {write_report(run_dir)}")
+    tell(f"report  {write_report(run_dir)}")
     return 0
 
 
@@ -74,10 +75,10 @@ def _tell(result: RunReport, can_resume: bool, command_line: str) -> None:
     if result.run_dir.is_dir():
         from astune.viewer.report import write_report
 
-        print(f"run     {result.run_dir}")
-        print(f"report  {write_report(result.run_dir)}")
-        print(f"view    astune view {os.path.relpath(result.run_dir)} --open")
+        tell(f"run     {result.run_dir}")
+        tell(f"report  {write_report(result.run_dir)}")
+        tell(f"view    astune view {os.path.relpath(result.run_dir)} --open")
     if result.status == "interrupted":
         resume = command_line if "--resume" in command_line else f"{command_line} --resume"
         hint = f" after step {result.steps}; to go on:\n  {resume}" if can_resume else ""
-        print(f"interrupted{hint}", file=sys.stderr)
+        tell(f"interrupted{hint}", file=sys.stderr)

@@ -11,9 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.panel import Panel
-from rich.text import Text
 
 from astune.backbone.model_dir import resolve_model_dir
 from astune.backbone.parts import environment_service, load_chat_format
@@ -24,7 +22,9 @@ from astune.config.tasks import TaskReaderConfig
 from astune.errors import AstuneError, ConfigError, TaskError
 from astune.task_reader.task_reader_base import SPLITS, Split
 from astune.task_reader.task_sets import TaskSet, TaskSets, forgiving, read_task_sets
+from astune.terminal import Console, Text
 from astune.types import Task
+from astune.visible import tell
 
 MOST_SHOWN = 5
 """Problems of one kind that are shown one by one; --json has all."""
@@ -76,7 +76,7 @@ def preview(conf: Path, overrides: Sequence[str], show: int, as_json: bool) -> i
             {split: _lengths(sets.of(split), config) for split in SPLITS},
         )
     if as_json:
-        print(json.dumps(_to_json(conf, found), indent=2, ensure_ascii=False, default=str))
+        tell(json.dumps(_to_json(conf, found), indent=2, ensure_ascii=False, default=str))
     else:
         _print(found)
     return 1 if stops else 0
@@ -128,7 +128,7 @@ def _text(task: Task) -> str:
 
 
 def _print(found: _Preview) -> None:
-    console = Console(highlight=False)
+    console = Console()
     for split in SPLITS:
         console.print(Text(_counted(split, found.sets.of(split)), style="bold"), soft_wrap=True)
         for one in found.shown[split]:

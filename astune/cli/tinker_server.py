@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from astune.errors import ConfigError, MissingDependency
+from astune.visible import tell
 
 
 def tinker_server(
@@ -31,11 +32,11 @@ def tinker_server(
     config = TinkerServerConfig(model, directory, host, port, device, dtype, slots, api_key=key)
 
     def ready(address: str) -> None:
-        print(f"serves  {model} at {address}; checkpoints in {directory}; Ctrl-C ends. For clients:", flush=True)
-        print(f"export TINKER_BASE_URL={address}\nexport TINKER_API_KEY={key}", flush=True)
+        tell(f"serves  {model} at {address}; checkpoints in {directory}; Ctrl-C ends. For clients:", flush=True)
+        tell(f"export TINKER_BASE_URL={address}\nexport TINKER_API_KEY={key}", flush=True)
 
     try:
         serve(config, ready)
     except KeyboardInterrupt:
-        print("stopped")
+        tell("stopped")
     return 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import webbrowser
 from pathlib import Path
 
+from astune.visible import tell
+
 
 def view(run: Path, out: Path | None, serve: bool, port: int, open_browser: bool) -> int:
     """Writes the page, or serves it until Ctrl-C. Raises ConfigError for a folder that is no run."""
@@ -13,7 +15,7 @@ def view(run: Path, out: Path | None, serve: bool, port: int, open_browser: bool
     from astune.viewer.view import write_view
 
     path = write_view(run, out or run / "view.html")
-    print(f"view    {path}")
+    tell(f"view    {path}")
     if open_browser:
         webbrowser.open(path.absolute().as_uri())
     return 0
@@ -23,7 +25,7 @@ def _serve(run: Path, port: int, open_browser: bool) -> int:
     from astune.viewer.serve import serve_view
 
     def ready(address: str) -> None:
-        print(f"view    {address}   (reload for what the run has written since; Ctrl-C ends)", flush=True)
+        tell(f"view    {address}   (reload for what the run has written since; Ctrl-C ends)", flush=True)
         if open_browser:
             webbrowser.open(address)
 

@@ -8,11 +8,10 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from astune.doctor.findings import Finding, Level, count
+from astune.terminal import Console, Text
 
 STYLES: dict[Level, tuple[str, str]] = {
     "ok": ("ok", "green"),

@@ -28,6 +28,7 @@ from astune.config.tasks import EnvServiceConfig
 from astune.environment.registry import load_environment
 from astune.environment.server import make_app, run_server
 from astune.errors import AstuneError, ConfigError
+from astune.visible import tell
 
 logger = logging.getLogger(__name__)
 
@@ -138,9 +139,9 @@ def main() -> int:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         environment = load_environment(given["spec"], given["options"])
-        run_server(make_app([environment], ttl=TTL), "127.0.0.1", 0, lambda url: print(url, file=told, flush=True))
+        run_server(make_app([environment], ttl=TTL), "127.0.0.1", 0, lambda url: tell(url, file=told, flush=True))
     except AstuneError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        tell(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
     return 0
 

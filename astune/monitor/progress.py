@@ -14,14 +14,14 @@ import time
 from collections.abc import Mapping
 from typing import Literal
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.live import Live
-from rich.markup import escape
 
 from astune.config.schema import Config
 from astune.monitor.progress_view import RunState, final_table, status_panel, step_line
 from astune.monitor.run_dir import RunDir
 from astune.monitor.summary import show_figure, show_seconds
+from astune.terminal import Console, Text
 from astune.types import Episode, RunReport
 
 ProgressMode = Literal["auto", "bar", "plain", "off"]
@@ -34,7 +34,7 @@ class Progress:
     """`mode` is `astune.monitor.progress`; auto means bars if `console` is a terminal. Never raises for odd figures."""
 
     def __init__(self, mode: ProgressMode, console: Console | None = None) -> None:
-        self._console = console or Console(highlight=False)
+        self._console = console or Console()
         self._mode = ("bar" if self._console.is_terminal else "plain") if mode == "auto" else mode
         self._state = RunState()
         self._live: Live | None = None
@@ -43,11 +43,9 @@ class Progress:
     def run_started(self, config: Config, run_dir: RunDir, total_steps: int) -> None:
         settings = config.astune
         self._state.total_steps = total_steps
-        self._print(
-            f"[bold]{escape(settings.project_name)}[/] · {settings.backbone} backbone · "
-            f"model {escape(settings.model.path)} · {total_steps} steps"
-        )
-        self._print(f"[dim]{escape(str(run_dir.path))}[/]")
+        facts = f" · {settings.backbone} backbone · model {settings.model.path} · {total_steps} steps"
+        self._print(Text.assemble((settings.project_name, "bold"), facts))
+        self._print(Text(str(run_dir.path), "dim"))
         if self._mode == "bar":
             self._live = Live(get_renderable=self._panel, console=self._console, refresh_per_second=4, transient=True)
             self._live.start()
@@ -59,22 +57,23 @@ class Progress:
     def episode_done(self, episode: Episode) -> None:
         self._state.add(episode)
         if time.monotonic() - self._last_line > QUIET_SECONDS:
-            self._line(f"[dim]{self._state.phase.line()}[/]")
+            self._line(Text(self._state.phase.line(), "dim"))
 
     def step_done(self, step: int, metrics: Mapping[str, float]) -> None:
         self._state.finish_step(step, metrics)
-        self._line(step_line(self._state, metrics))
+        self._line(Text.from_markup(step_line(self._state, metrics)))
 
     def evaluation_done(self, step: int, decoding: str, metrics: Mapping[str, float]) -> None:
         """`metrics` with or without the prefix `eval/<decoding>/`."""
         values = {key.rpartition("/")[2]: value for key, value in metrics.items()}
         figure = "success" if "success" in values else "reward"
         shown = show_figure(figure, values[figure]) if figure in values else "of nothing: no episode was judged"
-        seconds = f"  [dim]{show_seconds(values['seconds'])}[/]" if "seconds" in values else ""
-        self._print(f"[cyan]held-out[/] at step {step:<4} {decoding:<8} {figure} [bold]{shown}[/]{seconds}")
+        seconds = f"  {show_seconds(values['seconds'])}" if "seconds" in values else ""
+        where = f" at step {step:<4} {decoding:<8} {figure} "
+        self._print(Text.assemble(("held-out", "cyan"), where, (shown, "bold"), (seconds, "dim")))
 
     def note(self, text: str) -> None:
-        self._print(f"[yellow]note[/] {escape(text)}")
+        self._print(Text.assemble(("note", "yellow"), f" {text}"))
 
     def run_finished(self, report: RunReport) -> None:
         self.close()
@@ -96,11 +95,11 @@ class Progress:
     def _panel(self) -> RenderableType:
         return status_panel(self._state)
 
-    def _line(self, text: str) -> None:
+    def _line(self, text: RenderableType) -> None:
         if self._mode == "plain":
             self._print(text)
 
-    def _print(self, text: str) -> None:
+    def _print(self, text: RenderableType) -> None:
         self._last_line = time.monotonic()
         if self._mode != "off":
             self._console.print(text, soft_wrap=True)

@@ -12,10 +12,10 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
-from rich.text import Text
 
 from astune.monitor.receipt import receipt_lines
 from astune.monitor.summary import show_figure, show_judging, show_seconds
+from astune.terminal import Text
 from astune.types import Episode, RunReport, StopReason
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -178,7 +178,7 @@ def final_table(report: RunReport) -> RenderableType:
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim")
     facts.add_column()
-    facts.add_row("episodes", _episode_facts(summary))
+    facts.add_row("episodes", Text.from_markup(_episode_facts(summary)))
     for name, value in receipt_lines(summary["receipt"]):
         facts.add_row(name, value)
     shares = [
@@ -188,9 +188,10 @@ def final_table(report: RunReport) -> RenderableType:
     if summary["judging"]:
         facts.add_row("judging", show_judging(summary["judging"]))
     if summary["updates_skipped"]:
-        facts.add_row("skipped", f"[yellow]{summary['updates_skipped']} updates: the loss was NaN or infinite[/]")
+        text = f"{summary['updates_skipped']} updates: the loss was NaN or infinite"
+        facts.add_row("skipped", Text(text, "yellow"))
     if any(summary["groups"].values()):
-        facts.add_row("signal", _signal(summary["groups"]))
+        facts.add_row("signal", Text.from_markup(_signal(summary["groups"])))
     parts: list[RenderableType] = ["", *lines, ""]
     if summary["held_out"]:
         parts += [_held_out_table(summary["held_out"]), ""]
@@ -222,9 +223,9 @@ def _held_out_table(held_out: Mapping[str, Any]) -> Table:
     for decoding, row in held_out.items():
         first, last, best = (row[name] for name in ("first", "last", "best"))
         before = _shown(row, first) if first and first["step"] == 0 else "-"
-        after = f"[bold]{_shown(row, last)}[/]" if last and last["step"] > 0 else "-"
-        at = f" [dim]step {best['step']}[/]" if best else ""
-        table.add_row(f"{row['figure']}, {decoding}", before, after, _shown(row, best) + at)
+        after = Text(_shown(row, last), "bold") if last and last["step"] > 0 else "-"
+        at = f" step {best['step']}" if best else ""
+        table.add_row(f"{row['figure']}, {decoding}", before, after, Text.assemble(_shown(row, best), (at, "dim")))
     return table
 
 

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from astune.rubrics.keep import edits_of
 from astune.rubrics.similarity import duplicate_groups
 from astune.task_judge.rubric import Criterion, Rubric
+from astune.terminal import Console, Text
 
 BASELINES = {
     "one_round": "rubric after one round",

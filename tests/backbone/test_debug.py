@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from astune.backbone.base import check_keys
 from astune.backbone.debug import DebugBackbone
@@ -19,6 +18,7 @@ from astune.context_tracker.chat_format import ChatFormat
 from astune.errors import InvariantError, TaskError
 from astune.monitor import read_episodes
 from astune.resources import tiny_model_dir
+from astune.terminal import Console
 from astune.testing.policies import ScriptedPolicy
 from astune.types import RunReport, StopReason
 from astune.viewer import write_report
@@ -99,7 +99,7 @@ def conf(tmp_path: Path) -> Path:
 
 
 def debug(conf: Path, answers: list[str], *overrides: str) -> tuple[RunReport, str]:
-    screen = Console(file=io.StringIO(), width=110, highlight=False)
+    screen = Console(file=io.StringIO(), width=110)
     report = DebugBackbone(screen, model=scripted(*answers)).run(load_config(conf, overrides, backbone="debug"))
     assert isinstance(screen.file, io.StringIO)
     return report, screen.file.getvalue()

@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-from rich.console import Console
 
 from astune.backbone.debug.models import choose_model
 from astune.backbone.debug.terminal import Interrupted, Terminal
@@ -19,6 +18,7 @@ from astune.context_tracker.sources import Call
 from astune.context_tracker.tracker import ContextTracker
 from astune.errors import ConfigError, ModelError, PolicyError
 from astune.resources import tiny_model_dir
+from astune.terminal import Console
 from astune.testing import ScriptedChatServer
 from astune.types import Sampling
 
@@ -43,7 +43,7 @@ class Run:
 
     def __init__(self, model: str, lines=(), **debug) -> None:
         self.screen = io.StringIO()
-        console = Console(file=self.screen, width=200, highlight=False)
+        console = Console(file=self.screen, width=200)
         config = AstuneConfig.model_validate({"debug": {"model": model, **debug}})
         self.model = choose_model(config, Terminal(console, lines, stdin=io.StringIO("")))
 

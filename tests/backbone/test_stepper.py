@@ -4,7 +4,6 @@ import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from astune.backbone.debug import DebugBackbone
 from astune.backbone.debug.models import DebugModel
@@ -14,6 +13,7 @@ from astune.context_tracker.chat_format import ChatFormat
 from astune.errors import ConfigError, TaskError
 from astune.monitor import read_episodes
 from astune.resources import tiny_model_dir, tutorial_dir
+from astune.terminal import Console
 from astune.testing import ScriptedPolicy
 from astune.types import Episode, RunReport, StopReason
 
@@ -53,7 +53,7 @@ def play(tmp_path: Path):
             *overrides,
         ]
         conf = tutorial_dir() / "math_agent" / "demo.yaml"
-        console = Console(file=io.StringIO(), width=120, highlight=False)
+        console = Console(file=io.StringIO(), width=120)
         chat_format = ChatFormat.load(tiny_model_dir())
         model = model or DebugModel("scripted", ScriptedPolicy(answers, chat_format), chat_format)
         terminal = Terminal(console, commands, io.StringIO(stdin))

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rich.console import Console
+
+from astune.terminal import Console
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -49,7 +50,7 @@ def group(*rewards: float | None, excluded: str | None = None) -> Group:
 
 def shown(inspection: UpdateInspection, samples: Sequence[Sample], attempts: Group, **console: Any) -> str:
     screen = io.StringIO()
-    show_update(Console(file=screen, width=110, highlight=False, **console), inspection, samples, attempts, pieces)
+    show_update(Console(file=screen, width=110, **console), inspection, samples, attempts, pieces)
     return "\n".join(line.rstrip() for line in screen.getvalue().splitlines()).strip("\n") + "\n"
 
 
@@ -88,7 +89,7 @@ def test_the_whole_screen() -> None:
         0     1  ' [red]you'  -1.0000 -> -1.0100  -0.0100
         1     3  '\n'         -1.0000 -> -0.7500  +0.2500
         1     2  '!'          -1.0000 -> -0.9980  +0.0020
-        1     3  '\x1b[2J'    -1.0000 -> -1.0000  +0.0000
+        1     3  '\u001b[2J'  -1.0000 -> -1.0000  +0.0000
 """
     )
 
@@ -97,7 +98,7 @@ def test_a_terminal_shows_the_trained_text_in_colours() -> None:
     inspection, samples = two_attempts()
     text = shown(inspection, samples, group(0.0, 1.0, None), force_terminal=True, color_system="standard")
     _, tokens = text.split("trained tokens after the update: ")
-    for piece, style in (("Hello", "1;31"), (" [red]you", "2"), ("!", "2"), (r"\x1b[2J", "2")):
+    for piece, style in (("Hello", "1;31"), (" [red]you", "2"), ("!", "2"), (r"\u001b[2J", "2")):
         assert f"\x1b[{style}m{piece}\x1b[0m" in tokens
     assert "\x1b[2J" not in text
     assert "the tokens whose logprobs change most" not in text

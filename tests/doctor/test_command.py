@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from clinic import AGENT, BACKBONES, Clinic, lines, problems, rows, the_problem, write_config
-from rich.console import Console
 
 from astune.cli.doctor import doctor
 from astune.doctor import Finding, Patient, examine, packages, show, to_json
 from astune.doctor.training import LOCAL_LOSSES
+from astune.terminal import Console
 
 GOLDEN = Path(__file__).with_name("golden.json")
 TUTORIAL = Path(__file__).parents[2] / "tutorial"

@@ -3,10 +3,10 @@ import math
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from astune.monitor import Progress, summarize
 from astune.monitor.progress_view import sparkline
+from astune.terminal import Console
 from astune.types import Episode, RunReport, StopReason, Task, Turn, Verdict
 
 STEP = {
@@ -43,7 +43,7 @@ STEP = {
 
 @pytest.fixture
 def screen() -> Console:
-    return Console(file=io.StringIO(), width=120, highlight=False)
+    return Console(file=io.StringIO(), width=120)
 
 
 def text_of(screen: Console) -> str:

@@ -4,7 +4,6 @@ import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from astune.backbone.debug import DebugBackbone
 from astune.backbone.debug.models import DebugModel
@@ -13,6 +12,7 @@ from astune.config.load import load_config
 from astune.context_tracker.chat_format import ChatFormat
 from astune.monitor import read_episodes
 from astune.resources import tiny_model_dir
+from astune.terminal import Console
 from astune.testing.policies import ScriptedPolicy
 from astune.types import StopReason
 
@@ -60,7 +60,7 @@ def conf(tmp_path):
 def debug(conf, answers, *overrides):
     chat_format = ChatFormat.load(tiny_model_dir())
     model = DebugModel("scripted", ScriptedPolicy(answers, chat_format), chat_format)
-    screen = Console(file=io.StringIO(), width=110, highlight=False)
+    screen = Console(file=io.StringIO(), width=110)
     report = DebugBackbone(screen, model=model).run(load_config(conf, overrides, backbone="debug"))
     return report, screen.file.getvalue()
 

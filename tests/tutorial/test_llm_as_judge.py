@@ -11,13 +11,13 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from astune.backbone.debug import DebugBackbone
 from astune.cli import main
 from astune.config.load import load_config
 from astune.monitor import read_episodes
 from astune.resources import tutorial_dir
+from astune.terminal import Console
 from astune.testing import ScriptedChatServer
 
 pytest.importorskip("agentscope")
@@ -42,7 +42,7 @@ def settings(judge: ScriptedChatServer, folder: Path) -> list[str]:
 
 
 def test_the_debugger_shows_what_the_judge_says(judge, tmp_path: Path):
-    console = Console(file=io.StringIO(), width=140, highlight=False)
+    console = Console(file=io.StringIO(), width=140)
     report = DebugBackbone(console).run(load_config(CONF, settings(judge, tmp_path), backbone="debug"))
     verdicts = [record.episode.verdict for record in read_episodes(report.run_dir / "episodes" / "debug.jsonl")]
     assert [verdict.judged_by for verdict in verdicts] == ["LlmAsJudge(scripted)"] * 2

@@ -7,13 +7,13 @@ from importlib import metadata, util
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from astune.cli import main
 from astune.config.load import load_config
 from astune.monitor import read_episodes
 from astune.resources import tutorial_dir
 from astune.task_judge.rubric import load_rubric
+from astune.terminal import Console
 
 FOLDER = tutorial_dir() / "rubrics_judge"
 needs_an_agent = pytest.mark.skipif(
@@ -56,7 +56,7 @@ def test_the_page_has_the_figures_of_the_report():
 def test_the_debugger_shows_the_verdict_by_the_rubric(folder):
     from astune.backbone.debug import DebugBackbone
 
-    console = Console(file=io.StringIO(), width=140, highlight=False)
+    console = Console(file=io.StringIO(), width=140)
     report = DebugBackbone(console).run(load_config(folder / "train.yaml", backbone="debug"))
     verdicts = [record.episode.verdict for record in read_episodes(report.run_dir / "episodes" / "debug.jsonl")]
     criteria = {criterion.id for criterion in load_rubric(folder / "learned.yaml").criteria}

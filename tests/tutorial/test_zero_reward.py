@@ -7,12 +7,12 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from astune.backbone.debug import DebugBackbone
 from astune.config.load import load_config
 from astune.monitor import read_episodes
 from astune.resources import tutorial_dir
+from astune.terminal import Console
 
 pytest.importorskip("agentscope")
 pytest.importorskip("torch")
@@ -41,7 +41,7 @@ class Played:
 @pytest.fixture
 def play(tmp_path: Path):
     def play(conf: str, *overrides: str, commands: str = "") -> Played:
-        console = Console(file=io.StringIO(), width=140, highlight=False)
+        console = Console(file=io.StringIO(), width=140)
         stops = [f"astune.debug.commands={FOLDER / commands}"] if commands else []
         settings = [f"astune.runs_dir={tmp_path}", *overrides, *stops]
         report = DebugBackbone(console).run(load_config(FOLDER / conf, settings, backbone="debug"))

@@ -13,8 +13,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from rich.console import Console
-
 from astune.algorithm import ADVANTAGES
 from astune.backbone.base import UPDATE_SECTIONS
 from astune.backbone.debug.models import DebugModel, choose_model
@@ -30,6 +28,7 @@ from astune.config.schema import AstuneConfig, Config
 from astune.errors import ConfigError
 from astune.monitor import EpisodeLog, RunDir
 from astune.plugins import load_plugin
+from astune.terminal import Console
 from astune.types import RunReport
 from astune.workflow.agentscope_studio import studio
 
@@ -105,7 +104,7 @@ class DebugBackbone:
 
 def _console() -> Console:
     """As wide as the terminal; in a file or a pipe wide enough for the tables."""
-    console = Console(highlight=False)
+    console = Console()
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPED_WIDTH
     return console

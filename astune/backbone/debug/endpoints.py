@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rich.text import Text
-
 from astune.backbone.debug.terminal import Terminal
 from astune.clients.chat import ChatClient
 from astune.config.chat_models import AuxiliaryModelConfig
@@ -16,6 +14,7 @@ from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.chat_source import ChatSource
 from astune.context_tracker.sources import Answer, Call
 from astune.errors import ConfigError, PolicyError, nearest
+from astune.terminal import Text
 from astune.types import Sampling
 
 KEY = "astune.debug.endpoints"

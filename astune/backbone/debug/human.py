@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rich.text import Text
-
 from astune.backbone.debug.terminal import Terminal
 from astune.backbone.debug.typed_answer import NotAnAnswer, message_answer, raw_answer, read_call
 from astune.context_tracker.chat_format import ChatFormat
@@ -17,6 +15,7 @@ from astune.context_tracker.messages import content_text
 from astune.context_tracker.scripted_policy import cut_short
 from astune.context_tracker.sources import Answer, Call, read_answer
 from astune.errors import PolicyError, nearest
+from astune.terminal import Text
 from astune.types import Generation, Sampling
 
 HELP = {

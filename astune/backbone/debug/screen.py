@@ -9,15 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
 
 from astune.backbone.debug.user_code import part_of_astune
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.sources import Answer, Call
 from astune.monitor.words import LEFT_OUT
+from astune.terminal import Console, Text
 from astune.types import Episode, Group, Sample, Task, Timeline
 
 MARKUP = r"<\|[^|<>]*\|>|</?(?:think|tools|tool_call|tool_response)>"

@@ -10,10 +10,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
 
 from astune.backbone.debug.screen import message_in_words, print_indented, timelines_table
 from astune.backbone.debug.stop import Stop
@@ -22,6 +20,7 @@ from astune.context_tracker.messages import reasoning_of, shown_content
 from astune.errors import AstuneError
 from astune.monitor.episodes import common_start
 from astune.monitor.words import FORKS
+from astune.terminal import Console, Text
 from astune.types import Timeline, Turn
 
 TRAINED, SAMPLED, CONTEXT = "green", "yellow", "dim"

@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Literal, NoReturn
 
-from rich.text import Text
-
 from astune.backbone.debug.edit import edited_text
 from astune.backbone.debug.replay import EDITED
 from astune.backbone.debug.screen import Screen
@@ -20,6 +18,7 @@ from astune.backbone.debug.workflow_frames import awaited_frames, debug_workflow
 from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.sources import Answer, read_answer
 from astune.errors import RolloutError, nearest
+from astune.terminal import Text
 
 PROMPT = "(astune) "
 

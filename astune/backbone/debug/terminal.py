@@ -8,8 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TextIO, cast
 
-from rich.console import Console
-from rich.text import Text
+from astune.terminal import Console, Text
 
 
 class Interrupted(Exception):

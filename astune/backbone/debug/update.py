@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from astune.backbone.debug.models import DebugModel
 from astune.backbone.debug.session import ShowUpdate
 from astune.backbone.debug.update_view import show_update
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError
+from astune.terminal import Console
 from astune.types import Group, Sample
 
 

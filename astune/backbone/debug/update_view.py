@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
 
+from astune.terminal import Console, Text
 from astune.types import Group, Sample
+from astune.visible import visible
 
 if TYPE_CHECKING:  # it needs torch, and showing does not
     from astune.backbone.local.inspect import SpanUpdate, UpdateInspection
@@ -70,7 +71,7 @@ def show_update(
     _tokens(console, attempts, pieces)
 
 
-def _indented(console: Console, what: Text | Table) -> None:
+def _indented(console: Console, what: RenderableType) -> None:
     console.print(Padding(what, (0, 0, 0, 2), expand=False))
 
 
@@ -215,7 +216,7 @@ def _coloured(console: Console, attempt: int, turns: _Attempt, pieces: Pieces, l
         _indented(console, Text.assemble((f"attempt {attempt}, turn {number + 1}, ", "dim"), (turn.agent, "dim")))
         text = Text(overflow="fold")
         for piece, change in zip(pieces(turn.token_ids), turn.update.changes, strict=True):
-            text.append(_visible(piece, keep="\n"), _style(change, largest))
+            text.append(visible(piece, keep="\n"), _style(change, largest))
         console.print(Padding(text, (0, 0, 0, 4), expand=False))
 
 
@@ -242,15 +243,10 @@ def _most_changed(attempts: Mapping[int, _Attempt], pieces: Pieces) -> Table:
         ]
         for number, piece, before, after in sorted(rows, key=lambda row: -abs(row[3] - row[2]))[:MOST_CHANGED]:
             moved = f"{before:.4f} -> {after:.4f}"
-            table.add_row(str(attempt), str(number + 1), Text(f"'{_visible(piece)}'"), moved, _signed(after - before))
+            table.add_row(
+                str(attempt), str(number + 1), Text(f"'{visible(piece, keep='')}'"), moved, _signed(after - before)
+            )
     return table
-
-
-def _visible(text: str, keep: str = "") -> str:
-    """`text` with escapes for what a terminal would not show but obey."""
-    return "".join(
-        character if character.isprintable() or character in keep else repr(character)[1:-1] for character in text
-    )
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -23,6 +23,7 @@ from typing import IO, Any, Literal
 
 from astune.backbone.debug.user_code import by_user
 from astune.backbone.debug.workflow_pdb import WorkflowPdb, waiting
+from astune.visible import tell
 
 _DEPTH = 8
 """References from a task to a future that it wakes: six through the queue of `asyncio.as_completed`."""
@@ -129,7 +130,7 @@ def debug_workflow(
         active.release()
     chain = user_frames(frames)
     if not chain:
-        print("The workflow waits in no line of yours that can be followed from this call.", file=stdout)
+        tell("The workflow waits in no line of yours that can be followed from this call.", file=stdout)
         return "continue"
     return WorkflowPdb(chain, stdin, stdout).stop()
 

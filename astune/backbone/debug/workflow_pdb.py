@@ -16,6 +16,7 @@ from types import FrameType, MethodType, TracebackType
 from typing import IO, Any, Literal
 
 from astune.backbone.debug.user_code import by_user
+from astune.visible import tell
 
 
 class WorkflowPdb(pdb.Pdb):
@@ -168,7 +169,7 @@ class _Console(code.InteractiveConsole):
     def raw_input(self, prompt: str = "") -> str:
         if self.stdin is None:
             return input(prompt)
-        print(prompt, end="", flush=True)
+        tell(prompt, end="", flush=True)
         line = self.stdin.readline()
         if not line:
             raise EOFError

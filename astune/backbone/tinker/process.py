@@ -19,6 +19,7 @@ from typing import IO, Literal
 import astune
 from astune.backbone.tinker.server import TinkerServerConfig, new_api_key, serve
 from astune.errors import AstuneError, TrainingError
+from astune.visible import tell
 
 LAST_LINES = 20
 STOP_SECONDS = 10.0
@@ -129,9 +130,9 @@ def main() -> int:
 
     threading.Thread(target=watch, daemon=True).start()
     try:
-        serve(config, lambda address: print(address, file=told, flush=True), orphaned.is_set)
+        serve(config, lambda address: tell(address, file=told, flush=True), orphaned.is_set)
     except AstuneError as error:
-        print(f"error: {error}", file=sys.stderr)
+        tell(f"error: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -1,0 +1,72 @@
+"""Text of models, tasks, tools, errors and files, made safe to print: what a terminal would obey, and what it would not
+show, is written out.
+
+    >>> print(visible("\\x1b[2Jdone\\u202e"))
+    \\u001b[2Jdone\\u202e
+
+Everything that ASTune prints goes through here: plain lines by `tell`, what rich lays out by `astune.terminal`, log
+records by `make_logs_visible`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import sys
+import unicodedata
+import warnings
+from typing import Any
+
+JOINERS = "\u200c\u200d"
+"""Invisible, and needed to write Persian, Hindi and emoji."""
+HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Unicode's categories of control and format characters (bidi marks are of these), surrogates, and separators of lines
+and of paragraphs."""
+
+
+def visible(text: str, keep: str = "\n\t") -> str:
+    """`text` with each control or invisible character as JSON writes it, so that JSON stays equal JSON. `keep` is
+    empty for what must stay on one line, as a name.
+
+    >>> visible("a\\r\\nb"), visible("a\\nb", keep="")
+    ('a\\\\r\\nb', 'a\\\\nb')
+    """
+    if text.isprintable():  # the commonest case by far, and quick to tell
+        return text
+    return "".join(char if char in keep else _written(char) for char in text)
+
+
+@functools.lru_cache(maxsize=4096)
+def _written(char: str) -> str:
+    if char in JOINERS or unicodedata.category(char) not in HIDDEN:
+        return char
+    return json.dumps(char)[1:-1]
+
+
+def tell(text: object = "", *, end: str = "\n", file: Any = None, flush: bool = False) -> None:
+    """`print`, made visible."""
+    print(visible(str(text)), end=end, file=file, flush=flush)
+
+
+def make_logs_visible() -> None:
+    """For a process of ASTune's own: warnings and the log records that nobody else handles are printed by `tell`."""
+    from loguru import logger
+
+    logger.remove()
+    logger.add(lambda record: tell(record, end="", file=sys.stderr), colorize=False)
+    logging.lastResort = _LastResort(logging.WARNING)
+    warnings.formatwarning = lambda *args, **kwargs: visible(_format_warning(*args, **kwargs))
+
+
+_format_warning = warnings.formatwarning
+
+
+class _LastResort(logging.Handler):
+    """Where records go for which the process has set up no handler."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            tell(self.format(record), file=sys.stderr)
+        except Exception:
+            self.handleError(record)
