@@ -10,8 +10,9 @@ from markupsafe import Markup
 
 from astune.task_judge.judge_figures import JudgeFigures
 from astune.task_judge.judge_report import JudgeReport
-from astune.viewer.charts import Frame, svg
+from astune.viewer.charts import STYLE, Frame, svg
 from astune.viewer.judge_rows import comparison_text, confusion_rows, conventions, figure_rows, headline, label_text
+from astune.viewer.policy import content_policy
 
 TEMPLATES = Path(__file__).parent / "page"
 SIZE = 340
@@ -19,11 +20,13 @@ SIZE = 340
 
 def write_judge_page(report: JudgeReport, path: Path) -> None:
     """Writes the page; it needs no network and no other file."""
+    style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     page = environment.get_template("judge_report.html.j2").render(
-        style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
+        policy=content_policy(styles=[style, STYLE]),
+        style=Markup(style),
         headline=headline(report),
         conventions=conventions(report),
         rows=figure_rows(report),

@@ -15,8 +15,9 @@ from astune.config.schema import Config
 from astune.monitor import RunDir, read_metrics, summarize
 from astune.monitor.receipt import Metrics
 from astune.monitor.summary import decodings, series, show_figure, show_judging, show_seconds
-from astune.viewer.charts import SMALL_CHARTS, curve_svg, small_svg
+from astune.viewer.charts import SMALL_CHARTS, STYLE, curve_svg, small_svg
 from astune.viewer.episode_view import Card, Pieces, card, credit_of
+from astune.viewer.policy import content_policy
 from astune.viewer.receipt_view import receipt_view
 from astune.viewer.run_config import config_of, flat, pieces_of
 from astune.viewer.run_data import (
@@ -47,13 +48,15 @@ def write_report(run_dir: Path) -> Path:
     phases = ("debug", "train", *(f"eval/{decoding}" for decoding in decodings(metrics)))
     heads = {phase: read_heads(run_dir, phase) for phase in phases}
     pieces = pieces_of(run, config)
+    style, script = ((TEMPLATES / f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     page = environment.get_template("report.html.j2").render(
         title=f"{config['astune.project_name']} / {run_dir.name}",
-        style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
-        script=Markup((TEMPLATES / "report.js").read_text(encoding="utf-8")),
+        policy=content_policy([script], [style, STYLE]),
+        style=Markup(style),
+        script=Markup(script),
         verdict=verdict_line(metrics, heads),
         facts=_facts(metrics, config),
         curve=Markup(curve_svg(metrics)) if metrics else "",

@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from astune.errors import ConfigError
 from astune.monitor import RunDir
-from astune.viewer.view import check_run, write_view
+from astune.viewer.view import check_run, view_policy, write_view
 
 HOST = "127.0.0.1"
 
@@ -39,9 +39,15 @@ def view_app(run: Path, folder: Path) -> Starlette:
                 written[:] = [state]
         return folder / "view.html"
 
+    headers = {
+        "Cache-Control": "no-store",
+        "Content-Security-Policy": f"{view_policy()}; frame-ancestors 'none'",
+        "X-Content-Type-Options": "nosniff",
+    }
+
     async def answer(request: Request) -> FileResponse:
         path = await run_in_threadpool(page)
-        return FileResponse(path, media_type="text/html; charset=utf-8", headers={"Cache-Control": "no-store"})
+        return FileResponse(path, media_type="text/html; charset=utf-8", headers=headers)
 
     return Starlette(
         routes=[Route("/", answer)],

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from typing import Any, TextIO
 from astune.errors import ConfigError
 from astune.monitor import RunDir
 from astune.viewer.episode_data import episode_data
+from astune.viewer.policy import content_policy
 from astune.viewer.run_config import config_of, pieces_of
 from astune.viewer.run_index import Entry, index_run, read_entry
 from astune.viewer.step_credit import Credited, Estimator, credit_step
@@ -138,14 +138,19 @@ def pack(value: Any) -> str:
 
 def _top(title: str, head: str) -> str:
     """The page up to its first block."""
+    style, script = _inline()
+    page = Template((PAGE / "view.html").read_text(encoding="utf-8"))
+    return page.substitute(title=escape(title), style=style, script=script, policy=escape(view_policy()), head=head)
+
+
+def view_policy() -> str:
+    """The page's Content-Security-Policy, the same for every run."""
+    style, script = _inline()
+    return content_policy([script], [style])
+
+
+def _inline() -> tuple[str, str]:
+    """The page's style and script."""
     style = "\n".join((PAGE / f"{name}.css").read_text(encoding="utf-8") for name in STYLES)
     script = "\n".join((PAGE / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)
-    script = f'"use strict";\n(() => {{\n{script}\n}})();\n'
-    page = Template((PAGE / "view.html").read_text(encoding="utf-8"))
-    return page.substitute(
-        title=escape(title), style=style, script=script, style_hash=_hash(style), script_hash=_hash(script), head=head
-    )
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+    return style, f'"use strict";\n(() => {{\n{script}\n}})();\n'

@@ -249,7 +249,7 @@ def test_the_page_shows_the_same_figures_and_escapes_what_answers_say(
     assert "written page.html" in capsys.readouterr().err
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "&lt;script&gt;" in page and "<script" not in page
-    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert "http:" not in page.replace("http://www.w3.org/2000/svg", "") and "https:" not in page
     for text in ("MathAnswerAsJudge", "has no reference answer", "7 of 8", "judged wrong"):
         assert text in page
     plot = ElementTree.fromstring(page[page.index("<svg") : page.index("</svg>") + len("</svg>")])

@@ -75,14 +75,14 @@ class Chromium:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self._command("Emulation.setDeviceMetricsOverride", size)
 
-    def open(self, address: str) -> float:
-        """Goes to the page and waits until its table is there. Returns the seconds that took."""
+    def open(self, address: str, until: str = "document.documentElement?.dataset.ready === 'true'") -> float:
+        """Goes to the page and waits until its table is there, or `until` true. Returns the seconds that took."""
         self._opened = address.split("#")[0]
         if address.startswith(self._opened + "#"):
             self._command("Page.navigate", {"url": "about:blank"})
         start = time.perf_counter()
         self._command("Page.navigate", {"url": address})
-        self.wait("document.documentElement?.dataset.ready === 'true'")
+        self.wait(until)
         return time.perf_counter() - start
 
     def eval(self, script: str) -> Any:

@@ -1,0 +1,33 @@
+"""What a browser may do with a page of ASTune: run the scripts and use the styles that it came with, and nothing else.
+
+Text of tasks and agents in a page can then neither run nor make the browser fetch anything, even where it got into the
+page as markup.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+
+
+def content_policy(scripts: Sequence[str] = (), styles: Sequence[str] = ()) -> str:
+    """A Content-Security-Policy for these inline scripts and styles, given as they stand between their tags.
+
+    A `style` attribute, as the length of a bar, is let through: it can load nothing.
+    """
+    sources = {
+        "default-src": ["'none'"],
+        "script-src": [_hash(text) for text in scripts] or ["'none'"],
+        "style-src": [_hash(text) for text in styles],
+        "style-src-attr": ["'unsafe-inline'"],
+        "img-src": ["data:"],
+        "base-uri": ["'none'"],
+        "form-action": ["'none'"],
+    }
+    return "; ".join(f"{name} {' '.join(values)}" for name, values in sources.items())
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
