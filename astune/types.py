@@ -344,9 +344,10 @@ class Learner(Protocol):
 
 @dataclass(frozen=True)
 class RunReport:
-    """How a run ended. `summary` holds the figures of the final table."""
+    """How a run ended. `summary` holds the figures of the final table. `learned_nothing` is a run that went through all
+    its steps, none of which changed the model."""
 
     run_dir: Path
     steps: int
-    status: Literal["completed", "interrupted", "failed"]
+    status: Literal["completed", "interrupted", "failed", "learned_nothing"]
     summary: Mapping[str, Any] = field(default_factory=dict)

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "astune"
 LAYERS = (
     {"token_ids", "visible"},
     {"types", "errors", "resources", "concurrency", "terminal"},
-    {"config", "workers"},
+    {"config", "workers", "user_code"},
     {"plugins", "clients", "monitor"},
     {"task_reader", "environment", "context_tracker", "task_judge", "algorithm"},
     {"gateway"},

@@ -20,7 +20,8 @@ BACKBONES = {
     "local": "astune.backbone.local:LocalBackbone",
     "trinity": "astune.backbone.trinity.backbone:TrinityBackbone",
 }
-EXIT_CODES = {"completed": 0, "failed": 1, "interrupted": 130}
+EXIT_CODES = {"completed": 0, "failed": 1, "learned_nothing": 3, "interrupted": 130}
+"""By how a run ended; 2 is for what is wrong in the command or the configuration."""
 
 
 def run(
@@ -78,6 +79,8 @@ def _tell(result: RunReport, can_resume: bool, command_line: str) -> None:
         tell(f"run     {result.run_dir}")
         tell(f"report  {write_report(result.run_dir)}")
         tell(f"view    astune view {os.path.relpath(result.run_dir)} --open")
+    if result.status == "learned_nothing":
+        tell(f"nothing was learned: {result.summary['nothing_learned']}", file=sys.stderr)
     if result.status == "interrupted":
         resume = command_line if "--resume" in command_line else f"{command_line} --resume"
         hint = f" after step {result.steps}; to go on:\n  {resume}" if can_resume else ""

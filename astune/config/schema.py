@@ -138,6 +138,9 @@ class TrainerConfig(Section):
     max_skipped_updates: PositiveInt = Field(
         5, description="updates in a row skipped for NaN or infinity before the run stops"
     )
+    max_unjudged_steps: NonNegativeInt = Field(
+        3, description="steps in a row in which no episode could be judged before the run stops; 0: it goes on"
+    )
     save_every: NonNegativeInt = Field(0, description="steps between checkpoints; 0: only at the end and on Ctrl-C")
     keep_checkpoints: PositiveInt = Field(2, description="older checkpoints are deleted")
 

@@ -7,7 +7,6 @@ from itertools import chain
 
 from astune.config.rules import ASKS_MODELS
 from astune.doctor.dry_run import Blocked, in_time
-from astune.doctor.errors import place_of
 from astune.doctor.findings import Finding, fail, ok, skip, warn
 from astune.doctor.packages import how_to_install
 from astune.doctor.patient import Patient
@@ -15,6 +14,7 @@ from astune.doctor.task_check import NOT_BY_THE_ANSWER, REPEATED, Bench, Opinion
 from astune.doctor.wordings import MATH_JUDGE, NO_ANSWER, wordings, wrong_answer
 from astune.errors import ConfigError, PluginError, TaskError
 from astune.types import Task
+from astune.user_code import place_of
 
 KEY = "astune.task_judge.judge_protocol"
 MOST_BUILT_IN, MOST_PLUG_IN = 20, 3

@@ -17,13 +17,14 @@ from functools import cache, lru_cache
 from astune.config.judges import TaskJudgeConfig
 from astune.config.rules import ASKS_MODELS
 from astune.context_tracker.chat_format import ChatFormat
-from astune.doctor.errors import code_of, named
+from astune.doctor.errors import named
 from astune.doctor.packages import imported_by, source_of
 from astune.doctor.wordings import NO_ANSWER, all_at_once, right_answer, wordings
 from astune.resources import tiny_model_dir
 from astune.task_judge import BUILTIN_JUDGES, Judge, Scorers, make_judge
 from astune.task_judge.math_answer import reference_answer
 from astune.types import Episode, Span, StopReason, Task, Timeline, Turn, Verdict, WorkflowOutput
+from astune.user_code import code_of
 
 AT_ONCE = 16
 """Answers before a judge at the same time."""

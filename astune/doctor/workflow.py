@@ -11,7 +11,7 @@ from astune.clients.chat import ChatClient
 from astune.context_tracker.answer_formats import FORMATS
 from astune.context_tracker.chat_format import ChatFormat
 from astune.doctor.dry_run import Blocked, DryRun, Script, needs_arguments, play
-from astune.doctor.errors import code_of, named, place_of
+from astune.doctor.errors import named
 from astune.doctor.findings import Finding, fail, ok, warn
 from astune.doctor.packages import how_to_install, imported_by, source_of, version_of
 from astune.doctor.patient import Missing, Patient
@@ -22,6 +22,7 @@ from astune.resources import tiny_model_dir
 from astune.rollout.setup import RolloutSetup
 from astune.task_judge import Judge
 from astune.types import Episode, StopReason, Task, Verdict
+from astune.user_code import code_of, place_of
 from astune.workflow.workflow_base import as_workflow
 
 KEY = "astune.rollout.agentscope_learn_protocol"

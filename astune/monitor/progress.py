@@ -18,6 +18,7 @@ from rich.console import RenderableType
 from rich.live import Live
 
 from astune.config.schema import Config
+from astune.monitor.causes import Cause, Causes
 from astune.monitor.progress_view import RunState, final_table, status_panel, step_line
 from astune.monitor.run_dir import RunDir
 from astune.monitor.summary import show_figure, show_seconds
@@ -28,6 +29,8 @@ ProgressMode = Literal["auto", "bar", "plain", "off"]
 
 QUIET_SECONDS = 15.0
 """Longest time without a line where there are no bars."""
+MOST_CAUSES = 10
+"""Causes of failure that are shown as they appear, and in the table at the end."""
 
 
 class Progress:
@@ -37,6 +40,7 @@ class Progress:
         self._console = console or Console()
         self._mode = ("bar" if self._console.is_terminal else "plain") if mode == "auto" else mode
         self._state = RunState()
+        self.causes = Causes()
         self._live: Live | None = None
         self._last_line = time.monotonic()
 
@@ -56,6 +60,7 @@ class Progress:
 
     def episode_done(self, episode: Episode) -> None:
         self._state.add(episode)
+        self._failed(self.causes.add(episode))
         if time.monotonic() - self._last_line > QUIET_SECONDS:
             self._line(Text(self._state.phase.line(), "dim"))
 
@@ -75,10 +80,21 @@ class Progress:
     def note(self, text: str) -> None:
         self._print(Text.assemble(("note", "yellow"), f" {text}"))
 
+    def warn(self, text: str) -> None:
+        self._print(Text.assemble(("warning", "bold yellow"), f" {text}"))
+
+    def _failed(self, cause: Cause | None) -> None:
+        """Tells of a cause when the first episode meets it; the table at the end counts them."""
+        if cause is None or len(self.causes.most) > MOST_CAUSES:
+            return
+        self._print(Text.assemble(("failed", "bold red"), f" {cause.episode_id}: {cause}"))
+        if len(self.causes.most) == MOST_CAUSES:
+            self.note("other causes of failure are counted, and not shown as they appear any more")
+
     def run_finished(self, report: RunReport) -> None:
         self.close()
         if self._mode != "off":
-            self._console.print(final_table(report))
+            self._console.print(final_table(report, self.causes.most[:MOST_CAUSES]))
 
     def close(self) -> None:
         """Takes the bars away. Safe to call twice."""

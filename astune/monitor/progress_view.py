@@ -13,8 +13,9 @@ from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from astune.monitor.causes import Cause
 from astune.monitor.receipt import receipt_lines
-from astune.monitor.summary import show_figure, show_judging, show_seconds
+from astune.monitor.summary import show_figure, show_idle, show_judging, show_seconds
 from astune.terminal import Text
 from astune.types import Episode, RunReport, StopReason
 
@@ -166,11 +167,13 @@ _HEADLINE = {
     "completed": "[bold green]Done[/]",
     "interrupted": "[bold yellow]Stopped; go on with --resume[/]",
     "failed": "[bold red]Failed[/]",
+    "learned_nothing": "[bold red]Nothing was learned[/]",
 }
 
 
-def final_table(report: RunReport) -> RenderableType:
-    """How the run ended. `report.summary` is what `astune.monitor.summary.summarize` gives."""
+def final_table(report: RunReport, causes: Sequence[tuple[Cause, int]] = ()) -> RenderableType:
+    """How the run ended. `report.summary` is what `astune.monitor.summary.summarize` gives; `causes` are those of the
+    episodes without a reward that this process has seen, with their counts."""
     summary = report.summary
     seconds = summary["seconds"]
     total = sum(seconds.values())
@@ -179,6 +182,8 @@ def final_table(report: RunReport) -> RenderableType:
     facts.add_column(style="dim")
     facts.add_column()
     facts.add_row("episodes", Text.from_markup(_episode_facts(summary)))
+    for cause, count in causes:
+        facts.add_row("failed", Text.assemble((f"{count:,} times ", "yellow"), str(cause)))
     for name, value in receipt_lines(summary["receipt"]):
         facts.add_row(name, value)
     shares = [
@@ -192,6 +197,10 @@ def final_table(report: RunReport) -> RenderableType:
         facts.add_row("skipped", Text(text, "yellow"))
     if any(summary["groups"].values()):
         facts.add_row("signal", Text.from_markup(_signal(summary["groups"])))
+    if summary["idle_steps"]:
+        facts.add_row("idle", Text(show_idle(summary), "yellow"))
+    if summary["nothing_learned"]:
+        facts.add_row("nothing learned", Text(summary["nothing_learned"], "bold yellow"))
     parts: list[RenderableType] = ["", *lines, ""]
     if summary["held_out"]:
         parts += [_held_out_table(summary["held_out"]), ""]

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
+from astune.monitor.learning import idle_steps, nothing_learned
+from astune.monitor.metrics import read_metrics
 from astune.monitor.receipt import Metrics, sum_of_receipts
+from astune.monitor.run_dir import RunDir
+from astune.types import RunReport
+
+
+def report_of(run_dir: RunDir, steps: int, status: Literal["completed", "interrupted", "failed"]) -> RunReport:
+    """How the run in `run_dir` ended after `steps` steps, with the figures that it logged."""
+    summary = summarize(read_metrics(run_dir.metrics_path))
+    in_vain = status == "completed" and summary["nothing_learned"]
+    return RunReport(run_dir.path, steps, "learned_nothing" if in_vain else status, summary)
 
 
 def series(metrics: Metrics, key: str) -> list[tuple[int, float]]:
@@ -24,8 +35,10 @@ def summarize(metrics: Metrics) -> dict[str, Any]:
 
     `held_out` has one entry per decoding: the figure (`success`, or `reward` where the judge knows no success) at the
     first, last and best evaluation, each with its step. Counts are sums over steps; `seconds` says where the time went,
-    `receipt` where the tokens did, `judging` what other models cost that judge.
+    `receipt` where the tokens did, `judging` what other models cost that judge, `idle_steps` those that trained
+    nothing, by the reason; `nothing_learned` why none did, "" if one did.
     """
+    why = nothing_learned(metrics)
     seconds = {name: _total(metrics, f"time/{name}") for name in ("rollout", "train", "step")}
     evaluation = sum(_total(metrics, f"eval/{decoding}/seconds") for decoding in decodings(metrics))
     stops = sorted({key for row in metrics for key in row if key.startswith("stop/")})
@@ -40,6 +53,8 @@ def summarize(metrics: Metrics) -> dict[str, Any]:
         "receipt": sum_of_receipts(metrics),
         "groups": {name: int(_total(metrics, f"groups/{name}")) for name in ("used", "no_signal")},
         "judging": _judging(metrics),
+        "idle_steps": {reason.what: count for reason, count in idle_steps(metrics)},
+        "nothing_learned": "" if why is None else str(why),
         "updates_skipped": int(_total(metrics, "updates/skipped")),
         "seconds": {
             "rollout": seconds["rollout"],
@@ -69,6 +84,16 @@ def show_judging(judging: Mapping[str, float]) -> str:
     calls, cached, tokens = (round(judging[name]) for name in ("calls", "cached", "tokens"))
     cost = f"cost {judging['cost']:.4g}" if "cost" in judging else "cost not known"
     return f"{calls:,} calls of other models, {cached:,} replies from the cache, {tokens:,} tokens, {cost}"
+
+
+def show_idle(summary: Mapping[str, Any]) -> str:
+    """
+    >>> show_idle({"steps": 20, "idle_steps": {"no episode was judged": 3}})
+    '3 of 20 steps taught nothing: no episode was judged (3)'
+    """
+    idle = summary["idle_steps"]
+    reasons = "; ".join(f"{what} ({count:,})" for what, count in idle.items())
+    return f"{sum(idle.values()):,} of {summary['steps']:,} steps taught nothing: {reasons}"
 
 
 def _held_out(metrics: Metrics, decoding: str) -> dict[str, Any]:

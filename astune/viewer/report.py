@@ -14,7 +14,7 @@ from markupsafe import Markup
 from astune.config.schema import Config
 from astune.monitor import RunDir, read_metrics, summarize
 from astune.monitor.receipt import Metrics
-from astune.monitor.summary import decodings, series, show_figure, show_judging, show_seconds
+from astune.monitor.summary import decodings, series, show_figure, show_idle, show_judging, show_seconds
 from astune.viewer.charts import SMALL_CHARTS, STYLE, curve_svg, small_svg
 from astune.viewer.episode_view import Card, Pieces, card, credit_of
 from astune.viewer.policy import content_policy
@@ -81,8 +81,11 @@ def _changed(config: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
 
 
 def verdict_line(metrics: Metrics, heads: Mapping[str, Sequence[Head]]) -> str:
-    """What training did to held-out tasks, in one sentence."""
-    held_out = summarize(metrics)["held_out"]
+    """What training did to held-out tasks, in one sentence; why nothing was learned, if that is so."""
+    summary = summarize(metrics)
+    if summary["nothing_learned"]:
+        return f"Nothing was learned: {summary['nothing_learned']}."
+    held_out = summary["held_out"]
     for decoding, row in held_out.items():
         first, last = row["first"], row["last"]
         if first and last and first["step"] == 0 and last["step"] > 0:
@@ -128,6 +131,7 @@ def _facts(metrics: Metrics, config: Mapping[str, Any]) -> list[tuple[str, str]]
         ("episodes", f"{summary['episodes']:,} ({failed})"),
         ("tokens", f"{tokens['sampled']:,} sampled, {tokens['trained']:,} trained"),
         ("groups whose rewards differ", f"{groups['used']:,} of {sum(groups.values()):,}"),
+        *([("idle", show_idle(summary))] if summary["idle_steps"] else []),
         *([("judging", show_judging(summary["judging"]))] if summary["judging"] else []),
         ("time", f"{show_seconds(total)} ({shares})" if total else "-"),
     ]

@@ -11,6 +11,7 @@ from typing import Any
 
 from astune.monitor.episodes import EpisodeRecord, episode_from_row, episodes_path
 from astune.monitor.jsonl import read_lines
+from astune.user_code import place_of
 
 KIND_COLUMNS = ("kind", "type", "category", "level", "difficulty", "subject", "source")
 """Columns of a task's row that are looked at first when results are split by kind of task."""
@@ -31,6 +32,8 @@ class Head:
     error: str | None
     """Stage and kind, "workflow: KeyError"."""
     error_message: str
+    error_place: str
+    """`file:line` of the user's code, "" if none of it was involved."""
     metadata: Mapping[str, Any]
 
     @property
@@ -55,6 +58,7 @@ def head_of(line: int, row: Mapping[str, Any]) -> Head:
         row["stop_reason"],
         f"{error['stage']}: {error['kind']}" if error else None,
         error.get("message", ""),
+        place_of(error.get("traceback", "")),
         row["task"]["metadata"],
     )
 
@@ -192,6 +196,7 @@ class Failure:
 
     phase: str
     what: str
+    place: str
     count: int
     example: str
 
@@ -200,9 +205,11 @@ def failures(heads_by_phase: Mapping[str, Sequence[Head]]) -> list[Failure]:
     """Most frequent first. `example` is the message of the first error of the kind."""
     found = []
     for phase, heads in heads_by_phase.items():
-        groups: dict[str, list[Head]] = defaultdict(list)
+        groups: dict[tuple[str, str], list[Head]] = defaultdict(list)
         for head in heads:
             if head.error is not None or head.stop_reason != "completed":
-                groups[head.error or head.stop_reason].append(head)
-        found += [Failure(phase, what, len(group), group[0].error_message) for what, group in groups.items()]
+                groups[head.error or head.stop_reason, head.error_place].append(head)
+        found += [
+            Failure(phase, what, place, len(group), group[0].error_message) for (what, place), group in groups.items()
+        ]
     return sorted(found, key=lambda failure: -failure.count)

@@ -12,12 +12,12 @@ from typing import Any
 from rich.padding import Padding
 from rich.table import Table
 
-from astune.backbone.debug.user_code import part_of_astune
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.sources import Answer, Call
 from astune.monitor.words import LEFT_OUT
 from astune.terminal import Console, Text
 from astune.types import Episode, Group, Sample, Task, Timeline
+from astune.user_code import part_of_astune
 
 MARKUP = r"<\|[^|<>]*\|>|</?(?:think|tools|tool_call|tool_response)>"
 """Text by which chat templates mark roles, reasoning and tools."""

@@ -21,8 +21,8 @@ from pathlib import Path
 from types import AsyncGeneratorType, CoroutineType, FrameType, FunctionType, GeneratorType, ModuleType
 from typing import IO, Any, Literal
 
-from astune.backbone.debug.user_code import by_user
 from astune.backbone.debug.workflow_pdb import WorkflowPdb, waiting
+from astune.user_code import by_user
 from astune.visible import tell
 
 _DEPTH = 8

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType, MethodType, TracebackType
 from typing import IO, Any, Literal
 
-from astune.backbone.debug.user_code import by_user
+from astune.user_code import by_user
 from astune.visible import tell
 
 

@@ -19,10 +19,11 @@ from astune.backbone.schedule import TaskSchedule
 from astune.config.load import LoadedConfig
 from astune.errors import ConfigError, TrainingError, nearest
 from astune.monitor.episodes import EpisodeLog
-from astune.monitor.metrics import MetricsLog, read_metrics
+from astune.monitor.learning import Learning
+from astune.monitor.metrics import MetricsLog
 from astune.monitor.progress import Progress
 from astune.monitor.run_dir import RunDir
-from astune.monitor.summary import summarize
+from astune.monitor.summary import report_of
 from astune.plugins import load_plugin
 from astune.types import RunReport
 
@@ -41,8 +42,7 @@ class LocalBackbone:
             run = assemble(loaded, stack)
             run.progress.run_started(loaded.config, run.run_dir, run.schedule.total_steps)
             status = asyncio.run(_until_stopped(run))
-            summary = summarize(read_metrics(run.run_dir.metrics_path))
-            report = RunReport(run.run_dir.path, run.step, status, summary)
+            report = report_of(run.run_dir, run.step, status)
             run.progress.run_finished(report)
             return report
 
@@ -70,7 +70,20 @@ def assemble(loaded: LoadedConfig, stack: ExitStack) -> Run:
     metrics = MetricsLog(run_dir, config.monitor.tensorboard)
     stack.callback(metrics.close)
     episodes = stack.enter_context(EpisodeLog(run_dir))
-    run = Run(config, run_dir, metrics, episodes, progress, setup, sampler, learner, advantage, schedule, held_out)
+    run = Run(
+        config,
+        run_dir,
+        metrics,
+        episodes,
+        progress,
+        Learning(progress, config.trainer.max_unjudged_steps),
+        setup,
+        sampler,
+        learner,
+        advantage,
+        schedule,
+        held_out,
+    )
     if config.resume:
         _resume(run)
     if not held_out:

@@ -13,6 +13,7 @@ from astune.backbone.parts import sampling_for, weighting_for
 from astune.backbone.schedule import TaskSchedule
 from astune.config.schema import AstuneConfig
 from astune.monitor.episodes import EpisodeLog
+from astune.monitor.learning import Learning
 from astune.monitor.metrics import MetricsLog
 from astune.monitor.progress import Progress
 from astune.monitor.run_dir import RunDir
@@ -30,6 +31,7 @@ class Run:
     metrics: MetricsLog
     episodes: EpisodeLog
     progress: Progress
+    learning: Learning
     setup: RolloutSetup
     sampler: Sampler
     learner: LocalLearner
@@ -86,6 +88,7 @@ async def train_step(run: Run) -> None:
     record(run, groups, "train")
     run.metrics.log(run.step, metrics)
     run.progress.step_done(run.step, metrics)
+    run.learning.step_done(metrics)
 
 
 async def roll_out(

@@ -27,10 +27,11 @@ from astune.backbone.trinity.versions import require_trinity
 from astune.config.load import LoadedConfig
 from astune.errors import ConfigError
 from astune.monitor.episodes import EpisodeLog
-from astune.monitor.metrics import MetricsLog, read_metrics
+from astune.monitor.learning import Learning
+from astune.monitor.metrics import MetricsLog
 from astune.monitor.progress import Progress
 from astune.monitor.run_dir import RunDir
-from astune.monitor.summary import summarize
+from astune.monitor.summary import report_of
 from astune.plugins import load_plugin
 from astune.types import RunReport
 
@@ -62,7 +63,7 @@ class TrinityBackbone:
                 run_dir.discard()  # a run that never began leaves nothing behind
                 raise
             status = run.until_done()
-            report = RunReport(run_dir.path, recorder.step, status, summarize(read_metrics(run_dir.metrics_path)))
+            report = report_of(run_dir, recorder.step, status)
             progress.run_finished(report)
             return report
 
@@ -120,6 +121,7 @@ def open_recorder(
         metrics,
         episodes,
         progress,
+        Learning(progress, config.trainer.max_unjudged_steps),
         trainer="trainer",
         keep_checkpoints=None if uses_tinker(tree) else config.trainer.keep_checkpoints,
         job_dir=job_dir,

@@ -17,7 +17,9 @@ from astune.backbone.trinity.events import (
     ExploreStarted,
     Logged,
 )
+from astune.errors import TrainingError
 from astune.monitor.episodes import EpisodeLog
+from astune.monitor.learning import Learning
 from astune.monitor.metrics import MetricsLog
 from astune.monitor.progress import Progress
 from astune.monitor.run_dir import RunDir
@@ -52,12 +54,15 @@ class Recorder:
     metrics: MetricsLog
     episodes: EpisodeLog
     progress: Progress
+    learning: Learning
     trainer: str
     keep_checkpoints: int | None
     """None where Trinity deletes none, as with the tinker engine."""
     job_dir: Path
     step: int = 0
     batch: int = 0
+    stopped: TrainingError | None = None
+    """Why the run is not to go on."""
     _began: dict[int, tuple[ExploreStarted, float]] = field(default_factory=dict)
     _explored: dict[int, tuple[Explored, float]] = field(default_factory=dict)
     _finished: dict[int, float] = field(default_factory=dict)
@@ -128,6 +133,10 @@ class Recorder:
         self._last_trained = now
         self.metrics.log(event.step, metrics)
         self.progress.step_done(event.step, metrics)
+        try:
+            self.learning.step_done(metrics)
+        except TrainingError as error:
+            self.stopped = error
         if "time/save_checkpoint" in event.metrics:
             self.checkpoint(event.step, self.batch)
 

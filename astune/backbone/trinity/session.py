@@ -197,6 +197,10 @@ class Run:
             return f"{found[0].actor} failed"
         if (batch := self.recorder.empty_batch(EMPTY)) is not None:
             return f"all runners failed in batch {batch}"
+        if (stopped := self.recorder.stopped) is not None:
+            self._outcome.insert(0, stopped)
+            self._mailbox.stop.remote()
+            return "nothing could be judged"
         if self.server is not None:
             try:
                 self.server.check()

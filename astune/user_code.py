@@ -1,0 +1,54 @@
+"""Whose code a file is, and where in the user's own files something happened."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import traceback
+from pathlib import Path
+
+from astune.resources import PACKAGE, tutorial_dir
+
+_FRAME = re.compile(r'^  File "(?P<file>.+?)", line (?P<line>\d+), in .*\n    (?P<code>.+)$', re.MULTILINE)
+
+
+def part_of_astune(file: Path) -> bool:
+    """Whether `file` is ASTune's own code. Tutorials count as the user's."""
+    return file.is_relative_to(PACKAGE) and not file.is_relative_to(tutorial_dir())
+
+
+@functools.cache
+def by_user(file: str) -> bool:
+    """Whether `file`, as a code object names it, is neither ASTune's nor the standard library's nor of an installed
+    package, nor in memory only: "<string>" is what packages generate."""
+    path = Path(file)
+    if file.startswith("<") or part_of_astune(path):
+        return False
+    return not installed(path) or path.is_relative_to(tutorial_dir())
+
+
+def installed(file: Path) -> bool:
+    """Whether `file` is of an installed package or of the standard library."""
+    return bool({"site-packages", "dist-packages"} & set(file.parts)) or file.is_relative_to(Path(os.__file__).parent)
+
+
+def place_of(error: BaseException | str) -> str:
+    """`file:line` of the innermost line of the user's own code; "" if there is none.
+
+    `error` is an exception or the text of its traceback.
+    """
+    found = _innermost(error)
+    return f"{found['file']}:{found['line']}" if found else ""
+
+
+def code_of(error: BaseException | str) -> str:
+    """The line of code at `place_of`, in backquotes after "at"; "" if there is none."""
+    found = _innermost(error)
+    return f" at `{found['code'].strip()}`" if found else ""
+
+
+def _innermost(error: BaseException | str) -> re.Match[str] | None:
+    trace = error if isinstance(error, str) else "".join(traceback.format_exception(error))
+    users = [frame for frame in _FRAME.finditer(trace) if by_user(frame["file"])]
+    return users[-1] if users else None
