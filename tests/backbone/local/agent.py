@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from astune import Task, Tuner, Workflow, WorkflowOutput
 
 
@@ -19,3 +21,10 @@ class Asker(Workflow):
             raise ValueError("this task always fails")
         digits = sum(character.isdigit() for character in text)
         return WorkflowOutput(answer=text, reward=digits / max(len(text), 1), metrics={"digits": digits})
+
+
+class SameForAll(Asker):
+    """The same reward for every answer."""
+
+    async def execute(self, task: Task, tuner: Tuner) -> WorkflowOutput:
+        return replace(await super().execute(task, tuner), reward=0.5)

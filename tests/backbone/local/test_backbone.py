@@ -20,6 +20,7 @@ from astune.errors import AstuneError, ConfigError, InvariantError
 from astune.monitor.episodes import read_episodes
 from astune.monitor.metrics import read_metrics
 from astune.types import RunReport
+from astune.viewer.report import write_report
 
 AGENT = Path(__file__).with_name("agent.py")
 TIMES = ("time", "throughput", "seconds")
@@ -124,6 +125,36 @@ def test_failed_episodes_are_counted_and_never_scored_as_zero(tmp_path: Path) ->
     assert len(failed) == 3
     assert all(episode.reward is None and len(episode.turns) == 2 for episode in failed)
     assert "this task always fails" in str(failed[0].error)
+
+
+@pytest.mark.fault(
+    "What a run says",
+    "Every episode of a run fails",
+    "The run stops after three steps, the report says why, and the exit code is not 0",
+)
+def test_a_run_whose_episodes_all_fail_stops_and_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    conf = write_job(tmp_path, tasks=2, broken=2)
+    report = run_job(conf, "astune.monitor.progress=plain", "astune.evaluation.before=false")
+    assert (report.status, report.steps) == ("failed", 3)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.count("failed train/") == 1
+    assert "workflow: ValueError: this task always fails" in shown and "agent.py:" in shown
+    assert "nothing could be judged in 3 steps in a row" in shown and "18 times workflow: ValueError" in shown
+    page = write_report(report.run_dir).read_text()
+    assert "Nothing was learned: no episode was judged" in page and f"{AGENT}:" in page
+
+
+@pytest.mark.fault(
+    "What a run says",
+    "A run goes through all its steps and none of them changed the model",
+    "It says so and why; exit code 3",
+)
+def test_a_run_without_any_signal_says_so_at_its_end(tmp_path: Path) -> None:
+    agent = f"{AGENT}:SameForAll"
+    overrides = (f"astune.rollout.agentscope_learn_protocol={agent}", "astune.trainer.total_steps=1")
+    report = run_job(write_job(tmp_path, tasks=2), *overrides, "astune.evaluation.before=false")
+    assert report.status == "learned_nothing"
+    assert "all attempts at a task got the same reward" in report.summary["nothing_learned"]
 
 
 @pytest.mark.fault(
