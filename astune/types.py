@@ -240,10 +240,12 @@ class Verdict:
 
     reward: float
     passed: bool | None = None
-    """None where the judge has no notion of success, only of more and less."""
+    """None where the judge has no notion of success, only of more and less, and where it is `undecided`."""
     reason: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
     judged_by: str = ""
+    undecided: bool = False
+    """Whether the judge could not tell success from failure: it contradicted itself."""
 
 
 @dataclass(frozen=True)

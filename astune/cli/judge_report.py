@@ -18,14 +18,14 @@ from astune.cli.judge_tables import show_report
 from astune.cli.labelled_answers import LabelledAnswers, read_labelled_answers
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
-from astune.errors import ConfigError
+from astune.errors import ConfigError, JudgeError
 from astune.rollout.episode import ask_group, verdict_or_error
 from astune.task_judge import GroupJudge, Judge, Scorers, make_judge
 from astune.task_judge.judge_figures import JudgeFigures, Outcome, judge_figures
 from astune.task_judge.judge_report import JudgeReport
 from astune.task_judge.registry import import_registered, load_judge
 from astune.terminal import Console
-from astune.types import Episode, Task
+from astune.types import Episode, Task, Verdict
 from astune.viewer.judge_page import write_judge_page
 from astune.visible import tell
 
@@ -145,7 +145,14 @@ async def judge_answers(
             advance(len(numbers))
 
     await asyncio.gather(*(ask(numbers) for numbers in _together(judge_of, episodes)))
-    return [outcomes[number] for number in range(len(episodes))]
+    return [_undecided_or(outcomes[number]) for number in range(len(episodes))]
+
+
+def _undecided_or(outcome: Outcome) -> Outcome:
+    """A judge that contradicts itself could not judge."""
+    if isinstance(outcome, Verdict) and outcome.undecided:
+        return JudgeError(f"undecided: {outcome.reason}")
+    return outcome
 
 
 def _together(judge_of: JudgeOf, episodes: Sequence[Episode]) -> list[list[int]]:

@@ -16,7 +16,7 @@ from astune.config.tasks import FieldsConfig
 from astune.errors import TaskError, nearest
 from astune.task_judge.judge_figures import Label
 from astune.task_reader.jsonl import read_jsonl
-from astune.task_reader.rows import RowMapping
+from astune.task_reader.rows import RowMapping, check_one_scale
 from astune.types import Episode, StopReason, Task, WorkflowOutput
 
 LABEL_FIELDS = ("label", "is_correct")
@@ -42,17 +42,19 @@ def read_labelled_answers(
     highest label. Raises `TaskError` that names file, line and key.
     """
     episodes: list[Episode] = []
-    values: list[float] = []
+    given: list[tuple[str, bool | int | float]] = []
     mapping = RowMapping(fields)
     for place, row in read_jsonl(path):
-        label_key = label_field or next((name for name in LABEL_FIELDS if name in row), LABEL_FIELDS[0])
-        values.append(_number(row, label_key, place))
+        label_key = label_field or _label_field(row, place)
+        given.append((place, _label(row, label_key, place)))
         response = _value(row, response_field, place, "the answer to judge", "--response-field")
         rest = {name: value for name, value in row.items() if name not in (response_field, label_key)}
         task = mapping.record(rest, place).task
         episodes.append(_episode(f"{path.name}-{len(episodes) + 1}", task, response))
     if not episodes:
         raise TaskError(f"{path}: no examples, the file is empty")
+    check_one_scale(given)
+    values = [float(value) for _, value in given]
     graded = any(value not in (0, 1) for value in values)
     middle = (min(values) + max(values)) / 2 if graded else 0.5
     threshold = middle if pass_label is None else pass_label
@@ -79,11 +81,20 @@ def _episode(episode_id: str, task: Task, response: Any) -> Episode:
     return Episode(episode_id, task, (), (), StopReason.COMPLETED, output=WorkflowOutput(answer=response))
 
 
-def _number(row: Mapping[str, Any], key: str, place: str) -> float:
+def _label_field(row: Mapping[str, Any], place: str) -> str:
+    """The first of `LABEL_FIELDS` that the line has. Raises TaskError if it has more than one, and they differ."""
+    found = [name for name in LABEL_FIELDS if name in row]
+    if any(row[name] != row[found[0]] for name in found):
+        said = ", ".join(f"{name!r} is {row[name]!r:.60}" for name in found)
+        raise TaskError(f"{place}: {said}: labels that contradict each other; --label-field names the one that counts")
+    return (found or LABEL_FIELDS)[0]
+
+
+def _label(row: Mapping[str, Any], key: str, place: str) -> bool | int | float:
     value = _value(row, key, place, "the label", "--label-field")
     if not isinstance(value, bool | int | float) or not math.isfinite(value):
         raise TaskError(f"{place}: {key!r} must be true, false or a number, found {value!r:.60}")
-    return float(value)
+    return value
 
 
 def _value(row: Mapping[str, Any], key: str, place: str, what: str, option: str) -> Any:

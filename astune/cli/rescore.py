@@ -30,6 +30,9 @@ MOST_SHOWN = 50
 REASON_LENGTH = 100
 
 
+_PASSED = {False: 0, None: 1, True: 2}
+
+
 @dataclass(frozen=True)
 class Rescored:
     """An episode before and after. `after` is None where no judge is asked: the workflow or the model had failed."""
@@ -46,7 +49,7 @@ class Rescored:
             return "could not judge"
         if before is None:
             return "newly judged"
-        old, new = ((verdict.reward, bool(verdict.passed)) for verdict in (before, after))
+        old, new = ((verdict.reward, _PASSED[verdict.passed]) for verdict in (before, after))
         return "same" if old == new else "up" if new > old else "down"
 
 

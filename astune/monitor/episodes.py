@@ -121,7 +121,8 @@ def _output_to_row(output: WorkflowOutput) -> dict[str, Any]:
 
 
 def _verdict_to_row(verdict: Verdict) -> dict[str, Any]:
-    return {"reason": verdict.reason, "metrics": verdict.metrics, "judged_by": verdict.judged_by}
+    row = {"reason": verdict.reason, "metrics": verdict.metrics, "judged_by": verdict.judged_by}
+    return {**row, "undecided": True} if verdict.undecided else row
 
 
 def _turns_to_rows(episode: Episode) -> list[dict[str, Any]]:

@@ -49,6 +49,8 @@ def verdict_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         metrics["reward/std"] = math.sqrt(math.fsum((reward - mean) ** 2 for reward in rewards) / len(rewards))
     if passed:
         metrics["success/mean"] = math.fsum(passed) / len(passed)
+    if undecided := sum(verdict.undecided for verdict in verdicts):
+        metrics["episodes/undecided"] = undecided
     return metrics | _means("judge", [verdict.metrics for verdict in verdicts])
 
 

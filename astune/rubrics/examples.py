@@ -1,6 +1,6 @@
 """Examples that a rubric is learned from: answers that people scored, paired or ranked.
 
-    {"query": "Where is my order?", "answer": "It ...", "score": 4}
+    {"query": "Where is my order?", "answer": "It ...", "score": 4}       true and false are scores too
     {"query": "Where is my order?", "chosen": "It ...", "rejected": "Well ..."}
     {"query": "Where is my order?", "answers": ["best", "...", "worst"]}
 
@@ -19,12 +19,19 @@ from typing import Any, Literal
 
 from astune.errors import TaskError, nearest
 from astune.task_reader.jsonl import read_jsonl
+from astune.task_reader.rows import check_one_scale
 
 Kind = Literal["scored", "paired", "ranked"]
 
 FEWEST = 5
-OTHER_NAMES = {"response": "answer", "responses": "answers", "label_score": "score", "label_rank": "ranks"}
-"""OpenJudge's names, and ours."""
+OTHER_NAMES = {
+    "response": "answer",
+    "responses": "answers",
+    "label": "score",
+    "label_score": "score",
+    "label_rank": "ranks",
+}
+"""Names of OpenJudge and of `astune judge-report`, and ours."""
 COLUMNS: Mapping[Kind, tuple[str, ...]] = {
     "scored": ("answer", "score"),
     "paired": ("chosen", "rejected"),
@@ -79,6 +86,8 @@ def read_examples(path: Path) -> Examples:
     for place, row in rows[1:]:
         if _kind(place, row) != kind:
             raise TaskError(f"{place}: a {_kind(place, row)} example, expected a {kind} one as in {rows[0][0]}")
+    if kind == "scored":
+        check_one_scale([(place, row.get("score")) for place, row in rows])
     examples = [_example(place, row, kind) for place, row in rows]
     twice = [name for name, count in Counter(example.id for example in examples).items() if count > 1]
     if twice:
@@ -138,6 +147,8 @@ def _ranked(place: str, row: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[
         ranks = list(range(1, len(texts) + 1))
     if not isinstance(ranks, list) or len(ranks) != len(texts):
         raise TaskError(f"{place}: ranks: expected a number for each of the {len(texts)} answers, got {ranks!r:.80}")
+    if any(isinstance(rank, bool) for rank in ranks):
+        raise TaskError(f"{place}: ranks: expected numbers, 1 for the best, got {ranks!r:.80}")
     numbers = [_number(place, f"ranks[{n}]", rank) for n, rank in enumerate(ranks)]
     if len(set(numbers)) == 1:
         raise TaskError(f"{place}: ranks: all are equal; expected one answer that is better than another")

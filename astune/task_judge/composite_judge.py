@@ -39,7 +39,8 @@ class CompositeJudge:
 
         LlmAsJudge 0.8 (weight 0.5), brief 0.6 (weight 1)    reward 1.0, metrics {"LlmAsJudge": 0.8, "brief": 0.6, ...}
 
-    The metrics of a part follow as `<part>/<metric>`. If one part cannot tell, the whole cannot.
+    The metrics of a part follow as `<part>/<metric>`. If one part cannot tell, the whole cannot; if one is undecided
+    between success and failure, the whole is, unless another part says failure.
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
@@ -62,14 +63,16 @@ class CompositeJudge:
         for part, verdict in pairs:
             metrics |= {f"{part.name}/{name}": float(value) for name, value in verdict.metrics.items()}
         passed = [verdict.passed for verdict in verdicts if verdict.passed is not None]
+        undecided = all(passed) and any(verdict.undecided for verdict in verdicts)
         return Verdict(
             reward=math.fsum(part.weight * verdict.reward for part, verdict in pairs),
-            passed=all(passed) if passed else None,
+            passed=all(passed) if passed and not undecided else None,
             reason="; ".join(
                 f"{part.name} {verdict.reward:g}: {verdict.reason}".rstrip(": ") for part, verdict in pairs
             ),
             metrics=metrics,
             judged_by=" + ".join(verdict.judged_by or part.name for part, verdict in pairs),
+            undecided=undecided,
         )
 
 

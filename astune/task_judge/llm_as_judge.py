@@ -102,13 +102,21 @@ class LlmJudge(ABC):
     def _verdict(self, task: Task, ruling: Ruling | JudgeError, model: str, attempts: int) -> Verdict | JudgeError:
         if isinstance(ruling, JudgeError):
             return JudgeError(f"task {task.task_id!r}: {ruling}")
+        passed = self.passed(ruling.reward, attempts)
+        undecided = passed is not None and self._split(ruling.votes)
         return Verdict(
             reward=ruling.reward,
-            passed=self.passed(ruling.reward, attempts),
+            passed=None if undecided else passed,
             reason=ruling.reason,
             metrics={**ruling.metrics, **ruling.usage},
             judged_by=self.judged_by(model),
+            undecided=undecided,
         )
+
+    def _split(self, votes: Sequence[float] | None) -> bool:
+        """Whether as many votes say that the attempt passes as say that it fails; so do votes of which none could
+        tell."""
+        return votes is not None and 2 * sum(vote >= self._pass_at for vote in votes) == len(votes)
 
 
 class LlmAsJudge(LlmJudge):

@@ -42,6 +42,8 @@ class Ruling:
     metrics: Mapping[str, float] = field(default_factory=dict)
     usage: Mapping[str, float] = field(default_factory=dict)
     """As `usage_metrics` gives it."""
+    votes: tuple[float, ...] | None = None
+    """The reward by each vote that could tell; None where no vote was needed."""
 
 
 def usage_metrics(usages: Sequence[Usage], episodes: int) -> dict[str, float]:

@@ -51,7 +51,8 @@ async def listwise(case: Case, attempts: Sequence[Shown]) -> list[Ruling | Judge
         ranking [C, [A, B]]    rewards A 0.25, B 0.25, C 1
 
     Equal answers are shown once and share their place; those without an answer share the last one. The order in which
-    answers stand depends on their texts and the vote only, so it favours no attempt. Raises `JudgeError` where the
+    answers stand depends on their texts and the vote only, so it favours no attempt; every second vote reads them the
+    other way round, so that a judge who goes by the place calls all equal. Raises `JudgeError` where the
     reply cannot be used: then there is no verdict on any.
     """
     texts = list(dict.fromkeys(shown.text for shown in attempts if shown.text is not None))
@@ -78,7 +79,8 @@ def _rewards(places: Sequence[int]) -> list[float]:
 
 async def _ranked(case: Case, texts: Sequence[str], vote: int) -> tuple[dict[str, int], str, Usage]:
     """The place of each text, the reason, and what it cost."""
-    by_label = dict(zip(_labels(), sorted(texts, key=lambda text: _shuffle(text, vote)), strict=False))
+    order = sorted(texts, key=lambda text: _shuffle(text, vote // 2), reverse=vote % 2 == 1)
+    by_label = dict(zip(_labels(), order, strict=False))
 
     def check(reply: RankingReply) -> None:
         check_ranking(reply, by_label)
@@ -98,8 +100,8 @@ def check_ranking(reply: RankingReply, labels: Iterable[str]) -> None:
         raise ValueError("; ".join(problems))
 
 
-def _shuffle(text: str, vote: int) -> bytes:
-    return blake2b(f"{vote}\0{text}".encode(errors="surrogatepass")).digest()
+def _shuffle(text: str, seed: int) -> bytes:
+    return blake2b(f"{seed}\0{text}".encode(errors="surrogatepass")).digest()
 
 
 def _labels() -> Iterator[str]:

@@ -48,9 +48,12 @@ class Comparison:
     """Share of the votes whose two orders said the same; None where nothing had to be asked."""
     reason: str = ""
     usage: Usage = field(default_factory=Usage)
+    told: tuple[float, ...] = ()
+    """The scores of the votes whose two orders said the same."""
 
     def turned(self) -> Comparison:
-        return replace(self, scores=tuple(1.0 - score for score in self.scores))
+        scores, told = (tuple(1.0 - score for score in side) for side in (self.scores, self.told))
+        return replace(self, scores=scores, told=told)
 
 
 async def pairwise(case: Case, attempts: Sequence[Shown], max_opponents: int | None) -> list[Ruling | JudgeError]:
@@ -73,7 +76,8 @@ async def pairwise(case: Case, attempts: Sequence[Shown], max_opponents: int | N
 
 
 async def against_reference(case: Case, attempt: Shown) -> Ruling | JudgeError:
-    """A lone attempt against the reference answer: 1 if it is better, 0.5 if as good, 0 if worse."""
+    """A lone attempt against the reference answer: 1 if it is better, 0.5 if as good, 0 if worse. Votes whose two
+    orders disagree say nothing of whether it passes."""
     if attempt.text is None:
         return Ruling(0.0, attempt.missing)
     if case.reference is None:
@@ -84,7 +88,10 @@ async def against_reference(case: Case, attempt: Shown) -> Ruling | JudgeError:
     if attempt.text.strip() == case.reference.strip():
         return Ruling(0.5, "the reference answer itself")
     result = await _compared(replace(case, reference=None), attempt.text, case.reference)
-    return _ruling(attempt, [result], usage_metrics([result.usage], 1)) if isinstance(result, Comparison) else result
+    if isinstance(result, JudgeError):
+        return result
+    ruling = _ruling(attempt, [result], usage_metrics([result.usage], 1))
+    return replace(ruling, votes=result.told) if isinstance(ruling, Ruling) else ruling
 
 
 def opponents(n: int, most: int | None) -> list[tuple[int, int]]:
@@ -111,7 +118,8 @@ async def _compared(case: Case, first: str, second: str) -> Comparison | JudgeEr
     for vote in votes:
         total += vote.usage
     consistent = mean([vote.consistent or 0.0 for vote in votes])
-    return Comparison(tuple(vote.scores[0] for vote in votes), consistent, votes[0].reason, total)
+    scores, told = (vote.scores[0] for vote in votes), (score for vote in votes for score in vote.told)
+    return Comparison(tuple(scores), consistent, votes[0].reason, total, tuple(told))
 
 
 async def _vote(case: Case, first: str, second: str, vote: int) -> Comparison:
@@ -122,7 +130,7 @@ async def _vote(case: Case, first: str, second: str, vote: int) -> Comparison:
     score, other = SCORE_OF_A[there.value.better], 1.0 - SCORE_OF_A[back.value.better]
     same = score == other
     reason = short(there.value.reason) if same else "the two orders disagree"
-    return Comparison((score if same else 0.5,), float(same), reason, there.usage + back.usage)
+    return Comparison((score if same else 0.5,), float(same), reason, there.usage + back.usage, (score,) * same)
 
 
 def _differ(attempts: Sequence[Shown], i: int, j: int) -> bool:

@@ -77,7 +77,9 @@ async def _scored(case: Case, text: str, times: int) -> Ruling | JudgeError:
     scores = {name: mean([vote[name] for vote in votes]) for name in votes[0]}
     reasons = "; ".join(f"{one.id} {one.score}: {short(one.reason)}" for one in answers[0].value.criteria)
     metrics = {**scores, "total": mean(rewards), **spread(rewards)}
-    return Ruling(mean(rewards), reasons, metrics, usage_metrics([answer.usage for answer in answers], times))
+    return Ruling(
+        mean(rewards), reasons, metrics, usage_metrics([answer.usage for answer in answers], times), tuple(rewards)
+    )
 
 
 def rubric_messages(

@@ -35,10 +35,14 @@ class Head:
     error_place: str
     """`file:line` of the user's code, "" if none of it was involved."""
     metadata: Mapping[str, Any]
+    undecided: bool = False
 
     @property
     def score(self) -> float | None:
-        return self.reward if self.passed is None else float(self.passed)
+        """Success where the judge has a notion of it, else the reward; None where there is neither."""
+        if self.passed is None:
+            return None if self.undecided else self.reward
+        return float(self.passed)
 
 
 def read_heads(run: Path, phase: str) -> list[Head]:
@@ -60,6 +64,7 @@ def head_of(line: int, row: Mapping[str, Any]) -> Head:
         error.get("message", ""),
         place_of(error.get("traceback", "")),
         row["task"]["metadata"],
+        (row["verdict"] or {}).get("undecided", False),
     )
 
 
@@ -87,7 +92,7 @@ class Share:
         scores = [head.score for head in heads if head.score is not None]
         if not scores:
             return None
-        successes = all(head.passed is not None for head in heads if head.reward is not None)
+        successes = all(head.passed is not None for head in heads if head.score is not None)
         count = len(scores)
         mean = math.fsum(scores) / count
         variance = math.fsum((score - mean) ** 2 for score in scores) / count

@@ -294,6 +294,7 @@ def test_a_judge_that_the_module_of_the_workflow_registers_has_its_name(
     assert "Did you mean 'generous'?" in capsys.readouterr().err
 
 
+@pytest.mark.fault("Judges", "true and false stand beside scores, or labels contradict", "an error with file and line")
 @pytest.mark.parametrize(
     ("row", "arguments", "message"),
     [
@@ -301,6 +302,16 @@ def test_a_judge_that_the_module_of_the_workflow_registers_has_its_name(
         ({"respons": "x"}, [], "Did you mean 'respons'? --response-field names another key"),
         ({"response": None}, [], "labelled.jsonl:2: 'response', the answer to judge, is null"),
         ({"response": "x", "label": "yes"}, [], "labelled.jsonl:2: 'label' must be true, false or a number"),
+        (
+            {"response": "x", "label": 3},
+            [],
+            "labelled.jsonl:2: the label 3 is on a scale, but labelled.jsonl:1 has true; expected numbers in all lines",
+        ),
+        (
+            {"response": "x", "label": True, "is_correct": False},
+            [],
+            "labelled.jsonl:2: 'label' is True, 'is_correct' is False: labels that contradict each other",
+        ),
         ({"response": "x", "label": None}, [], "labelled.jsonl:2: 'label', the label, is null"),
         ({"response": "x", "question": " "}, [], "labelled.jsonl:2: the query in column 'question' is empty"),
         ({"response": "x"}, ["--judge", "MathAnswerAsJugde"], "Did you mean 'MathAnswerAsJudge'?"),
@@ -318,6 +329,20 @@ def test_bad_input_is_named_with_its_place(
     second = {"question": "2 + 2?", "answer": "4", "label": True, **row}
     assert report(*arguments, rows=[ROWS[0], second]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_judge_that_is_undecided_could_not_judge(
+    report: Callable[..., int], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "unsure.py").write_text(
+        "from astune import Verdict\n"
+        "def judge(task, episode):\n"
+        "    return Verdict(0.5, undecided=True, reason='A, then B')\n"
+    )
+    assert report("--json", "--judge", "unsure.py:judge") == 1
+    (judge,) = printed(capsys)["judges"]
+    assert (judge["judged"], judge["failed"], len(judge["disagreements"])) == (0, 7, 0)
+    assert judge["failures"][0]["reason"] == "JudgeError: undecided: A, then B"
 
 
 def test_is_correct_is_a_label_too_and_an_empty_file_an_error(

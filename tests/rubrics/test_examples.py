@@ -58,6 +58,8 @@ def test_ranks_order_the_answers_and_equal_ranks_tell_nothing(tmp_path):
 
 def test_names_of_openjudge_are_known(tmp_path):
     pointwise = [{"query": f"q{n}", "response": f"a{n}", "label_score": n} for n in range(5)]
+    labelled = [{"query": f"q{n}", "response": f"a{n}", "label": n % 2 == 0} for n in range(5)]
+    assert [example.values for example in read(tmp_path, labelled).all] == [(1.0,), (0.0,), (1.0,), (0.0,), (1.0,)]
     listwise = [{"query": f"q{n}", "responses": ["b", "a"], "label_rank": [2, 1]} for n in range(5)]
     assert read(tmp_path, pointwise).all == read(tmp_path, scored(0, 1, 2, 3, 4)).all
     assert read(tmp_path, listwise).all[0].answers == ("a", "b")
@@ -98,6 +100,18 @@ def test_an_example_keeps_its_id_wherever_it_stands(tmp_path):
             "examples.jsonl:1: ranks: all are equal",
         ),
         ([{"query": f"q{n}", "answers": ["a"]} for n in range(5)], "answers: expected a list of at least two"),
+        (
+            [{"query": "q", "answer": f"a{n}", "score": score} for n, score in enumerate((True, 4, False, 2, 1))],
+            "examples.jsonl:2: the label 4 is on a scale, but",
+        ),
+        (
+            [{"query": "q", "answer": f"a{n}", "score": n, "label": True} for n in range(5)],
+            "'label' and 'score' mean the same",
+        ),
+        (
+            [{"query": f"q{n}", "answers": ["a", "b"], "ranks": [True, False]} for n in range(5)],
+            "examples.jsonl:1: ranks: expected numbers, 1 for the best",
+        ),
         ([{**row, "id": "same"} for row in scored(1, 2, 3, 4, 5)], "id 'same' stands in several lines"),  # type: ignore[dict-item]
         (
             [{"query": "q", "answer": "a", "response": "b", "score": 1}] * 5,

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,15 @@ async def test_a_list_in_the_configuration_is_a_composite(tmp_path: Path, make_e
 def test_a_part_that_does_not_load_is_named() -> None:
     with pytest.raises(PluginError, match="Did you mean 'MathAnswerAsJudge'"):
         make_judge(TaskJudgeConfig(judge_protocol=({"judge": "MathAnswerJudge"},)))  # type: ignore[arg-type]
+
+
+async def test_one_undecided_part_leaves_the_whole_undecided_unless_another_says_failure(
+    make_episode: MakeEpisode,
+) -> None:
+    unsure = Says(0.5)
+    unsure.verdict = replace(unsure.verdict, undecided=True)
+    episode = make_episode("72")
+    for other, expected in ((True, (None, True)), (None, (None, True)), (False, (False, False))):
+        judge = make_composite([("a", 1.0, unsure), ("b", 1.0, Says(1.0, other))])
+        verdict = await judge.judge(episode.task, episode)
+        assert (verdict.passed, verdict.undecided) == expected

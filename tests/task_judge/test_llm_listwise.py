@@ -100,3 +100,14 @@ async def test_more_answers_than_letters():
     verdicts, (request,) = await judged(reply, attempts(task(), *answers))
     assert [round(29 * verdict.reward) for verdict in verdicts] == list(range(30))
     assert fences(request)[-1][0] == "answer_AD"
+
+
+async def test_two_votes_read_the_answers_in_opposite_orders_so_that_a_judge_who_goes_by_the_place_calls_all_equal():
+    def by_place(body):
+        labels = [name.removeprefix("answer_") for name, _ in fences(body) if name.startswith("answer")]
+        return json.dumps({"reason": "", "ranking": labels})
+
+    verdicts, requests = await judged(by_place, attempts(task(), "one", "two", "three"), votes=2)
+    there, back = ([text for name, text in fences(body) if name.startswith("answer")] for body in requests)
+    assert there == back[::-1]
+    assert [verdict.reward for verdict in verdicts] == [0.5] * 3

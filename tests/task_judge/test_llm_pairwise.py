@@ -1,5 +1,6 @@
 """LlmAsJudge in pairs: both orders, few opponents, equal and missing answers."""
 
+import json
 from collections import Counter
 
 import pytest
@@ -122,3 +123,40 @@ def test_opponents_are_different_and_equally_many(n, most):
     (degree,) = set(degrees.values())
     expected = n - 1 if most is None else min(most, n - 1)
     assert degree == expected or (n % 2 and expected % 2 and degree == max(2, expected - 1))
+
+
+def always(better):
+    return lambda body: json.dumps({"reason": "", "better": better})
+
+
+@pytest.mark.fault(
+    "Judges",
+    "an LLM judge that always says A compares one answer with its reference",
+    "the answer has neither passed nor failed: it is undecided",
+)
+@pytest.mark.parametrize("mode", ["pairwise", "listwise"])
+@pytest.mark.parametrize("votes", [1, 3])
+async def test_a_lone_attempt_before_a_judge_that_contradicts_itself_has_not_passed(mode, votes):
+    for better in "AB":
+        with ScriptedChatServer(always(better)) as server:
+            judge = LlmAsJudge(config(server, mode=mode, votes=votes))
+            verdict = await judge.judge(task("quality 2"), attempt(task("quality 2"), "quality 1"))
+        assert (verdict.reward, verdict.passed, verdict.undecided) == (0.5, None, True)
+        assert "the two orders disagree" in verdict.reason
+    with ScriptedChatServer(always("tie")) as server:
+        judge = LlmAsJudge(config(server, mode=mode, votes=votes))
+        verdict = await judge.judge(task("quality 2"), attempt(task("quality 2"), "quality 1"))
+    assert (verdict.reward, verdict.passed, verdict.undecided) == (0.5, True, False), "as good as the reference"
+
+
+@pytest.mark.parametrize(
+    ("said", "passed"),
+    [("AB BA", None), ("AB BA AB", True), ("AB BA AA", None), ("AB AA AA", True), ("BA AA AA", False)],
+)
+async def test_votes_of_which_as_many_say_yes_as_no_are_undecided(said, passed):
+    replies = iter(said.replace(" ", ""))
+    script = lambda body: json.dumps({"reason": "", "better": next(replies)})  # noqa: E731
+    with ScriptedChatServer(script) as server:
+        judge = LlmAsJudge(config(server, mode="pairwise", votes=len(said.split()), max_concurrent=1))
+        verdict = await judge.judge(task("quality 2"), attempt(task("quality 2"), "quality 1"))
+    assert (verdict.passed, verdict.undecided) == (passed, passed is None)

@@ -126,7 +126,8 @@ class Screen:
         if verdict is None:
             self._field("verdict", "none: the episode was not judged and would not be trained on", "yellow")
             return
-        passed = {True: ", passed", False: ", not passed", None: ""}[verdict.passed]
+        none = ", undecided" if verdict.undecided else ""
+        passed = {True: ", passed", False: ", not passed", None: none}[verdict.passed]
         reason = f": {verdict.reason}" if verdict.reason else ""
         by = f" (by {verdict.judged_by})" if verdict.judged_by else ""
         self._field("verdict", f"reward {verdict.reward:g}{passed}{reason}{by}", "bold")
