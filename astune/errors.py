@@ -15,6 +15,7 @@ AstuneError
     TooManyTurns         the workflow asked for more model calls than allowed
     TooManyTokens        the episode has sampled as many tokens as allowed
   InvariantError       something that must hold of every episode does not: a fault of ASTune
+  SetupError           a workflow's `setup` failed, so that no episode can be played
   TrainingError        the run cannot go on (too many skipped updates, for example)
 """
 
@@ -77,6 +78,10 @@ class TooManyTurns(RolloutError):
 
 
 class TooManyTokens(RolloutError):
+    pass
+
+
+class SetupError(AstuneError):
     pass
 
 

@@ -42,7 +42,7 @@ def load_plugin(spec: str, *, kind: str, builtin: Mapping[str, str] = NO_BUILTIN
     except PluginError:
         raise
     except Exception as error:
-        raise PluginError(f"{kind} {spec!r}: importing it failed at {_culprit(error)}") from error
+        raise PluginError(f"{kind} {spec!r}: importing it failed at {culprit(error)}") from error
     try:
         return getattr(module, name)
     except AttributeError as error:
@@ -106,7 +106,7 @@ def _prefer_siblings(folder: Path) -> None:
         _folders.append(str(folder))
 
 
-def _culprit(error: Exception) -> str:
+def culprit(error: BaseException) -> str:
     """`file:line: code: Error: message` of the innermost line that is neither Python's nor an installed package's."""
     what = f"{type(error).__name__}: {error}"
     if isinstance(error, SyntaxError) and error.filename:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from astune.task_judge import GroupJudge
 from astune.terminal import Console
 from astune.types import Episode
 from astune.visible import tell
+from astune.workflow.lifetime import lifetime
 
 NO_LIMIT = 2**20
 """Context length of a model that does not say how much it was made for."""
@@ -158,13 +159,16 @@ class _Stage:
     config: AstuneConfig
 
     @classmethod
-    def of(cls, config: AstuneConfig, stack: ExitStack) -> _Stage:
-        """The environment service that `config` says to start runs until `stack` is closed."""
+    async def of(cls, config: AstuneConfig, stack: AsyncExitStack) -> _Stage:
+        """The environment service that `config` says to start, and what the workflow sets up, live until `stack` is
+        closed."""
         config = stack.enter_context(environment_service(config))
         model = config.model
         chat_format = load_chat_format(model, resolve_model_dir(model.path, weights=False))
         context_length = model.max_model_len or chat_format.context_length or NO_LIMIT
-        return cls(rollout_setup(_without_keys(config), NoPolicy(context_length), chat_format), config)
+        setup = rollout_setup(_without_keys(config), NoPolicy(context_length), chat_format)
+        await stack.enter_async_context(lifetime(setup.workflow_factory))
+        return cls(setup, config)
 
     async def play(self, recording: Recording) -> str | None:
         """Plays it again; None if the episode is the same, else the first difference. A verdict that was found by
@@ -202,15 +206,15 @@ async def _replay_all(recordings: Iterator[Recording], configs: _Configs) -> int
     stages: dict[int, _Stage] = {}
     equal = different = 0
     columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn())
-    with (
-        ExitStack() as stack,
-        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress,
-    ):
+    async with AsyncExitStack() as stack:
+        progress = stack.enter_context(
+            Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        )
         bar = progress.add_task("", total=None)
         for recording in recordings:
             config = configs.of(recording)
             if id(config) not in stages:
-                stages[id(config)] = _Stage.of(config, stack)
+                stages[id(config)] = await _Stage.of(config, stack)
             difference = await stages[id(config)].play(recording)
             equal, different = equal + (difference is None), different + (difference is not None)
             console.print(_line(recording.episode, difference))

@@ -24,6 +24,7 @@ from astune.context_tracker.tracker import ContextTracker
 from astune.rollout.episode import run_episode
 from astune.rollout.setup import RolloutSetup
 from astune.types import Episode, Sampling, Task
+from astune.workflow.lifetime import lifetime
 
 T = TypeVar("T")
 _ENDS = re.compile(r"structured|finish|final|answer|submit|respon|done", re.IGNORECASE)
@@ -58,11 +59,15 @@ class DryRun:
 
 
 def play(task: Task, setup: RolloutSetup, script: Script, sampling: Sampling, *, seconds: float) -> DryRun:
-    """Raises `Blocked` if the workflow cannot be stopped after `seconds`."""
+    """Raises `Blocked` if the workflow cannot be stopped after `seconds`, SetupError if its `setup` fails."""
     actors = Actors(setup.chat_format, script)
     limited = replace(setup, observer=actors, episode_timeout=seconds, judge_timeout=seconds)
-    work = run_episode(task, limited, episode_id="doctor", seed=0, sampling=sampling)
-    return DryRun(in_time(work, 2 * seconds + GRACE), script)
+
+    async def work() -> Episode:
+        async with lifetime(setup.workflow_factory):
+            return await run_episode(task, limited, episode_id="doctor", seed=0, sampling=sampling)
+
+    return DryRun(in_time(work(), 2 * seconds + GRACE), script)
 
 
 def in_time(work: Coroutine[Any, Any, T], seconds: float) -> T:

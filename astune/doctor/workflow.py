@@ -16,7 +16,7 @@ from astune.doctor.findings import Finding, fail, ok, warn
 from astune.doctor.packages import how_to_install, imported_by, source_of, version_of
 from astune.doctor.patient import Missing, Patient
 from astune.doctor.wordings import right_answer, wordings, wrong_answer
-from astune.errors import PluginError
+from astune.errors import PluginError, SetupError
 from astune.plugins import load_plugin
 from astune.resources import tiny_model_dir
 from astune.rollout.setup import RolloutSetup
@@ -117,6 +117,10 @@ def check_dry_run(patient: Patient) -> Iterator[Finding]:
         if probed is not None and not any(problem.level == "fail" for problem in problems):
             script = Script(played.script.text, probe_tool=probed)
             yield from _tool_problems(patient, play(task, setup, script, sampling, seconds=seconds), probed)
+    except SetupError as error:
+        cause = error.__cause__ or error
+        mend = "let it work on this machine: what it opens must be there before a run starts"
+        yield fail(str(error), where=place_of(cause) or patient.where(KEY), mend=mend)
     except Blocked as error:
         yield fail(
             f"the workflow is {error}: it blocks the event loop, so all other episodes would stand still",

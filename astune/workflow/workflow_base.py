@@ -37,7 +37,25 @@ _ALLOWED = ("task", "model", "auxiliary_models", "logger", "tuner")
 
 
 class Workflow(ABC):
-    """The user's agent. Made without arguments, one instance per episode, so it may keep state on `self`."""
+    """The user's agent. Made without arguments, one instance per episode, so it may keep state on `self`.
+
+    What all episodes share, such as a client, a browser or a database, is opened in `setup`, kept on the class, and
+    closed in `teardown`.
+    """
+
+    @classmethod  # noqa: B027
+    async def setup(cls) -> None:
+        """Called once per run in each process that plays episodes, before the first of them.
+
+        Whatever this raises stops the run before its first episode; `teardown` is then not called.
+        """
+
+    @classmethod  # noqa: B027
+    async def teardown(cls) -> None:
+        """Called after the last episode, in the task that `setup` ran in: also after Ctrl-C and when the run failed.
+
+        Whatever this raises is logged, and the run is kept.
+        """
 
     @abstractmethod
     async def execute(self, task: Task, tuner: Tuner) -> WorkflowOutput:
@@ -141,12 +159,30 @@ def _checked_class(target: type) -> type[Workflow]:
         raise PluginError(
             f"{where} takes ({', '.join(p.name for p in positional)}); expected `async def execute(self, task, tuner)`."
         )
+    for name in ("setup", "teardown"):
+        _check_shared(target, name)
     needed = [p.name for p in inspect.signature(target).parameters.values() if _is_required(p)]
     if needed:
         raise PluginError(
             f"The workflow class {name} cannot be made without arguments: its __init__ needs {', '.join(needed)}."
         )
     return target
+
+
+def _check_shared(target: type[Workflow], name: str) -> None:
+    """`setup` and `teardown` belong to the class: an episode has an instance of its own, and the run has none."""
+    written = inspect.getattr_static(target, name)
+    function = written.__func__ if isinstance(written, classmethod | staticmethod) else written
+    where = location(function) if inspect.isfunction(function) else f"{target.__qualname__}.{name}"
+    expected = f"expected\n    @classmethod\n    async def {name}(cls) -> None"
+    if not isinstance(written, classmethod):
+        raise PluginError(f"{where} is called once per run, when there is no instance yet; {expected}")
+    method = getattr(target, name)
+    if not inspect.iscoroutinefunction(inspect.unwrap(method)):
+        raise PluginError(f"{where} is not async; {expected}")
+    needed = [p.name for p in inspect.signature(method).parameters.values() if _is_required(p)]
+    if needed:
+        raise PluginError(f"{where} takes {', '.join(needed)}, which nobody gives it; {expected}")
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:

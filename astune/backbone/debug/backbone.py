@@ -25,7 +25,7 @@ from astune.backbone.debug.workflow_frames import end_debugging
 from astune.backbone.parts import environment_service, rollout_setup
 from astune.config.load import LoadedConfig
 from astune.config.schema import AstuneConfig, Config
-from astune.errors import ConfigError
+from astune.errors import ConfigError, SetupError
 from astune.monitor import EpisodeLog, RunDir
 from astune.plugins import load_plugin
 from astune.terminal import Console
@@ -95,6 +95,9 @@ class DebugBackbone:
             try:
                 asyncio.run(session.play(groups, Keep(settings, run_dir, log), in_studio))
                 finished = True
+            except SetupError:
+                run_dir.discard()  # a run that never began leaves nothing behind
+                raise
             finally:
                 end_debugging()
         self._screen.run_finished(session.episodes)

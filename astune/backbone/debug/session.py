@@ -28,6 +28,7 @@ from astune.rollout.setup import RolloutSetup
 from astune.task_judge.judge_base import GroupJudge
 from astune.types import Episode, Group, Sample, Task
 from astune.workflow.agentscope_studio import InStudio
+from astune.workflow.lifetime import lifetime
 
 ShowUpdate = Callable[[Sequence[Sample], Group], None]
 """Shows what one optimizer step over the samples of a group would do."""
@@ -66,7 +67,7 @@ class Session:
 
     async def play(self, groups: Iterable[Attempts], keep: Keep, in_studio: InStudio) -> None:
         """Raises `BdbQuit` if the user quit pdb, CancelledError if the run was stopped, both with what was done kept;
-        `InvariantError` for a fault of ASTune."""
+        `InvariantError` for a fault of ASTune, `SetupError` before the first episode."""
         self.running = True
         self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
         self._keep, self._in_studio = keep, in_studio
@@ -75,6 +76,10 @@ class Session:
         )
         self._observer = DebugObserver(self.screen, self._stepper, self.model.chat_format, self.model.source)
         self.setup = replace(self.setup, observer=self._observer)
+        async with lifetime(self.setup.workflow_factory):
+            await self._play(groups)
+
+    async def _play(self, groups: Iterable[Attempts]) -> None:
         for attempts in groups:
             group = Group(attempts.task, tuple(await self._judged_attempts(attempts)))
             samples, receipt = to_samples([group], self.advantage, weighting_for(self.config))

@@ -17,7 +17,7 @@ from astune.backbone.local.setup import load_policy
 from astune.backbone.parts import environment_service, read_tasks, rollout_setup
 from astune.backbone.schedule import TaskSchedule
 from astune.config.load import LoadedConfig
-from astune.errors import ConfigError, TrainingError, nearest
+from astune.errors import ConfigError, SetupError, TrainingError, nearest
 from astune.monitor.episodes import EpisodeLog
 from astune.monitor.learning import Learning
 from astune.monitor.metrics import MetricsLog
@@ -26,6 +26,7 @@ from astune.monitor.run_dir import RunDir
 from astune.monitor.summary import report_of
 from astune.plugins import load_plugin
 from astune.types import RunReport
+from astune.workflow.lifetime import lifetime
 
 Status = Literal["completed", "interrupted", "failed"]
 
@@ -41,7 +42,7 @@ class LocalBackbone:
         with ExitStack() as stack:
             run = assemble(loaded, stack)
             run.progress.run_started(loaded.config, run.run_dir, run.schedule.total_steps)
-            status = asyncio.run(_until_stopped(run))
+            status = asyncio.run(_set_up(run))
             report = report_of(run.run_dir, run.step, status)
             run.progress.run_finished(report)
             return report
@@ -100,6 +101,16 @@ def _resume(run: Run) -> None:
     run.metrics.truncate_after(run.step)
     run.episodes.truncate_after(run.step)
     run.progress.note(f"going on from step {run.step} ({checkpoint})")
+
+
+async def _set_up(run: Run) -> Status:
+    """The run between `setup` and `teardown` of its workflow."""
+    try:
+        async with lifetime(run.setup.workflow_factory):
+            return await _until_stopped(run)
+    except SetupError:
+        run.run_dir.discard()  # a run that never began leaves nothing behind
+        raise
 
 
 async def _until_stopped(run: Run) -> Status:

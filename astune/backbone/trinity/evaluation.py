@@ -18,6 +18,7 @@ from astune.backbone.parts import sampling_for
 from astune.backbone.trinity.events import EpisodeDone, EvaluationDone, EvaluationStarted
 from astune.backbone.trinity.job import Job
 from astune.backbone.trinity.mailbox import find_mailbox, post
+from astune.backbone.trinity.shared import shared_setup
 from astune.backbone.trinity.workflow import setup_for
 from astune.concurrency import all_or_none
 from astune.rollout.engine import run_groups
@@ -47,6 +48,7 @@ class Evaluation:
     async def _play(self, step: int, decoding: Literal["sampled", "greedy"]) -> list[Group]:
         """The tasks dealt out to the engines, each with its share of the episodes under way."""
         config, count = self.job.config, len(self._engines)
+        setups = [setup_for(self.job, engine) for engine in self._engines]
 
         def tell(episode: Episode) -> None:
             post(EpisodeDone(episode, step, f"eval/{decoding}"))
@@ -55,16 +57,17 @@ class Evaluation:
             run_groups(
                 self.held_out[number::count],
                 1,
-                setup_for(self.job, engine),
+                setup,
                 seed=config.seed,
                 sampling=sampling_for(config, decoding),
                 max_concurrent=max(1, config.rollout.max_concurrent // count),
                 label=f"eval/{decoding}/{step}",
                 on_episode=tell,
             )
-            for number, engine in enumerate(self._engines)
+            for number, setup in enumerate(setups)
         ]
-        return [group for groups in await all_or_none(work) for group in groups]
+        async with shared_setup(setups[0].workflow_factory):
+            return [group for groups in await all_or_none(work) for group in groups]
 
 
 async def find_engines() -> tuple[ModelWrapper, ...]:

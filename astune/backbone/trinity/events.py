@@ -61,4 +61,11 @@ class Logged:
     metrics: Mapping[str, float]
 
 
+@dataclass(frozen=True)
+class SetupFailed:
+    """The workflow's `setup` failed in a process that was to play episodes."""
+
+    message: str
+
+
 Event = EpisodeDone | EvaluationStarted | EvaluationDone | ExploreStarted | Explored | Logged

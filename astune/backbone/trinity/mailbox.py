@@ -1,17 +1,20 @@
 """The way from the processes of a Trinity run back to the one that the user looks at.
 
 One Ray actor holds what happened until the driver takes it, which alone writes the run folder and the progress
-display. It also carries the driver's wish to stop the other way.
+display. It also carries the driver's wish to stop the other way, and the word that the run is over, upon which each
+process tears down what its workflow has set up.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections import deque
 from typing import Any
 
 import ray
 
-from astune.backbone.trinity.events import Event
+from astune.backbone.trinity.events import Event, SetupFailed
 
 NAME = "astune_mailbox"
 
@@ -21,13 +24,15 @@ class Mailbox:
 
     def __init__(self, engine: Any, explorer: str) -> None:
         self._engine, self._explorer = engine, explorer
-        self._events: deque[Event] = deque()
+        self._events: deque[Event | SetupFailed] = deque()
         self._stopping = False
+        self._over, self._all_closed = asyncio.Event(), asyncio.Event()
+        self._open = 0
 
-    def put(self, event: Event) -> None:
+    def put(self, event: Event | SetupFailed) -> None:
         self._events.append(event)
 
-    def take(self, most: int) -> list[Event]:
+    def take(self, most: int) -> list[Event | SetupFailed]:
         """The oldest events, which are then gone."""
         return [self._events.popleft() for _ in range(min(most, len(self._events)))]
 
@@ -36,6 +41,28 @@ class Mailbox:
 
     def stopping(self) -> bool:
         return self._stopping
+
+    def opened(self) -> None:
+        """A process has set up its workflow."""
+        self._open += 1
+        self._all_closed.clear()
+
+    def closed(self) -> None:
+        """A process has torn down its workflow."""
+        self._open -= 1
+        if not self._open:
+            self._all_closed.set()
+
+    async def over(self) -> None:
+        """Returns when the run is over."""
+        await self._over.wait()
+
+    async def end(self, seconds: float) -> None:
+        """The run is over: returns when all workflows are torn down, at the latest after `seconds`."""
+        self._over.set()
+        if self._open:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._all_closed.wait(), seconds)
 
     def engine(self) -> tuple[Any, str]:
         """The configuration of the rollout model, and the name of the explorer's actor."""
@@ -52,6 +79,6 @@ def find_mailbox() -> Any:
     return ray.get_actor(NAME)
 
 
-def post(event: Event) -> None:
+def post(event: Event | SetupFailed) -> None:
     """Hand an event over without waiting."""
     find_mailbox().put.remote(event)

@@ -18,6 +18,7 @@ from astune.backbone.trinity.job import load_job
 from astune.backbone.trinity.mailbox import find_mailbox, post
 from astune.backbone.trinity.workflow import AstuneWorkflow
 from astune.types import Task
+from astune.workflow.lifetime import TEARDOWN_SECONDS
 
 
 class AstuneTaskReader(BufferReader):  # type: ignore[misc]
@@ -47,6 +48,7 @@ class AstuneTaskReader(BufferReader):  # type: ignore[misc]
         if self._evaluation.held_out and self._evaluation_is_due():
             await self._evaluation.run(self._step)
         if self._step == self._schedule.total_steps or await find_mailbox().stopping.remote():
+            await find_mailbox().end.remote(TEARDOWN_SECONDS)
             raise StopAsyncIteration
         tasks = self._schedule.tasks(self._step)
         self._step += 1

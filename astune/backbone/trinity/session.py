@@ -27,11 +27,12 @@ from astune.backbone.tinker.process import ServerProcess, start_server
 from astune.backbone.trinity.convert import Converted
 from astune.backbone.trinity.convert_values import uses_tinker
 from astune.backbone.trinity.driver import Recorder
+from astune.backbone.trinity.events import SetupFailed
 from astune.backbone.trinity.mailbox import open_mailbox
 from astune.backbone.trinity.outcome import LogWatch, how_far
 from astune.backbone.trinity.preflight import check_before, check_cluster, check_gpus, connect
 from astune.config.load import LoadedConfig
-from astune.errors import ConfigError, TrainingError
+from astune.errors import ConfigError, SetupError, TrainingError
 
 Status = Literal["completed", "interrupted", "failed"]
 
@@ -185,6 +186,10 @@ class Run:
             if not failed and (what := self._what_failed()) is not None:
                 self.recorder.progress.note(f"{what}; ending the run")
                 failed, deadline = True, time.monotonic() + GRACE
+                torn_down = self._mailbox.end.remote(GRACE)
+                if self._setup_failed:  # Trinity would try again, and nothing can come of it
+                    ray.wait([torn_down])
+                    deadline = 0.0
             if time.monotonic() > deadline:
                 self._end_actors()
                 deadline = float("inf")
@@ -193,6 +198,8 @@ class Run:
 
     def _what_failed(self) -> str | None:
         """What Trinity would wait for in vain, for up to an hour."""
+        if self._setup_failed:
+            return "the workflow's setup failed"
         if found := self._watch.poll():
             return f"{found[0].actor} failed"
         if (batch := self.recorder.empty_batch(EMPTY)) is not None:
@@ -209,10 +216,17 @@ class Run:
                 return "the tinker server died"
         return None
 
+    @property
+    def _setup_failed(self) -> bool:
+        return any(isinstance(outcome, SetupError) for outcome in self._outcome)
+
     def _take(self) -> int:
         events = ray.get(self._mailbox.take.remote(AT_ONCE))
         for event in events:
-            self.recorder.handle(event)
+            if isinstance(event, SetupFailed):
+                self._outcome.insert(0, SetupError(event.message))
+            else:
+                self.recorder.handle(event)
         return len(events)
 
     def _settle(self) -> None:
@@ -251,7 +265,7 @@ class Run:
         actor that was killed and could log nothing."""
         head = f"the run ended after {self.recorder.step} of {self.steps} steps"
         outcome = self._outcome[0] if self._outcome else None
-        if isinstance(outcome, TrainingError):
+        if isinstance(outcome, TrainingError | SetupError):
             return f"{head}: {outcome}"
         logged = self._watch.last_error(self.session_dir)
         if logged is not None and not logged.is_consequence:

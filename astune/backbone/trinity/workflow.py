@@ -16,6 +16,7 @@ from astune.backbone.trinity.experience import pack_episode
 from astune.backbone.trinity.job import Job, load_job
 from astune.backbone.trinity.mailbox import post
 from astune.backbone.trinity.policy import policy_for
+from astune.backbone.trinity.shared import shared_setup
 from astune.rollout.group import run_group
 from astune.rollout.setup import RolloutSetup
 from astune.types import Episode, Task
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 class AstuneWorkflow(Workflow):  # type: ignore[misc]
     """Gives one experience per episode, which only carries the episode: what is trained is decided where all groups of
-    the step are together (`samples.py`). Nothing an episode does makes this raise, so Trinity retries nothing."""
+    the step are together (`samples.py`). Nothing an episode does makes this raise, so Trinity retries nothing; a
+    workflow whose `setup` fails does, and ends the run."""
 
     is_async = True
     can_repeat = True
@@ -43,16 +45,18 @@ class AstuneWorkflow(Workflow):  # type: ignore[misc]
     async def run_async(self) -> list[Experience]:
         job = load_job(self.task.workflow_args)
         step = int(self.task.batch_id)
-        group = await run_group(
-            Task(**self.task.raw_task),
-            self._repeat,
-            setup_for(job, self.model),
-            seed=job.config.seed,
-            sampling=sampling_for(job.config, "sampled"),
-            label=f"train/{step}",
-            on_episode=lambda episode: _tell(episode, step),
-            limit=asyncio.Semaphore(job.config.rollout.max_concurrent),
-        )
+        setup = setup_for(job, self.model)
+        async with shared_setup(setup.workflow_factory):
+            group = await run_group(
+                Task(**self.task.raw_task),
+                self._repeat,
+                setup,
+                seed=job.config.seed,
+                sampling=sampling_for(job.config, "sampled"),
+                label=f"train/{step}",
+                on_episode=lambda episode: _tell(episode, step),
+                limit=asyncio.Semaphore(job.config.rollout.max_concurrent),
+            )
         return [pack_episode(episode, run) for run, episode in enumerate(group.episodes)]
 
 

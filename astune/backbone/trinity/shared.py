@@ -1,0 +1,70 @@
+"""`setup` and `teardown` of the workflow in the processes of a Trinity run that play episodes: each workflow runner,
+and the reader of tasks, which plays evaluations.
+
+Trinity starts these processes and ends them without a word, so `setup` comes with the first group that one plays, and
+`teardown` when the mailbox says that the run is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from astune.backbone.trinity.events import SetupFailed
+from astune.backbone.trinity.mailbox import find_mailbox, post
+from astune.errors import SetupError
+from astune.workflow.lifetime import Lifetime
+from astune.workflow.workflow_base import WorkflowFactory
+
+_open: dict[WorkflowFactory, _Shared] = {}
+"""What is open in this process."""
+
+
+@asynccontextmanager
+async def shared_setup(factory: WorkflowFactory) -> AsyncIterator[None]:
+    """The block is played between the workflow's `setup` and `teardown` in this process. Raises SetupError, and tells
+    the driver, if `setup` fails or has failed here before."""
+    shared = _open.setdefault(factory, _Shared(factory))
+    async with shared.in_use():
+        yield
+
+
+class _Shared:
+    def __init__(self, factory: WorkflowFactory) -> None:
+        self._factory, self._lifetime = factory, Lifetime(factory)
+        self._users = 0
+        self._unused = asyncio.Event()
+        self._started: asyncio.Task[None] | None = None
+        self._ended: asyncio.Task[None] | None = None
+
+    @asynccontextmanager
+    async def in_use(self) -> AsyncIterator[None]:
+        self._users += 1
+        self._unused.clear()
+        try:
+            if self._started is None:
+                self._started = asyncio.create_task(self._start())
+            await asyncio.shield(self._started)
+            yield
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._unused.set()
+
+    async def _start(self) -> None:
+        try:
+            await self._lifetime.start()
+        except SetupError as error:
+            post(SetupFailed(str(error)))
+            raise
+        await find_mailbox().opened.remote()
+        self._ended = asyncio.create_task(self._end_with_the_run())
+
+    async def _end_with_the_run(self) -> None:
+        mailbox = find_mailbox()
+        await mailbox.over.remote()
+        await self._unused.wait()
+        del _open[self._factory]  # a group that comes after all gets a new one, which ends with it
+        await self._lifetime.end()
+        await mailbox.closed.remote()

@@ -1,0 +1,114 @@
+"""What the episodes of a run share: `setup` of a workflow class before the first of them, `teardown` after the last."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from astune.errors import SetupError
+from astune.plugins import culprit
+from astune.workflow.workflow_base import FunctionWorkflow, Workflow, WorkflowFactory, location
+
+logger = logging.getLogger(__name__)
+
+SLOW = 10.0
+"""Seconds after which a `setup` that goes on is told of."""
+TEARDOWN_SECONDS = 60.0
+"""Most time that `teardown` gets; what goes on after it is left behind."""
+
+
+@asynccontextmanager
+async def lifetime(factory: WorkflowFactory) -> AsyncIterator[None]:
+    """The workflow's `setup` before the block, its `teardown` after it, however the block ends.
+
+    Raises:
+        SetupError: `setup` failed; the block is not entered, and `teardown` is not called.
+    """
+    shared = Lifetime(factory)
+    await shared.start()
+    try:
+        yield
+    finally:
+        await shared.end()
+
+
+class Lifetime:
+    """`setup` and `teardown` of a workflow class, awaited in one task of their own.
+
+    In one task, as the cancel scopes of anyio, of which MCP clients are made, must be left where they were entered. Of
+    their own, as what cancels the run must not cancel them, and a connection that breaks cancels the task that opened
+    it, which must not be the run's.
+    """
+
+    def __init__(self, factory: WorkflowFactory) -> None:
+        is_class = isinstance(factory, type) and issubclass(factory, Workflow)
+        self._workflow: type[Workflow] = factory if is_class else FunctionWorkflow  # type: ignore[assignment]
+        self._failed: BaseException | None = None
+
+    async def start(self) -> None:
+        """Returns when `setup` is done; raises SetupError if it failed. Cancelling this cancels it."""
+        self._ready, self._over = asyncio.Event(), asyncio.Event()
+        self._task = asyncio.create_task(self._hold(), name=f"setup of {self._workflow.__qualname__}")
+        try:
+            if not await _set_within(self._ready, SLOW):
+                logger.warning("%s is still running after %g s", location(self._workflow.setup), SLOW)
+            await self._ready.wait()
+        except asyncio.CancelledError:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            raise
+        if self._failed is not None:
+            raise SetupError(
+                f"{location(self._workflow.setup)} failed: {_shown(self._failed)}; no episode was started"
+            ) from self._failed
+
+    async def end(self) -> None:
+        """Returns when `teardown` is done. What it raises is logged: the run has all that it needs by then."""
+        self._over.set()
+        await asyncio.wait({self._task}, timeout=TEARDOWN_SECONDS)
+        if not self._task.done():
+            self._task.cancel()
+            logger.warning(
+                "%s goes on after %g s, and is left behind", location(self._workflow.teardown), TEARDOWN_SECONDS
+            )
+
+    async def _hold(self) -> None:
+        try:
+            await self._workflow.setup()
+        except BaseException as error:
+            self._failed = error
+            return
+        finally:
+            self._ready.set()
+        try:
+            await self._over.wait()
+        except asyncio.CancelledError:
+            logger.warning(
+                "something that %s opened has broken and ended its task: what it gave to the episodes may work no more",
+                location(self._workflow.setup),
+            )
+        try:
+            await self._workflow.teardown()
+        except BaseException as error:
+            logger.warning("%s failed: %s", location(self._workflow.teardown), _shown(error))
+
+
+async def _set_within(event: asyncio.Event, seconds: float) -> bool:
+    waiting = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait({waiting}, timeout=seconds)
+    finally:
+        waiting.cancel()
+    return event.is_set()
+
+
+def _shown(error: BaseException) -> str:
+    """The error in the user's own line. Of several that came together, the first: they are mostly one, in groups that
+    anyio made around it."""
+    if sys.version_info >= (3, 11):
+        while isinstance(error, BaseExceptionGroup):  # noqa: F821
+            error = error.exceptions[0]
+    return culprit(error)
