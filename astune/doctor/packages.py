@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from astune.backbone.trinity.convert_values import uses_tinker
+from astune.backbone.trinity.convert_values import wants_tinker
 from astune.backbone.trinity.versions import require_trinity
 from astune.doctor.findings import Finding, fail, ok, warn
 from astune.doctor.patient import Patient
@@ -61,7 +61,7 @@ def check_packages(patient: Patient) -> Iterator[Finding]:
 def _trinity(patient: Patient) -> Iterator[Finding]:
     """Trinity's own check of versions, which a run makes first."""
     assert patient.loaded is not None
-    tinker = uses_tinker(patient.loaded.config.trinity)
+    tinker = wants_tinker(patient.loaded)
     try:
         require_trinity(tinker=tinker, verl=not tinker)
     except MissingDependency as error:

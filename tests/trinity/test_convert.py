@@ -18,17 +18,20 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from pydantic import ValidationError
 
+from astune.backbone.base import check_keys
 from astune.backbone.trinity.convert import Converted, check_trinity_keys, convert
 from astune.backbone.trinity.convert_table import DEFAULTS, TABLE, Entry, table
 from astune.backbone.trinity.convert_values import CONVERSIONS
 from astune.backbone.trinity.overrides import BOUND
 from astune.cli import main
+from astune.cli.run import BACKBONES
 from astune.config.keys import FIELDS, LEAVES, value_at
 from astune.config.load import LoadedConfig, Place, load_config
 from astune.config.rules import contradictions
 from astune.config.schema import Config
 from astune.errors import ConfigError
-from astune.resources import default_config_dir, tiny_model_dir
+from astune.plugins import load_plugin
+from astune.resources import default_config_dir, tiny_model_dir, tutorial_dir
 
 GOLDEN = Path(__file__).with_name("converted.yaml")
 RUN = Path("/runs/p/n")
@@ -39,14 +42,19 @@ astune:
   task_reader: {jsonl: {training: {file_path: /data/train.jsonl}}}
   rollout: {agentscope_learn_protocol: 'package.module:Agent'}
 """
+NO_TINKER = "trinity.model.tinker.enable=false"
 OWN_TINKER = "trinity.model.tinker.enable=true"
 FAR_TINKER = f"{OWN_TINKER} trinity.model.tinker.base_url=http://gpu-box:10610"
 
 
 def load(folder: Path, *overrides: str, text: str = "") -> LoadedConfig:
+    return load_config(written(folder, text), [NO_TINKER, *overrides], backbone="trinity")
+
+
+def written(folder: Path, text: str) -> Path:
     path = folder / "job.yaml"
     path.write_text(JOB + text)
-    return load_config(path, overrides, backbone="trinity")
+    return path
 
 
 def complaint(folder: Path, *overrides: str, text: str = "") -> str:
@@ -315,6 +323,7 @@ def loaded_with(key: str | None, value: Any) -> LoadedConfig:
 def load_tree() -> dict[str, Any]:
     tree = Config().model_dump(mode="json")
     tree["astune"]["backbone"] = "trinity"
+    tree["trinity"] = {"model": {"tinker": {"enable": False}}}  # as for a model that needs GPUs
     tree["astune"]["rollout"]["agentscope_learn_protocol"] = "package.module:Agent"
     tree["astune"]["task_reader"]["jsonl"]["training"]["file_path"] = "/data/train.jsonl"
     tree["astune"]["task_reader"]["jsonl"]["validation"]["file_path"] = "/data/heldout.jsonl"
@@ -410,7 +419,7 @@ def test_the_whole_configuration_travels_along(tmp_path: Path) -> None:
             "command line: astune.model.gradient_checkpointing: got True: the tinker",
         ),
         (
-            f"{OWN_TINKER} astune.trainer.micro_batch_tokens=9",
+            f"{FAR_TINKER} astune.trainer.micro_batch_tokens=9",
             "command line: astune.trainer.micro_batch_tokens: got 9: the tinker",
         ),
         (
@@ -465,6 +474,56 @@ def test_a_key_written_with_its_default_is_no_error(tmp_path: Path) -> None:
 
 
 # what the user sets of Trinity's own
+
+
+def test_what_the_users_section_says_of_a_schedule_counts_where_trinity_has_not_the_other(tmp_path: Path) -> None:
+    text = "  trainer: {lr_schedule: linear}\ntrinity: {algorithm: {optimizer: {lr_scheduler_type: cosine}}}\n"
+    converted = convert(load(tmp_path, text=text), RUN)
+    place = "algorithm.optimizer.lr_scheduler_type"
+    assert (flat(converted.tree)[place], converted.origins[place]) == ("cosine", f"{tmp_path / 'job.yaml'}:5")
+
+
+@pytest.mark.parametrize(("overrides", "served"), [((), True), ((NO_TINKER,), False)])
+def test_the_model_that_ships_needs_no_gpu(tmp_path: Path, overrides: tuple[str, ...], served: bool) -> None:
+    tree = convert(load_config(written(tmp_path, ""), overrides, backbone="trinity"), RUN).tree
+    assert tree["model"]["tinker"]["enable"] is served
+    assert tree["synchronizer"]["sync_method"] == ("memory" if served else "nccl")
+    assert tree["explorer"]["runner_per_model"] == (2 if served else 8)
+
+
+def test_the_run_starts_an_environment_service_unless_it_joins_a_cluster(tmp_path: Path) -> None:
+    service = "  task_reader: {type: env_service, env_service: {serve: countdown, options: {tasks: 9}}}\n"
+    job = JOB.replace("  task_reader: {jsonl: {training: {file_path: /data/train.jsonl}}}\n", service)
+    (tmp_path / "job.yaml").write_text(job)
+    convert(load_config(tmp_path / "job.yaml", backbone="trinity"), RUN)
+    with pytest.raises(ConfigError) as caught:
+        joined = ["trinity.cluster.ray_address=auto"]
+        convert(load_config(tmp_path / "job.yaml", joined, backbone="trinity"), RUN)
+    first, second = str(caught.value).splitlines()
+    assert "env_service.serve: got 'countdown': runners on several machines share one service: start it with" in first
+    assert "env_service.options: got {'tasks': 9}: they are options of env_service.serve" in second
+
+
+SHIPPED = [
+    path
+    for path in sorted(tutorial_dir().rglob("*.yaml"))
+    if "agentscope_learn_protocol" in path.read_text(encoding="utf-8")
+]
+
+
+@pytest.mark.parametrize("backbone", ["trinity", "debug", "local"])
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(tutorial_dir())))
+def test_every_file_that_ships_runs_on_every_backbone_with_nothing_but_the_flag(path: Path, backbone: str) -> None:
+    if backbone == "local" and "dynamic_by_explorer" in path.read_text(encoding="utf-8"):
+        with pytest.raises(ConfigError, match=r"the backbone 'local' always synchronises .* \(or --backbone=trinity\)"):
+            load_config(path, backbone=backbone)
+        return
+    loaded = load_config(path, backbone=backbone)
+    check_keys(load_plugin(backbone, kind="backbone", builtin=BACKBONES)(), loaded)
+    if backbone == "trinity":
+        config = loaded.config.astune
+        tree = convert(loaded, RUN, TASKS).tree
+        assert tree["model"]["tinker"]["enable"] == (config.model.path == "tiny")
 
 
 def test_the_users_section_wins_and_its_origin_shows(tmp_path: Path) -> None:
@@ -539,6 +598,7 @@ def test_any_text_survives(name: str, kwargs: dict[str, str], level: str) -> Non
 def test_the_text_is_the_golden_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = JOB + "  trainer: {total_steps: 50, save_every: 10}\ntrinity:\n  cluster: {node_num: 1, gpu_per_node: 4}\n"
+    text += "  model: {tinker: {enable: false}}\n"
     Path("job.yaml").write_text(text)
     shown = convert(load_config(Path("job.yaml"), ["astune.seed=1"], backbone="trinity"), RUN).yaml()
     assert without_what_varies(shown) == GOLDEN.read_text()
@@ -562,8 +622,8 @@ def test_the_command_prints_what_trinity_gets(tmp_path: Path, capsys: pytest.Cap
     assert yaml.safe_load(shown)["name"] == "job"
     assert main(command) == 2
     assert "astune.backbone: 'local' is not configured by another program's file" in capsys.readouterr().err
-    assert main([*command, "--backbone=trinity", "astune.model.device=cpu"]) == 2
-    assert "error: command line: astune.model.device: got 'cpu': Ray decides" in capsys.readouterr().err
+    assert main([*command, "--backbone=trinity", "astune.trainer.keep_checkpoints=9"]) == 2
+    assert "error: command line: astune.trainer.keep_checkpoints: got 9: Trinity never" in capsys.readouterr().err
 
 
 def test_the_command_reads_the_tasks_where_epochs_decide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -625,7 +685,7 @@ def test_a_key_that_trinity_does_not_know_is_an_error_with_the_nearest_one(
 def test_an_unknown_key_is_placed_in_its_file(tmp_path: Path) -> None:
     text = "trinity:\n  free: {any: thing}\n  inner: {names: {any: {}}}\n  more: [{size: 1}]\n  inr: 1\n  tg: 1\n"
     with pytest.raises(ConfigError) as caught:
-        check_trinity_keys(load(tmp_path, text=text), Outer)
+        check_trinity_keys(load_config(written(tmp_path, text), backbone="trinity"), Outer)
     lines = str(caught.value).replace(str(tmp_path / "job.yaml"), "F").splitlines()
     assert [line.partition(" unknown")[0] for line in lines] == ["F:8: trinity.inr:", "F:9: trinity.tg:"]
 

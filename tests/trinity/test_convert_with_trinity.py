@@ -43,17 +43,8 @@ STYLES = {"dynamic_by_explorer": "explorer_driven", "dynamic_by_trainer": "train
 """Trinity's other name of a style."""
 
 
-ENV_SERVICE = "astune.task_reader.env_service"
-FAR_SERVICE = (f"{ENV_SERVICE}.serve=null", f"{ENV_SERVICE}.options=null", f"{ENV_SERVICE}.env_url=http://apps:8080")
-
-
 def loaded(path: Path, *overrides: str) -> LoadedConfig:
-    """A tutorial's configuration. What Trinity has not is exchanged on the command line: a linear schedule, and an
-    environment service that the run starts itself."""
-    config = load_config(path).config.astune
-    schedule = ["astune.trainer.lr_schedule=cosine"] if config.trainer.lr_schedule == "linear" else []
-    service = FAR_SERVICE if config.task_reader.env_service.serve is not None else ()
-    return load_config(path, [*schedule, *service, *overrides], backbone="trinity")
+    return load_config(path, overrides, backbone="trinity")
 
 
 def of_trinity(path: Path) -> dict[str, Any]:

@@ -66,6 +66,7 @@ def start_server(
     dtype: Literal["auto", "float32", "bfloat16"] = "auto",
     slots: int = 64,
     training_temperature: float = 1.0,
+    micro_batch_tokens: int | None = None,
     log: Path,
 ) -> ServerProcess:
     """Start a server on this machine and wait until it serves.
@@ -81,6 +82,7 @@ def start_server(
         dtype=dtype,
         slots=slots,
         training_temperature=training_temperature,
+        micro_batch_tokens=micro_batch_tokens,
         api_key=new_api_key(),
     )
     places = [str(Path(astune.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]

@@ -45,6 +45,8 @@ class TinkerServerConfig:
     slots: int = 64
     versions: int = 3
     training_temperature: float = 1.0
+    micro_batch_tokens: int | None = None
+    """Most tokens that are trained at once, where memory has room for more."""
     api_key: str = field(default_factory=new_api_key, repr=False)
 
 
@@ -69,6 +71,7 @@ async def _serve(config: TinkerServerConfig, ready: Callable[[str], None], stop:
         slots=config.slots,
         versions=config.versions,
         training_temperature=config.training_temperature,
+        micro_batch_tokens=config.micro_batch_tokens,
     )
     try:
         await service.open()

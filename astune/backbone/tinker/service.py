@@ -41,13 +41,21 @@ class Service:
     """
 
     def __init__(
-        self, model: ModelConfig, directory: Path, *, slots: int, versions: int, training_temperature: float
+        self,
+        model: ModelConfig,
+        directory: Path,
+        *,
+        slots: int,
+        versions: int,
+        training_temperature: float,
+        micro_batch_tokens: int | None,
     ) -> None:
         self._folder = resolve_model_dir(model.path)
         self.base_models = list(dict.fromkeys([model.path, str(self._folder), str(self._folder.resolve())]))
         self._chat_format = load_chat_format(model, self._folder)
         self._device, self._dtype = placement(model)
         self._temperature = training_temperature
+        self._micro_batch_tokens = micro_batch_tokens
         self._trainer = ThreadPoolExecutor(1, "train")
         self._reader = ThreadPoolExecutor(1, "read")
         self._scorer = ThreadPoolExecutor(1, "score")
@@ -64,6 +72,9 @@ class Service:
         self._sessions: dict[str, Session] = {}
         self._jobs = Jobs()
         self._limits = wire.Limits(vocabulary=1, context_length=1)
+
+    def _trained(self, loaded: LoadedModel) -> TrainedModel:
+        return TrainedModel(loaded, self._temperature, self._micro_batch_tokens)
 
     async def open(self) -> None:
         """Read the base model, so that a bad one is told at once."""
@@ -125,7 +136,7 @@ class Service:
         async def work() -> Reply:
             loaded = await self._in(self._reader, self._load_for_training)
             about = {"base_model": body["base_model"], "lora": body["lora_config"]}
-            session.models[model_id] = Training(TrainedModel(loaded, self._temperature), Turns(), about)
+            session.models[model_id] = Training(self._trained(loaded), Turns(), about)
             return {"model_id": model_id, "type": "create_model"}
 
         return self._jobs.start(f"{model_id}-0", work)

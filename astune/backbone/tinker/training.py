@@ -37,10 +37,11 @@ class TrainedModel:
     One thread at a time may call it.
     """
 
-    def __init__(self, loaded: LoadedModel, temperature: float) -> None:
+    def __init__(self, loaded: LoadedModel, temperature: float, micro_batch_tokens: int | None = None) -> None:
         self._loaded = loaded
         self._temperature = temperature
-        self._limit = most_tokens(loaded.model.config.get_text_config().vocab_size)
+        most = most_tokens(loaded.model.config.get_text_config().vocab_size)
+        self._limit = min(most, micro_batch_tokens or most)
         self._optimizer = torch.optim.AdamW(loaded.model.parameters())
 
     def forward(self, rows: Sequence[Row], *, backward: bool) -> tuple[list[np.ndarray], float]:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import os
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 from astune.algorithm import ADVANTAGES
-from astune.backbone.parts import read_tasks
+from astune.backbone.parts import environment_service, read_tasks
 from astune.backbone.schedule import Schedule, TaskSchedule
 from astune.backbone.trinity.convert import Converted, check_trinity_keys, convert
 from astune.backbone.trinity.convert_table import not_used
@@ -46,10 +46,11 @@ class TrinityBackbone:
     def run(self, loaded: LoadedConfig) -> RunReport:
         # Trinity's loggers of this process take their level when they are imported; actors write logs as usual
         os.environ.setdefault("TRINITY_LOG_LEVEL", "CRITICAL")
-        prepared = prepare(loaded)
-        from astune.backbone.trinity.session import open_run
-
         with ExitStack() as stack:
+            loaded = with_service(loaded, stack)
+            prepared = prepare(loaded)
+            from astune.backbone.trinity.session import open_run
+
             run_dir = RunDir.open(loaded.config, resume=loaded.config.astune.resume)
             progress = stack.enter_context(Progress(loaded.config.astune.monitor.progress))
             progress.run_started(loaded.config, run_dir, prepared.steps)
@@ -66,6 +67,15 @@ class TrinityBackbone:
             report = report_of(run_dir, recorder.step, status)
             progress.run_finished(report)
             return report
+
+
+def with_service(loaded: LoadedConfig, stack: ExitStack) -> LoadedConfig:
+    """With the address of the environment service that the configuration says to start, which runs until `stack` is
+    closed, on this machine. Where the run is to join a cluster, `convert` refuses what is left as it is."""
+    if loaded.config.trinity.get("cluster", {}).get("ray_address", "local") != "local":
+        return loaded
+    config = stack.enter_context(environment_service(loaded.config.astune))
+    return replace(loaded, config=loaded.config.model_copy(update={"astune": config}))
 
 
 @dataclass(frozen=True)

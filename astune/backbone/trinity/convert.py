@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from astune.backbone.trinity.convert_table import Entry, constants, leaves, table
-from astune.backbone.trinity.convert_values import CONVERSIONS, Job
+from astune.backbone.trinity.convert_values import CONVERSIONS, Job, wants_tinker
 from astune.backbone.trinity.overrides import refused
 from astune.config.keys import value_at
 from astune.config.load import LoadedConfig
@@ -29,6 +29,7 @@ from astune.config.render import inline
 from astune.errors import ConfigError
 
 MADE = "made by ASTune"
+TINKER = "model.tinker.enable"
 WORKFLOW_ARGS = "buffer.explorer_input.taskset.workflow_args"
 OPERATORS = "data_processor.experience_pipeline.operators"
 
@@ -71,9 +72,11 @@ def convert(loaded: LoadedConfig, run_path: Path, num_tasks: int | None = None) 
     """`num_tasks` is the number of training tasks, or of examples, which `total_epochs` needs. Raises `ConfigError`
     with every key of the user's that would have no effect, each with its place and what to write instead."""
     found, origins = constants(loaded.config.astune.algorithm.method)
+    if wants_tinker(loaded):
+        found[TINKER], origins[TINKER] = True, "the shipped model is made for a CPU"
     users = dict(leaves(loaded.config.trinity))
     places = dict.fromkeys(place for entry in table().values() for place in entry.to)
-    wrong = [f"{_place(loaded, key)}: trinity.{key}: {what}" for key, what in refused(users, loaded.config.astune)]
+    wrong = [f"{_place(loaded, key)}: trinity.{key}: {what}" for key, what in refused(users, loaded)]
     if clashes := [*_owned(loaded, users), *wrong, *_clashes(loaded, users, places | found)]:
         raise ConfigError("\n".join(clashes))
     users = {key: value for key, value in users.items() if value != {}}
@@ -82,7 +85,7 @@ def convert(loaded: LoadedConfig, run_path: Path, num_tasks: int | None = None) 
     converted: dict[str, list[str]] = {}
     for key, entry in table().items():
         try:
-            values = _convert_key(key, entry, job)
+            values = _convert_key(key, entry, job, users)
         except ConfigError as error:
             problems.append(str(error))
             continue
@@ -155,18 +158,21 @@ def _keys(schema: type, prefix: str) -> Iterator[str]:
             yield from _keys(section, f"{prefix}{name}.")
 
 
-def _convert_key(key: str, entry: Entry, job: Job) -> dict[str, Any]:
-    """Trinity's values by key. Raises `ConfigError` for a key that the user set in vain."""
+def _convert_key(key: str, entry: Entry, job: Job, users: Mapping[str, Any]) -> dict[str, Any]:
+    """Trinity's values by key, less those in the user's section, which count instead. Raises `ConfigError` for a key
+    that the user set in vain."""
     if job.config.algorithm.method not in entry.methods:
         return {}
     value, why = value_at(job.loaded.config, key), entry.unsupported
     if job.tinker and job.loaded.differs_from_default(key):
         why = why or entry.tinker
+    if job.joins_cluster:
+        why = why or entry.cluster
     if why and job.loaded.differs_from_default(key) and not (entry.own_server and job.starts_server):
         raise job.fault(key, f"got {value!r}: {why}")
     if entry.if_set and key not in job.loaded.set_by_user():
         return {}
-    return {place: CONVERSIONS[name](value, job) for place, name in entry.to.items()}
+    return {place: CONVERSIONS[name](value, job) for place, name in entry.to.items() if place not in users}
 
 
 def _owned(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:

@@ -33,6 +33,8 @@ class Entry:
     """The one value, the default, that is accepted of an unsupported key."""
     tinker: str = ""
     """Why the key has no effect with the tinker engine."""
+    cluster: str = ""
+    """Why the key has no effect on a Ray cluster that the run joins."""
     own_server: bool = False
     """Whether the key reaches a tinker server that the run starts itself, whatever the two above say."""
     if_set: bool = False

@@ -22,6 +22,9 @@ PLAIN_GRADIENT = {"ppo_clip": False, "reinforce": True}
 """What Trinity's `ppo` calls `fallback_to_policy_gradient`, by the name of our loss. With it the ratio is 1 and its
 gradient that of the log-probability, so the gradient is that of -advantage * logprob."""
 
+BESIDE_SERVER = 2
+"""Processes that play episodes where the same machine's cores run the model: each takes seconds of them to start."""
+
 SLACK = 60
 """Seconds on top of the limits of episode and judge, after which Trinity gives a group up."""
 PATIENCE = 10
@@ -52,13 +55,25 @@ class Job:
         """Whether the run starts a tinker server of its own."""
         return self.tinker and not self.trinity["model"]["tinker"].get("base_url")
 
+    @property
+    def joins_cluster(self) -> bool:
+        """Whether the run joins a Ray that runs already, maybe on other machines."""
+        return bool(self.trinity["cluster"]["ray_address"] != "local")
+
     def fault(self, key: str, what: str) -> ConfigError:
         return ConfigError(f"{self.loaded.where(key)}: {what}")
 
 
 def uses_tinker(trinity: Mapping[str, Any]) -> bool:
-    """Whether engine and trainer are a tinker server; `trinity` is Trinity's tree, or the user's part of it."""
-    return bool(trinity.get("model", {}).get("tinker", {}).get("enable"))
+    """Whether engine and trainer are a tinker server; `trinity` is Trinity's tree."""
+    return bool(trinity["model"]["tinker"]["enable"])
+
+
+def wants_tinker(loaded: LoadedConfig) -> bool:
+    """The same before the conversion. The model that ships needs no GPU and gets a tinker server, unless the section
+    `trinity:` says otherwise."""
+    said = loaded.config.trinity.get("model", {}).get("tinker", {}).get("enable")
+    return loaded.config.astune.model.path == "tiny" if said is None else bool(said)
 
 
 def same(value: Any, job: Job) -> Any:
@@ -136,11 +151,13 @@ def rows_per_step(value: int, job: Job) -> int:
 
 def runners(value: int, job: Job) -> int:
     """Workflow runners of one engine. A runner plays one group, all its episodes side by side, so runners times
-    `num_repeat` stay within `max_concurrent`; and no more than there are tasks under way."""
+    `num_repeat` stay within `max_concurrent`; and no more than there are tasks under way. Beside a tinker server of the
+    run's own, no more than two: it has the cores of this machine."""
     config, engines = job.config, int(job.trinity["explorer"]["rollout_model"]["engine_num"])
     groups = max(1, config.rollout.max_concurrent // config.rollout.num_repeat)
     tasks = config.trainer.tasks_per_step * _batches_under_way(config)
-    return max(1, min(groups // engines, math.ceil(tasks / engines)))
+    most = BESIDE_SERVER if job.starts_server else tasks
+    return max(1, min(groups // engines, math.ceil(tasks / engines), most))
 
 
 def _batches_under_way(config: AstuneConfig) -> int:
@@ -193,7 +210,11 @@ def trainer_steps(value: Any, job: Job) -> int | None:
 
 def lr_schedule(value: str, job: Job) -> str:
     if value == "linear":
-        raise job.fault("astune.trainer.lr_schedule", "Trinity has no 'linear'; expected 'cosine' or 'constant'")
+        raise job.fault(
+            "astune.trainer.lr_schedule",
+            "Trinity has no 'linear'; expected 'cosine' or 'constant', "
+            "or trinity.algorithm.optimizer.lr_scheduler_type, which counts there instead",
+        )
     if value != "constant" and job.config.algorithm.method == "rl" and job.config.synchronizer.style != "fixed":
         raise job.fault(
             "astune.trainer.lr_schedule",

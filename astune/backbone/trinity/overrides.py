@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from astune.config.schema import AstuneConfig
+from astune.backbone.trinity.convert_values import wants_tinker
+from astune.config.load import LoadedConfig
 
 BOUND: Mapping[str, str] = {
     "algorithm.repeat_times": "astune.rollout.num_repeat",
@@ -21,13 +22,13 @@ BOUND: Mapping[str, str] = {
 different values would be without an error, and wrong."""
 
 
-def refused(users: Mapping[str, Any], config: AstuneConfig) -> Iterator[tuple[str, str]]:
+def refused(users: Mapping[str, Any], loaded: LoadedConfig) -> Iterator[tuple[str, str]]:
     """Keys among the user's, by dotted key, and what is wrong with them."""
     for key in users:
         if key in BOUND:
             yield key, f"ASTune's own parts go by {BOUND[key]}; set that instead"
     method = users.get("synchronizer.sync_method")
-    if users.get("model.tinker.enable") and method not in (None, "memory") and config.trainer.save_every:
+    if wants_tinker(loaded) and method not in (None, "memory") and loaded.config.astune.trainer.save_every:
         yield (
             "synchronizer.sync_method",
             f"got {method!r}, with which Trinity's explorer waits in vain for a tinker trainer at every step that is "

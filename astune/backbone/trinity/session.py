@@ -88,6 +88,7 @@ def start_tinker(
         dtype=config.model.dtype,
         slots=config.rollout.max_concurrent,
         training_temperature=config.rollout.temperature,
+        micro_batch_tokens=config.trainer.micro_batch_tokens,
         log=recorder.run_dir.path / "trinity" / "tinker.log",
     )
     stack.callback(server.stop)
