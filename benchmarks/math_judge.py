@@ -59,10 +59,11 @@ class Case:
     reference: str
     output: str
     equal: bool
+    question: str = "q"
 
 
-def episode_of(reference: str, output: str) -> Episode:
-    task = Task("t", "q", answer=reference)
+def episode_of(reference: str, output: str, question: str = "q") -> Episode:
+    task = Task("t", question, answer=reference)
     return Episode("e", task, (), (), StopReason.COMPLETED, WorkflowOutput(answer=output))
 
 
@@ -228,6 +229,7 @@ def zoo() -> list[Case]:
             row["reference"],
             row["answer"] if row["kind"] == "text" else f"<answer>{row['answer']}</answer>",
             row["equal"],
+            row.get("question", "q"),
         )
         for row in rows
     ]
@@ -306,7 +308,7 @@ def math_verify_alone(case: Case) -> bool:
 
 async def our_outcomes(cases: Sequence[Case]) -> list[Outcome]:
     judge = MathAnswerAsJudge(TaskJudgeConfig())
-    episodes = [episode_of(case.reference, case.output) for case in cases]
+    episodes = [episode_of(case.reference, case.output, case.question) for case in cases]
     return [each.outcome for each in await asyncio.gather(*(judge.opinion(e.task, e) for e in episodes))]
 
 

@@ -125,6 +125,11 @@ class TaskJudgeConfig(Section):
         description="where judges of short answers find them; auto: boxed, tag, ####, 'the answer is', whole text; "
         "last_number, which is a guess, only where it is asked for",
     )
+    must_be_evaluated: bool = Field(
+        True,
+        description="whether the math judges refuse an equal formula that leaves an operation to do which the "
+        "reference does not (an integral, a sum, a binomial, a gcd), or that only repeats the question",
+    )
     timeout: PositiveFloat | None = Field(
         None,
         description="seconds a judge may take for an episode, or for a group that it judges at once; null: 10, or 300 "

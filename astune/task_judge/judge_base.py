@@ -10,6 +10,10 @@ from typing import Protocol, runtime_checkable
 from astune.errors import JudgeError
 from astune.types import Episode, Task, Verdict
 
+SHARE_OF_AN_ANSWER = 0.25
+"""Of `astune.task_judge.timeout`: most time for a check of one answer by a program that the answer can make slow. The
+rest is for finding out whether the reference alone is quick."""
+
 
 @runtime_checkable
 class Judge(Protocol):

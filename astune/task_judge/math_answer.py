@@ -22,6 +22,9 @@ AnswerFormat: TypeAlias = Literal["auto", "boxed", "answer_tag", "hashes", "the_
 MAX_LENGTH = 500
 """An answer of more characters is compared as text only, never as mathematics."""
 
+LOOKED_AT = 100_000
+"""Characters at the end of a text in which its final answer is looked for."""
+
 _FUNCTIONS = (
     "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log sqrt exp det gcd lcm mod max min pmatrix bmatrix "
     "vmatrix matrix cases array"
@@ -32,20 +35,32 @@ FUNCTIONS = frozenset(_FUNCTIONS.split())
 SYMBOLS = str.maketrans(
     {"−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "÷": "/", "π": r"\pi ", "∞": r"\infty ", "≤": r"\le "}  # noqa: RUF001
     | {"≥": r"\ge ", "≠": r"\ne ", "²": "^2", "³": "^3", "½": " 1/2", "¼": " 1/4", "¾": " 3/4", "\u00a0": " "}
-    | {"\u202f": " ", "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ", "⁄": "/", "±": r"\pm ", "。": "."}  # noqa: RUF001
+    | {"\u202f": " ", "…": "...", "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ", "⁄": "/", "±": r"\pm ", "。": "."}  # noqa: RUF001
     | {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}  # full-width forms of ASCII
 )
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _BETWEEN_BOXES = re.compile(r"(?:[\s$,;]|\\[()\[\]]|\\q?quad|\\text\s*\{\s*and\s*\}|and(?![a-z]))*")
 _WHOLE_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{(.*)\}", re.DOTALL)
+_ANSWER_TAG = re.compile(r"</?answer>", re.IGNORECASE)
 _MARKER = re.compile(r"\\(?:boxed|fbox)|</?answer>|####", re.IGNORECASE)
 _THE_ANSWER_IS = re.compile(
-    r"\b(?:the|my|our)\s+(?:final\s+|correct\s+)?answer\s+(?:is|would\s+be|should\s+be|will\s+be)\b"
-    r"|^[ \t>#*_]*(?:final\s+|correct\s+)?answer[ \t*_]*[:：]"  # noqa: RUF001
-    r"|^[ \t]*#+[ \t*_]*(?:final\s+)?answer[ \t*_]*$"
-    r"|答案[ \t*]*(?:[是为:：])",  # noqa: RUF001
+    r"\b(?:the|my|our)\s+(?:(?:final|correct|right|best)\s+){0,2}answer\s+(?:is|would\s+be|should\s+be|will\s+be)\b"
+    r"|\bthe\s+(?:correct|right|best)\s+(?:option|choice)\s+is\b"
+    r"|^[ \t>#*_]*(?:final\s+|correct\s+)?(?:answer[ \t*_]*(?:[:：=]|is\b)|ans[ \t*_]*[:=.])"  # noqa: RUF001
+    r"|^[ \t>#*_]*(?:the\s+)?(?:final\s+|correct\s+)?answer[ \t*_]*$"
+    r"|^[ \t>*_]*(?=(?P<letter>(?-i:A))[ \t*_]*[:：])"  # noqa: RUF001
+    r"|答案[ \t*]*(?:[是为选:：])|故选[ \t*]*[:：]?",  # noqa: RUF001
     re.IGNORECASE | re.MULTILINE,
+)
+"""Behind it stands the answer. A line that begins with "A:" is a whole one, because it may be an option."""
+_OPTION_B = re.compile(r"^[ \t>*_(]*B[ \t*_]*[):：.]", re.MULTILINE)  # noqa: RUF001
+_THINKING = re.compile(
+    r"(?P<begin><(?:\w+:)?(?:think(?:ing)?|thoughts?|reasoning|reflection|scratchpad)>|\[think\]|◁think▷"
+    r"|<\|begin_of_thought\|>|<\|channel\|>(?:analysis|commentary))"
+    r"|</(?:\w+:)?(?:think(?:ing)?|thoughts?|reasoning|reflection|scratchpad)>|\[/think\]|◁/think▷"
+    r"|<\|end_of_thought\|>|<\|channel\|>final(?:<\|message\|>)?",
+    re.IGNORECASE,
 )
 _SENTENCE_END = re.compile(r"\n|[.!?](?=\s|$)|。|,?\s(?:because|since)\b|[,，]?因为")  # noqa: RUF001
 _NUMBER = re.compile(r"[-−]?\$?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:/\d+)?%?")  # noqa: RUF001
@@ -54,6 +69,16 @@ _TEXT_COMMAND = re.compile(
 )
 _SPACE_COMMAND = re.compile(r"(?<!\\)\\[,!;: ]|\\q?quad(?![A-Za-z])|\\displaystyle(?![A-Za-z])|~")
 _SHORT_FRACTION = re.compile(r"\\frac\s*([0-9A-Za-z])\s*([0-9A-Za-z])")
+_BOLD = re.compile(r"(?<![\w)\]}*])\*\*([^*]+)\*\*(?![\w*])")
+_POWER = re.compile(r"(?<=[\w)\]}])(?:\*\*| \*\* )(?=[-+\w(\\{])")
+_EXPONENT = re.compile(r"\^\s*([-+]\s*(?:[\d.]+|[A-Za-z])|\d*\.\d+)(?![\d.])")
+_CALL = re.compile(r"(?<![\\A-Za-z])(sqrt|exp|abs)\s*\(")
+_CALLS = {"sqrt": (r"\sqrt{", "}"), "exp": ("e^{", "}"), "abs": ("|", "|")}
+_PLAIN_FUNCTION = re.compile(
+    r"(?<![\\A-Za-z])(arc(?:sin|cos|tan)|(?:sin|cos|tan)h?|cot|sec|csc|log|ln|max|min|gcd|lcm)(?=\s*\()"
+)
+_PLAIN_LETTER = re.compile(r"(?<![\\A-Za-z])(pi|theta)(?![A-Za-z])", re.IGNORECASE)
+_GOES_ON = re.compile(r"(\d*\.\d+)\s*(?:\.\.\.|\\[lc]?dots(?![A-Za-z]))\s*")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}|[\u4e00-\u9fff]")
 
 
@@ -67,8 +92,10 @@ def extract_answer(text: str, answer_format: AnswerFormat) -> FinalAnswer | None
     """The last answer that `text` marks in `answer_format`; None if it marks none.
 
     `auto` tries boxed, answer_tag, hashes and the_answer_is in this order, then takes a text that is nothing but a
-    short answer. Takes time linear in the length of `text`.
+    short answer. What stands in thinking is none, and of a very long text only the end is looked at. Takes time linear
+    in the length of `text`.
     """
+    text = _said_at_the_end(text)
     if answer_format != "auto":
         found = _FINDERS[answer_format](text)
         return FinalAnswer(found, answer_format) if found else None
@@ -81,7 +108,27 @@ def extract_answer(text: str, answer_format: AnswerFormat) -> FinalAnswer | None
 
 def reference_answer(answer: str) -> str:
     """What the answer of a task says at its end: behind `####` (GSM8K), in `\\boxed{}` (MATH), or all of it."""
-    return _hashes(answer) or _boxed(answer) or answer.strip()
+    said = _said_at_the_end(answer)
+    return _hashes(said) or _boxed(said) or said.strip()
+
+
+def outside_thinking(text: str) -> str:
+    """`text` without what a model only thought: between <think> and </think> or their like, before an end whose
+    beginning stood in the prompt, and behind a beginning that has no end."""
+    said: list[str] = []
+    start, thinks = 0, False
+    for mark in _THINKING.finditer(text):
+        if mark["begin"] and not thinks:
+            said.append(text[start : mark.start()])
+        elif not mark["begin"] and not thinks:
+            said.clear()
+        thinks, start = bool(mark["begin"]), mark.end()
+    return "".join(said) + ("" if thinks else text[start:])
+
+
+def _said_at_the_end(text: str) -> str:
+    """With one kind of line end."""
+    return "\n".join(outside_thinking(text).splitlines())[-LOOKED_AT:]
 
 
 def normalise(text: str) -> str:
@@ -99,7 +146,7 @@ def _boxed(text: str) -> str:
     """Content of the box that closes last, and of those before it with nothing but a comma or "and" between, as a list.
     Braces nest, escaped ones do not count."""
     open_braces: list[tuple[int, int]] = []
-    boxes: list[str] = []
+    contents: list[tuple[int, int]] = []
     begin = end = 0
     for token in _BOX.finditer(text):
         if token[0].endswith("{") and token[0] != r"\{":
@@ -107,17 +154,21 @@ def _boxed(text: str) -> str:
         elif token[0] == "}" and open_braces:
             begin, start = open_braces.pop()
             if begin >= 0:
-                joined = begin >= end and _BETWEEN_BOXES.fullmatch(text, end, begin)
-                boxes = [*(boxes if joined else []), text[start : token.start()].strip()]
+                if begin < end or not _BETWEEN_BOXES.fullmatch(text, end, begin):
+                    contents.clear()
+                contents.append((start, token.start()))
                 end = token.end()
+    boxes = [text[start:stop].strip() for start, stop in contents]
     return ", ".join(boxes) if boxes and boxes[-1] else ""
 
 
 def _answer_tag(text: str) -> str:
-    lowered = text.lower()
-    end = lowered.rfind("</answer>")
-    start = lowered.rfind("<answer>", 0, end) if end >= 0 else -1
-    return text[start + len("<answer>") : end].strip() if start >= 0 else ""
+    """What stands before the last </answer>, back to the <answer> before it."""
+    tags = list(_ANSWER_TAG.finditer(text))
+    while tags and not tags[-1][0].startswith("</"):
+        tags.pop()
+    begin = next((tag for tag in reversed(tags) if not tag[0].startswith("</")), None)
+    return text[begin.end() : tags[-1].start()].strip() if begin else ""
 
 
 def _hashes(text: str) -> str:
@@ -129,10 +180,12 @@ def _hashes(text: str) -> str:
 
 def _the_answer_is(text: str) -> str:
     """The rest of the sentence."""
-    ends = [match.end() for match in _THE_ANSWER_IS.finditer(text)]
-    if not ends:
+    found = list(_THE_ANSWER_IS.finditer(text))
+    if any(match["letter"] for match in found) and _OPTION_B.search(text):  # A: 15, B: 18 are options
+        found = [match for match in found if not match["letter"]]
+    if not found:
         return ""
-    rest = text[ends[-1] :].lstrip(" :：*_\t\n")  # noqa: RUF001
+    rest = text[found[-1].end() :].lstrip(" :：*_\t\n")  # noqa: RUF001
     end = _SENTENCE_END.search(rest)
     return (rest[: end.start()] if end else rest).strip(" *")
 
@@ -164,16 +217,42 @@ def _is_bare(text: str) -> bool:
 
 
 def _strip_marks(text: str) -> str:
-    text = re.sub(r"(?<!\\)\\!\s*", "", _currency(text)).replace("{,}", ",").replace(r"\%", "%").replace("**", "")
+    text = re.sub(r"(?<!\\)\\!\s*", "", _currency(text)).replace("{,}", ",").replace(r"\%", "%")
     text = re.sub(r"\\[()\[\]]", " ", text)
     text = _TEXT_COMMAND.sub(r" \1 ", _SPACE_COMMAND.sub(" ", text))
     text = re.sub(r"\\[dtc]frac(?![A-Za-z])", r"\\frac", text)
     text = _SHORT_FRACTION.sub(r"\\frac{\1}{\2}", text)
     text = re.sub(r"√\s*(?:\(([^()]*)\)|(\d+|[A-Za-z]))", r"\\sqrt{\1\2}", text)
     text = text.replace(r"\varnothing", r"\emptyset").replace(r"\log_e", r"\ln")
-    text = re.sub(r"(?<![\\A-Za-z])infinity(?![A-Za-z])", r"\\infty", text, flags=re.IGNORECASE)
-    text = re.sub(r"\s+", " ", text).replace(" ^", "^")
+    text = re.sub(r"(?<![\\A-Za-z])inf(?:inity)?(?![A-Za-z])", r"\\infty", text, flags=re.IGNORECASE)
+    text = re.sub(r"\s+", " ", _in_latex(text)).replace(" ^", "^")
+    text = _GOES_ON.sub(r"\\approx \1 ", text, count=1) if _GOES_ON.match(text.lstrip()) else text
     return text.strip(" `'\"*").rstrip(" .,;:?\\")
+
+
+def _in_latex(text: str) -> str:
+    """Formulas as programs spell them: 9*pi, 2*y**2, sqrt(2), exp(x)."""
+    text = _POWER.sub("^", _BOLD.sub(r"\1", text)).replace("**", "").replace("==", "=")
+    text = _PLAIN_LETTER.sub(lambda letter: f"\\{letter[0].lower()} ", _EXPONENT.sub(r"^{\1}", text))
+    text = re.sub(r"(?<![\\A-Za-z])sqrt ?(\d+)", r"\\sqrt{\1}", text)
+    text = re.sub(r"([-+] ?[\d.]*\d)j$", r"\1i", text)
+    while call := _CALL.search(text):
+        end = _closing(text, call.end())
+        if end < 0:
+            break
+        before, after = _CALLS[call[1]]
+        text = text[: call.start()] + before + text[call.end() : end] + after + text[end + 1 :]
+    return _PLAIN_FUNCTION.sub(r"\\\1", text)
+
+
+def _closing(text: str, start: int) -> int:
+    """Where the parenthesis closes that opened before `start`; -1 if it does not."""
+    depth = 1
+    for place in range(start, len(text)):
+        depth += (text[place] == "(") - (text[place] == ")")
+        if depth == 0:
+            return place
+    return -1
 
 
 def _currency(text: str) -> str:

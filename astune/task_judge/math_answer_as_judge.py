@@ -8,9 +8,11 @@ from enum import Enum
 from astune.config.judges import TaskJudgeConfig
 from astune.errors import JudgeError
 from astune.task_judge.answer_text import answer_text, cut_off
+from astune.task_judge.judge_base import SHARE_OF_AN_ANSWER
 from astune.task_judge.math_answer import FinalAnswer, extract_answer, normalise, reference_answer
-from astune.task_judge.math_compare import Relation, compare, for_algebra
-from astune.task_judge.math_pool import MathPool
+from astune.task_judge.math_compare import Relation, compare, for_algebra, is_unfinished
+from astune.task_judge.math_pool import AnswerAtFault, MathPool
+from astune.task_judge.math_quantity import read_quantity
 from astune.types import Episode, Task, Verdict
 
 NAME = "MathAnswerAsJudge"
@@ -21,9 +23,10 @@ class Outcome(Enum):
     WRONG = "wrong"
     """Also an empty answer, and one that was cut off."""
     UNREAD = "unread"
-    """There is a text, but no answer in an accepted format, or it or the reference is words."""
+    """There is a text, but no answer in an accepted format, or it or the reference is words, or it took too
+    long to compare or made the comparison fail."""
     FAILED = "failed"
-    """The comparison took too long or failed, or the reference looks like a formula and is none."""
+    """Nothing can be told of the answer: the reference looks like a formula and is none, or takes too long alone."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +55,18 @@ class MathAnswerAsJudge:
     Only an answer that is marked as one counts (`astune.task_judge.answer_format`); the last number of a text does
     only if that is the format. A last message that ran into its token limit is no answer: rewarding it would teach
     the policy not to stop. Numbers are compared exactly and in this process, formulas by math-verify in `workers`
-    processes. The metrics say whether an answer was found and whether it could be read.
+    processes. An answer that takes longer than a quarter of `astune.task_judge.timeout` to compare, while its reference
+    alone does not, is worth nothing: else it would pay to give such answers. The metrics say whether an answer was
+    found and whether it could be read.
     Raises `JudgeError` for a task without reference, a reference that is no mathematics, an answer that is neither
-    text nor number, an episode that broke off without output, and a comparison that takes longer than
-    `astune.task_judge.timeout`: none of them says anything about the answer.
+    text nor number, an episode that broke off without output, and a reference that takes too long itself: none of them
+    says anything about the answer.
     """
 
     def __init__(self, config: TaskJudgeConfig, workers: int = 2) -> None:
         self._answer_format = config.answer_format
-        self._pool = MathPool(workers, config.timeout or 10.0)
+        self._must_be_evaluated = config.must_be_evaluated
+        self._pool = MathPool(workers, SHARE_OF_AN_ANSWER * (config.timeout or 10.0))
 
     async def judge(self, task: Task, episode: Episode) -> Verdict:
         opinion = await self.opinion(task, episode)
@@ -85,19 +91,25 @@ class MathAnswerAsJudge:
         if final is None:
             return MathOpinion(Outcome.UNREAD, f"no answer in the format {self._answer_format!r}", found=False)
         try:
-            return await self._compare(reference, final)
+            return await self._compare(task.query, reference, final)
+        except AnswerAtFault as error:
+            return MathOpinion(Outcome.UNREAD, f"{error}; the reference alone is read quickly")
         except JudgeError as error:
             return MathOpinion(Outcome.FAILED, str(error))
 
-    async def _compare(self, reference: str, final: FinalAnswer) -> MathOpinion:
+    async def _compare(self, question: str, reference: str, final: FinalAnswer) -> MathOpinion:
         expected, given = normalise(reference), normalise(final.text)
         relation = compare(expected, given)
+        answer = f"{_short(final.text)} ({final.found_in})"
         equal: bool | None = relation is Relation.EQUAL
         if relation is Relation.UNREAD:
             equal = None
         elif relation is Relation.ALGEBRA:
-            equal = await self._pool.equal(for_algebra(expected), for_algebra(given))
-        answer = f"{_short(final.text)} ({final.found_in})"
+            if self._must_be_evaluated and is_unfinished(question, expected, given):
+                why = "is still to be worked out (astune.task_judge.must_be_evaluated)"
+                return MathOpinion(Outcome.WRONG, f"{answer} {why}; the reference is {_short(reference)}")
+            number = read_quantity(expected)
+            equal = await self._pool.equal(for_algebra(expected), for_algebra(given), number.half if number else None)
         if equal is None:
             return MathOpinion(Outcome.UNREAD, f"{answer} cannot be compared with the reference {_short(reference)}")
         says = "equals" if equal else "does not equal"

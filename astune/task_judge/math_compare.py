@@ -12,7 +12,7 @@ import re
 from enum import Enum
 from fractions import Fraction
 
-from astune.task_judge.math_answer import MAX_LENGTH, is_words
+from astune.task_judge.math_answer import MAX_LENGTH, SYMBOLS, is_words
 from astune.task_judge.math_quantity import Quantity, read_quantity, without_label
 
 
@@ -35,18 +35,31 @@ _BASE = re.compile(r"\(?([0-9A-Za-z]+)\)?_\{?(\d+)\}?")
 _CHOICE = re.compile(r"(?:option|choice|answer)?\s*[(\[]?([A-J])(?:[)\].:]+\s*(.*)|\s*)", re.IGNORECASE | re.DOTALL)
 _CHOICES = re.compile(r"[A-J]{2,5}")
 _YES_OR_NO = re.compile(r"(yes|no|true|false|是|不是|否|对|错)(?:[,.!;:，]\s*(.*))?", re.IGNORECASE | re.DOTALL)  # noqa: RUF001
-_SAYS_MORE = re.compile(r"\b(?:yes|no|not|true|false|or|but|and)\b|[是不否对错]", re.IGNORECASE)
+_SAYS_MORE = re.compile(
+    r"\b(?:yes|no|not|true|false|or|but|and|unless|except|if|maybe|perhaps|however|sometimes|depends)\b|[是不否对错]",
+    re.IGNORECASE,
+)
+_TAKES_BACK = re.compile(
+    r"(?:unless|if|except|or|but|nor|cannot)\b|(?:is|was|ca)n't\b|(?:is|was) (?:not|wrong|incorrect|false)\b"
+)
+_ANSWER_LABEL = re.compile(r"A ?: ?(.+)", re.DOTALL)
+_OPTION = re.compile(r"\(?[A-J]\)?")
 _TIME = re.compile(r"(\d{1,2})(?::([0-5]\d))?(?:\s*([ap])\.?m\.?)?", re.IGNORECASE)
 _UNSOLVED = re.compile(r"\d+\s*[a-z]|\d*\s*[a-z]\s*[+-]\s*\d+", re.IGNORECASE)
 
 _AND_OR = re.compile(r"(?:\s*[,;]\s*|\s+)(?:and|or)\s+")
-_NAME = re.compile(r"^[A-Za-z](?:_\{?\w+\}?|\([a-z]\))?\s*=\s*(?!.*=)")
+_NAME = re.compile(r"^(?:\\angle ?)?(?:[A-Za-z]|[A-Z]{2,3})(?:_\{?\w+\}?|\([^()=]*\))?\s*=\s*(?!.*=)")
+_APPROXIMATION = re.compile(r"(.*\S) ?(?:\\approx(?![A-Za-z])|≈) ?(\S.*)")
 _TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?)\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ)")
 
 
 def compare(reference: str, answer: str) -> Relation:
     """Of two normalised answers. Numbers are compared exactly, up to the noise of floating point (relative 1e-12)."""
+    if len(answer) > MAX_LENGTH or not answer:
+        return Relation.EQUAL if _squeeze(reference) == _squeeze(answer) else Relation.UNREAD
+    answer = _without_answer_label(reference, answer)
+    reference, answer = _one_side(reference, answer), _one_side(answer, reference)
     reference, answer = _values(reference, answer)
     expected = read_quantity(reference)
     given = read_quantity(answer, unit_letters=bool(expected and expected.unit))
@@ -59,7 +72,7 @@ def compare(reference: str, answer: str) -> Relation:
         known = compare_kind(reference, answer)
         if known is not None:
             return Relation.of(known)
-    if max(len(reference), len(answer)) > MAX_LENGTH or not answer:
+    if len(reference) > MAX_LENGTH:
         return Relation.UNREAD
     reference, answer = as_list(reference), as_list(answer)
     if not expected and is_words(without_label(reference)):
@@ -77,7 +90,7 @@ def for_algebra(text: str) -> str:
     formula = quantity.latex if quantity else without_label(as_list(text))
     if _TRIGONOMETRIC.search(formula):
         formula = _DEGREES.sub(r"\\frac{\1\\pi}{180}", formula)
-    return re.sub(r"(?<=[\d}])i(?![A-Za-z])", " i", formula)
+    return re.sub(r"(?<=[\d}])(?: ?\* ?)?i(?![A-Za-z])", " i", formula)
 
 
 def as_list(text: str) -> str:
@@ -90,6 +103,26 @@ def _values(reference: str, answer: str) -> tuple[str, str]:
     if ("=" in reference) == ("=" in answer):
         return reference, answer
     return _NAME.sub("", reference, count=1), _NAME.sub("", answer, count=1)
+
+
+def _without_answer_label(reference: str, answer: str) -> str:
+    """ "A: 18" is an option with its text where the reference is one, else the answer 18."""
+    labelled = _ANSWER_LABEL.fullmatch(answer)
+    if labelled is None or (_OPTION.fullmatch(reference) and not _OPTION.fullmatch(labelled[1])):
+        return answer
+    return labelled[1]
+
+
+def _one_side(text: str, other: str) -> str:
+    r"""Of an exact value and its rounding, \pi \approx 3.14, the rounding where `other` is a decimal."""
+    sides = _APPROXIMATION.fullmatch(text)
+    if sides is None:
+        return text
+    rounded = rf"\approx {sides[2]}"
+    exact, decimal, beside = read_quantity(sides[1]), read_quantity(rounded), read_quantity(other)
+    if exact and decimal and not decimal.equals(exact):
+        return text
+    return rounded if beside is not None and not beside.is_fraction else sides[1]
 
 
 def _squeeze(text: str) -> str:
@@ -108,7 +141,7 @@ def _choices(reference: str, answer: str) -> bool | None:
     if expected is None or given is None:
         return None
     more = re.search(r"(?<![A-Za-z])\(?[A-J]\)?(?![A-Za-z])", given[2] or "")
-    return not more and expected[1] == given[1].upper()
+    return not more and not _TAKES_BACK.match(given[2] or "") and expected[1] == given[1].upper()
 
 
 def _yes_or_no(reference: str, answer: str) -> bool | None:
@@ -165,3 +198,34 @@ def _bases(reference: str, answer: str) -> bool | None:
 def _lists_numbers(text: str) -> bool:
     """Numbers side by side with nothing between them: math-verify multiplies or adds them, or takes the first."""
     return re.search(r"\d\s+\.?\d", text) is not None
+
+
+_OPERATION = re.compile(
+    r"\\(?P<name>i*int|oint|sum|prod|lim|[dt]?binom|choose|gcd|lcm|det|max|min|[lr]?floor|[lr]?ceil|[bp]?mod)(?![A-Za-z])"
+    r"|(?<![\\A-Za-z])(?P<word>lcm|gcd|det|max|min|mod)(?![A-Za-z])|(?P<factorial>!)(?!=)"
+    r"|(?P<derivative>\\frac ?\{ ?d[^{}]*\} ?\{ ?d ?[A-Za-z](?:\^\{?\d\}?)? ?\})"
+)
+_LOOKS = re.compile(r"\\left(?![A-Za-z])|\\right(?![A-Za-z])|\\[,!;: ]|\\[cd]ot(?![A-Za-z])|\\times(?![A-Za-z])|[\s*$]")
+_FRACTION = re.compile(r"\\[dtc]?frac ?\{([^{}]*)\} ?\{([^{}]*)\}")
+
+
+def is_unfinished(question: str, reference: str, answer: str) -> bool:
+    """Whether `answer`, a formula, leaves an operation to do that the reference does not (an integral, a binomial), or
+    stands in the question as it is. Both answers are normalised, and not the same text."""
+    if _operations(answer) - _operations(reference):
+        return True
+    plain = _plain(answer)
+    if sorted(plain) == sorted(_plain(reference)) or not re.search(r"[-+*/^(]|\\sqrt", plain):
+        return False
+    spaced = r"\s*".join(map(re.escape, plain))
+    alone = rf"(?<![\w\\^_+*/-])(?<![+*/-] ){spaced}(?!\w|\s*[-+*/^_!(])"
+    return re.search(alone, _plain(question, " ")) is not None
+
+
+def _operations(formula: str) -> set[str]:
+    return {str(found[0]).strip("\\") if not found["derivative"] else "d" for found in _OPERATION.finditer(formula)}
+
+
+def _plain(text: str, gap: str = "") -> str:
+    """`text` without what only changes how a formula looks; `gap` is put where something was."""
+    return _FRACTION.sub(r"\1/\2", _LOOKS.sub(gap, text.translate(SYMBOLS))).replace("{", "").replace("}", "")

@@ -13,20 +13,39 @@ NOISE = Fraction(1, 10**12)
 """Relative difference below which decimals are equal: what floating point adds to 0.1 + 0.2."""
 
 _CHANGES_VALUE = (
-    "hundred thousand million billion trillion dozen score half quarter third pair squared cubed power zero one two "
-    "three four five six seven eight nine ten eleven twelve twenty thirty forty fifty sixty seventy eighty ninety "
-    "or not no plus minus times over divided multiplied less more except wrong incorrect isn't if maybe perhaps "
-    "probably sqrt sin cos tan log mod pi"
+    "zero one two three four five six seven eight nine ten eleven twelve tens hundred thousand dozen googol lakh crore "
+    "mil mln mio bn bln tn thou score gross pair half halves third thirds quarter quarters "
+    "double doubled triple tripled twice thrice quadruple quadrupled halved squared cubed power exponent root "
+    "factorial reciprocal inverse inverted opposite upside negative negated minus plus times over divided multiplied "
+    "mod modulo remainder base sqrt sin cos tan log pi "
+    "or nor not no never neither cannot unless except excluding but if otherwise else instead rather maybe perhaps "
+    "probably possibly wrong incorrect false invalid impossible less fewer least more most below above under"
 )
 CHANGES_VALUE = frozenset(_CHANGES_VALUE.split())
 """Words that make "number, then words" something else than that number: 72 or so, 72 plus tax."""
-_CHANGES_VALUE_CHINESE = re.compile("[十百千万亿半分之或和与至到不非零一二两三四五六七八九]")
-SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
-SCALES |= {"万": 10**4, "亿": 10**8}
+_NUMERAL = re.compile(
+    r"(?:thir|four|fif|six|seven|eigh|nine)teen(?:ths?)?|(?:twen|thir|for|fif|six|seven|eigh|nine)t(?:y|ies|ieths?)"
+    r"|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|hundred|thousand)ths?|[a-z]*illion(?:s|ths?)?"
+    r"|(?:hundred|thousand|dozen|lakh|crore)s|[a-z]+n't"
+)
+"""Further ones: 72 tenths, 72 quadrillion, 72 isn't it."""
+_FALLS_SHORT = re.compile(r"\b(?:short|shy)(?: of\b|$)")
+_CHANGES_VALUE_CHINESE = re.compile("[十百千万亿半分之或和与至到不非零一二两三四五六七八九负倍加减乘除阶若]")
+_UNITS_CHINESE = re.compile("千[米克]|分钟")
+SCALES: dict[str, Fraction] = {
+    word: Fraction(factor)
+    for words, factor in (
+        ("hundred", 100), ("thousand", 10**3), ("million", 10**6), ("billion", 10**9), ("trillion", 10**12),
+        ("quadrillion", 10**15), ("dozen", 12), ("万", 10**4), ("亿", 10**8),
+        ("tenth tenths", "1/10"), ("hundredth hundredths", "1/100"), ("thousandth thousandths", "1/1000"),
+    )
+    for word in words.split()
+}  # fmt: skip
 
 _NUMBER = re.compile(
-    r"""(?:(?:about|approximately|around|roughly|exactly|only|an?|\\approx|≈)\s*)?
-    (?P<sign>[-+]?)\s*(?P<currency>[€£¥]|(?:USD|EUR|GBP|Rs\.?)(?![A-Za-z]))?\s*(?P<inner>[-+]?)\s*
+    r"""(?:(?:(?P<rounded>about|approximately|around|roughly|\\approx|≈)|exactly|only|an?)\s*)?
+    (?P<sign>[-+]?|(?:[Mm]inus|[Nn]egative)(?=\ ))\s*
+    (?P<currency>[€£¥]|(?:USD|EUR|GBP|Rs\.?)(?![A-Za-z]))?\s*(?P<inner>[-+]?)\s*
     (?: (?:(?P<whole>\d+)\s*)? \\frac\s*\{\s*(?P<n1>[-+]?\d+)\s*\}\s*\{\s*(?P<d1>\d+)\s*\}
       | (?:(?P<whole2>\d+)\s+(?:and\s+)?)? (?P<n2>\d+)\s*/\s*(?P<d2>\d+) (?![\d.,/])
       | (?P<european> \d{1,3}(?:\.\d{3})+,\d+ | \d{1,3}(?:\.\d{3}){2,} )(?![\d,.]\d)
@@ -54,6 +73,8 @@ class Quantity:
     is_fraction: bool = False
     latex: str = ""
     """The number for math-verify: a fraction as one, a decimal with the digits it was written with."""
+    half: Fraction | None = None
+    """Half of the last digit's place, where it is marked as rounded: 0.005 of about 3.14."""
 
     def equals(self, given: Quantity) -> bool | None:
         """Whether `given` is right where this is the reference. 50% is right for 50 and for 0.5, as in math-verify.
@@ -66,9 +87,15 @@ class Quantity:
         if self.percent != given.percent:
             percent = (self.value / 100, given.value) if self.percent else (self.value, given.value / 100)
             candidates.append(percent)
-        if any(_close(*pair) for pair in candidates):
+        if any(_close(*pair) or self._is_rounded(*pair) for pair in candidates):
             return True
         return None if self.is_fraction != given.is_fraction else False
+
+    def _is_rounded(self, value: Fraction, given: Fraction) -> bool:
+        """Whether `given` rounds to `value`, which is this number or that in another unit."""
+        if self.half is None or not self.value:
+            return False
+        return abs(given - value) <= self.half * abs(value / self.value)
 
 
 def read_quantity(text: str, unit_letters: bool = False) -> Quantity | None:
@@ -82,7 +109,7 @@ def read_quantity(text: str, unit_letters: bool = False) -> Quantity | None:
     scale = next((word for word in SCALES if re.match(rf"{word}(?![A-Za-z])", rest)), "")
     if scale:
         number, rest, attached = number * SCALES[scale], rest[len(scale) :].strip(), False
-    if "-" in (match["sign"], match["inner"]):
+    if match["inner"] == "-" or match["sign"] not in ("", "+"):
         number = -number
     percent = re.match(r"%|percent\b|per cent\b", rest)
     if percent:
@@ -91,9 +118,10 @@ def read_quantity(text: str, unit_letters: bool = False) -> Quantity | None:
         return _sum_of_parts(text)
     written = match["decimal"] if match["decimal"] and not (scale or match["ten"] or match["ten2"]) else None
     fraction = match["decimal"] is None and match["european"] is None
+    half = _half(match, scale) if match["rounded"] else None
     latex = _latex(number, written) + (r"\%" if percent else "")
     unit = currency(match["currency"]) if match["currency"] else read_unit(rest)
-    return Quantity(number, bool(percent), unit, fraction, latex)
+    return Quantity(number, bool(percent), unit, fraction, latex, half)
 
 
 def without_label(formula: str) -> str:
@@ -129,6 +157,15 @@ def _latex(number: Fraction, written: str | None) -> str:
     return f"{sign}\\frac{{{abs(number.numerator)}}}{{{number.denominator}}}"
 
 
+def _half(match: re.Match[str], scale: str) -> Fraction | None:
+    """Half of the place of its last digit; None for a fraction."""
+    if match["decimal"] is None:
+        return None
+    places = len(match["decimal"].lower().partition("e")[0].partition(".")[2])
+    power = int(match["ten"] or match["ten2"] or match["decimal"].lower().partition("e")[2] or 0)
+    return Fraction(10) ** (power - places) / 2 * SCALES.get(scale, 1)
+
+
 def _value(match: re.Match[str]) -> Fraction | None:
     if match["european"] is not None:
         return Fraction(match["european"].replace(".", "").replace(",", "."))
@@ -147,11 +184,11 @@ def _is_label(rest: str, attached: bool, percent: bool) -> bool:
     if not _LABEL.fullmatch(rest):
         return False
     words = re.findall(r"[A-Za-z°€£¥']+|[\u4e00-\u9fff]+", rest.lower())
-    if not CHANGES_VALUE.isdisjoint(words):
+    if not CHANGES_VALUE.isdisjoint(words) or any(map(_NUMERAL.fullmatch, words)) or _FALLS_SHORT.search(rest):
         return False
     first = words[0]
     if first > "\u4e00":
-        return read_unit(first) is not None or not _CHANGES_VALUE_CHINESE.search(rest)
+        return not _CHANGES_VALUE_CHINESE.search(_UNITS_CHINESE.sub("", rest))
     known = read_unit(rest) is not None
     if first in ("°", "€", "£", "¥") or percent:
         return True

@@ -5,6 +5,7 @@ One request per line of standard input, one reply per line of standard output, i
     ["\\sqrt{8}", "2\\sqrt{2}"]   ->   {"equal": true}
     ["72", "}{"]                  ->   {"equal": null}       the answer is no mathematics
     ["}{", "72"]                  ->   {"error": "..."}      the reference is none
+    ["3.14", "\\pi", "1/200"]     ->   {"equal": true}       the reference is rounded: so far off may the answer be
 
 A process of its own because math-verify's timeout is a signal that only works in a main thread, because sympy can
 compute for ever, and because only a process can be ended from outside. It ends itself when its input closes, and the
@@ -22,6 +23,7 @@ import re
 import resource
 import signal
 import sys
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -29,7 +31,19 @@ from antlr4.atn.PredictionMode import PredictionMode  # type: ignore[import-unty
 from antlr4.error.ErrorStrategy import BailErrorStrategy  # type: ignore[import-untyped]
 from latex2sympy2_extended import NormalizationConfig, latex2sympy2
 from math_verify import LatexExtractionConfig, parse, verify
-from sympy import Eq, Expr, Float, Integer, Symbol, UnevaluatedExpr, expand  # type: ignore[import-untyped]
+from sympy import (  # type: ignore[import-untyped]
+    And,
+    Basic,
+    Eq,
+    Expr,
+    Float,
+    Integer,
+    Symbol,
+    UnevaluatedExpr,
+    expand,
+    preorder_traversal,
+)
+from sympy.core.function import AppliedUndef  # type: ignore[import-untyped]
 from sympy.core.relational import Relational  # type: ignore[import-untyped]
 
 NORMALIZATION = NormalizationConfig(
@@ -81,22 +95,91 @@ class TwoStageReader(latex2sympy2._Latex2Sympy):  # type: ignore[misc]
 latex2sympy2._Latex2Sympy = TwoStageReader
 
 
-def equal(reference: str, answer: str) -> bool | None:
-    """Whether two pieces of LaTeX mean the same; None for an answer that is no mathematics.
+def equal(reference: str, answer: str, half: str | None = None) -> bool | None:
+    """Whether two pieces of LaTeX mean the same; None for an answer that is no mathematics. `half` says that the
+    reference is a rounded number, and how far off it may be.
 
     Raises ValueError for a reference that cannot be read, and what math-verify raises.
     """
-    expected = _parse(reference, strict=True)
-    if not expected:
+    found = _parse(reference, strict=True)
+    if not found:
         raise ValueError(f"the reference answer {reference!r} cannot be read as mathematics")
-    given = _parse(answer, strict=False)
-    if not given:
+    read = _parse(answer, strict=False)
+    if not read:
         return None
-    known = _by_value(expected[0], given[0])
+    expected, given = _with_names(found[0]), _with_names(read[0])
+    if half is not None and _is_near(expected, given, float(Fraction(half))):
+        return True
+    known = _by_sides(expected, given)
+    return _means(expected, given) if known is None else known
+
+
+def _means(expected: Any, given: Any) -> bool:
+    known = _by_value(expected, given)
     if known is not None:
         return known
-    as_sets = _is_solved(given[0])
-    return bool(verify(expected, given, allow_set_relation_comp=as_sets, timeout_seconds=None, raise_on_error=True))
+    as_sets = _is_solved(given)
+    return bool(verify([expected], [given], allow_set_relation_comp=as_sets, timeout_seconds=None, raise_on_error=True))
+
+
+def _with_names(formula: Any) -> Any:
+    """With a symbol for what no formula defines: f(2) = 5 says something of f(2), as x = 5 does of x."""
+    functions = formula.atoms(AppliedUndef) if isinstance(formula, Basic) else ()
+    return formula.xreplace({each: Symbol(str(each), real=True) for each in functions}) if functions else formula
+
+
+def _is_near(expected: Any, given: Any, half: float) -> bool:
+    if not isinstance(given, Expr) or given.free_symbols:
+        return False
+    try:
+        return abs(complex((expected - given).evalf(15))) <= half
+    except (TypeError, ValueError, ArithmeticError, AttributeError):  # no number
+        return False
+
+
+def _by_sides(expected: Any, given: Any) -> bool | None:
+    """Of statements without anything unknown: sympy and math-verify only tell of those whether they are true. 2+2=4 is
+    the same as 4=2+2 and no other statement; its value is 4. An answer 6+6=12 is 12 if both of its sides are."""
+    of_reference, of_answer = _relations(expected), _relations(given)
+    if any(each.free_symbols for each in of_reference):
+        of_reference = ()
+    if any(each.free_symbols for each in of_answer):
+        of_answer = ()
+    if of_reference and of_answer:
+        return len(of_reference) == len(of_answer) and all(
+            any(_same_relation(one, other) for other in of_answer) for one in of_reference
+        )
+    if of_reference:
+        value = given.rhs if _defines(given) else given
+        side = next((side for each in of_reference for side in each.args if side.is_Number), of_reference[0].rhs)
+        return all(isinstance(each, Eq) for each in of_reference) and isinstance(value, Expr) and _means(side, value)
+    if of_answer:
+        equations = all(isinstance(each, Eq) for each in of_answer) and isinstance(expected, Expr)
+        return equations and all(_means(expected, side) for each in of_answer for side in each.args)
+    return None
+
+
+def _relations(formula: Any) -> tuple[Any, ...]:
+    """Of an equation or inequality, or of a chain a = b = c; none of anything else."""
+    parts = formula._unsorted_args if isinstance(formula, And) else (formula,)
+    return tuple(parts) if all(isinstance(part, Relational) for part in parts) else ()
+
+
+def _same_relation(one: Any, other: Any) -> bool:
+    return any(
+        one.func is turned.func and _same(one.lhs, turned.lhs) and _same(one.rhs, turned.rhs)
+        for turned in (other, other.reversed)
+    )
+
+
+def _same(side: Any, other: Any) -> bool:
+    """Equal, and made of the same numbers: 1+3 is another side than 2+2."""
+    plain = side.is_Number and other.is_Number
+    return (plain or _leaves(side) == _leaves(other)) and _means(side, other)
+
+
+def _leaves(formula: Any) -> list[str]:
+    return sorted(str(each) for each in preorder_traversal(formula) if not each.args)
 
 
 def _is_solved(formula: Any) -> bool:
@@ -130,7 +213,9 @@ def _by_value(expected: Any, given: Any) -> bool | None:
         distance, size = (abs(complex(formula.subs(values).evalf(15))) for formula in (difference, expected))
         if 1e-6 * max(1.0, size) < distance < float("inf"):
             return False
-        return True if names and expand(difference) == 0 else None
+        if not names:  # 2^{0.5} is what floating point makes of \sqrt{2}
+            return True if distance <= 1e-12 * size and any(each.has(Float) for each in (expected, given)) else None
+        return True if expand(difference) == 0 else None
     except (TypeError, ValueError, ArithmeticError, AttributeError):  # no number: math-verify may still know
         return None
 
@@ -151,9 +236,9 @@ def _parse(text: str, *, strict: bool) -> list[Any]:
     return found
 
 
-def _reply(reference: str, answer: str) -> dict[str, Any]:
+def _reply(reference: str, answer: str, half: str | None = None) -> dict[str, Any]:
     try:
-        return {"equal": equal(reference, answer)}
+        return {"equal": equal(reference, answer, half)}
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from astune.config.judges import TaskJudgeConfig
 from astune.errors import JudgeError
 from astune.task_judge.answer_text import answer_text, cut_off
-from astune.task_judge.math_answer import AnswerFormat, extract_answer
+from astune.task_judge.judge_base import SHARE_OF_AN_ANSWER
+from astune.task_judge.math_answer import AnswerFormat, extract_answer, outside_thinking
 from astune.types import Episode, Task, Verdict
+from astune.workers.pool import RequestFailed
 from astune.workers.reasoning_gym_client import Verifier
 
 NAME = "ReasoningGymJudge"
@@ -29,14 +33,16 @@ class ReasoningGymJudge:
 
     Many verifiers give a wrong answer in the right form a little. The final answer is taken from where
     `astune.task_judge.answer_format` says; "auto" looks for <answer>, \boxed{} and "the answer is", and takes a text
-    without them whole. An answer that the verifier cannot read, and one that was cut off, is wrong.
+    without them whole, but for what was only thought. An answer that the verifier cannot read, one that was cut off,
+    and one that takes longer than a quarter of `astune.task_judge.timeout` to score while the reference does not, is
+    wrong.
     Raises `JudgeError` for a task that reasoning-gym did not make, for an episode that broke off without output, and
-    if scoring takes longer than `astune.task_judge.timeout`.
+    if scoring the reference takes too long as well.
     """
 
     def __init__(self, config: TaskJudgeConfig, workers: int = 2) -> None:
         self._answer_format = config.answer_format
-        self._verifier = Verifier(config.timeout or 10.0, workers)
+        self._verifier = Verifier(SHARE_OF_AN_ANSWER * (config.timeout or 10.0), workers)
 
     async def judge(self, task: Task, episode: Episode) -> Verdict:
         dataset, entry = task.metadata.get("dataset"), task.metadata.get("entry")
@@ -52,10 +58,19 @@ class ReasoningGymJudge:
         if not final:
             is_there = text.strip() and self._answer_format != "auto"
             return _wrong(f"no answer in the format {self._answer_format!r}" if is_there else "no answer")
-        reply = await asyncio.shield(asyncio.wrap_future(self._verifier.score(dataset, dict(entry), final)))
+        try:
+            reply = await self._score(dataset, entry, final)
+        except RequestFailed as error:
+            with contextlib.suppress(RequestFailed):
+                await self._score(dataset, entry, str(entry["answer"] or ""))
+                return _wrong(f"{error}; the reference alone is scored quickly")
+            raise
         reward, raised = reply["score"], reply.get("raised")
         reason = f"{dataset} scores {final if len(final) <= 80 else final[:77] + '...'!r} {reward:g}"
         return Verdict(reward, reward >= 1, f"{reason}: {raised}" if raised else reason, {"answer_found": 1.0}, NAME)
+
+    async def _score(self, dataset: str, entry: Mapping[str, Any], answer: str) -> dict[str, Any]:
+        return await asyncio.shield(asyncio.wrap_future(self._verifier.score(dataset, dict(entry), answer)))
 
     def _final_answer(self, text: str) -> str:
         """Empty if there is none."""
@@ -63,7 +78,8 @@ class ReasoningGymJudge:
         for answer_format in formats:
             if found := extract_answer(text, answer_format):
                 return found.text
-        return text.strip() if self._answer_format == "auto" and not EMPTY.search(text) else ""
+        said = outside_thinking(text)
+        return said.strip() if self._answer_format == "auto" and not EMPTY.search(said) else ""
 
 
 def _wrong(reason: str) -> Verdict:

@@ -22,6 +22,11 @@ PATIENCE = 0.1
 """Seconds after which what waits behind a request goes to another process."""
 
 
+class RequestFailed(JudgeError):
+    """A request took too long, brought its process down, or cannot be replied to: its own fault, not that of the
+    process or of what ended it."""
+
+
 class WorkerPool:
     """Requests from any number of episodes at once, in `workers` processes that start when they are needed.
 
@@ -43,8 +48,9 @@ class WorkerPool:
         return [process.pid for process in self._dealer.processes]
 
     def submit(self, payload: Sequence[Any], what: str) -> Future[dict[str, Any]]:
-        """The reply to come, for which several may wait. Its exception is a `JudgeError` that begins with `what` if it
-        took too long, the process died, or the reply is `{"error": text}`."""
+        """The reply to come, for which several may wait. Its exception begins with `what`: `RequestFailed` if it took
+        too long, crashed the process, or the reply is `{"error": text}`, `JudgeError` if the process did not start or
+        was killed."""
         request = Request(payload, what)
         self._dealer.add(request)
         return request.future
@@ -56,12 +62,12 @@ class Request:
     what: str
     future: Future[dict[str, Any]] = field(default_factory=Future)
 
-    def fail(self, why: str) -> None:
-        self.future.set_exception(JudgeError(f"{self.what}: {why}"))
+    def fail(self, why: str, error: type[JudgeError] = JudgeError) -> None:
+        self.future.set_exception(error(f"{self.what}: {why}"))
 
     def finish(self, reply: dict[str, Any]) -> None:
         if "error" in reply:
-            self.fail(str(reply["error"]))
+            self.fail(str(reply["error"]), RequestFailed)
         else:
             self.future.set_result(reply)
 
@@ -139,7 +145,7 @@ class _Dealer(threading.Thread):
                 self._waiting.popleft().fail(why)
             return
         if at is not None:
-            at.fail(why)
+            at.fail(why, RequestFailed if process.failed_by_request else JudgeError)
         self._waiting.extendleft(reversed(behind))
 
     def _deal(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 import subprocess
 import sys
 from collections import deque
@@ -13,6 +14,9 @@ from typing import IO, Any, Generic, TypeVar
 
 START_SECONDS = 60.0
 """Most time for a process to load its libraries; it counts against no request."""
+
+CRASHES = (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGALRM)
+"""Exit codes of a process that its request brought down, or that ended itself because of it."""
 
 T = TypeVar("T")
 
@@ -42,6 +46,8 @@ class WorkerProcess(Generic[T]):
         self._sent: deque[T | None] = deque()
         self._unread = b""
         self.ready = False
+        self.failed_by_request = False
+        """Once it has ended: because of the request that it was at, which took too long or crashed it."""
 
     @property
     def pid(self) -> int:
@@ -118,6 +124,7 @@ class WorkerProcess(Generic[T]):
             pipe.close()
         if not self.ready:
             return f"the process did not start; `{shlex.join([sys.executable, *self._arguments, '10'])}` shows why"
+        self.failed_by_request = overdue or self._popen.returncode in CRASHES
         if overdue:
             return f"took longer than {self._timeout:g} seconds and was stopped"
         return f"died with exit code {self._popen.returncode}"

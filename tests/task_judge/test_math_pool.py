@@ -14,7 +14,7 @@ import pytest
 
 from astune.errors import JudgeError
 from astune.task_judge import math_pool
-from astune.task_judge.math_pool import MathPool
+from astune.task_judge.math_pool import AnswerAtFault, MathPool
 
 ENDLESS = "9^{9^{9^9}}"
 
@@ -59,12 +59,13 @@ def run_parent(body: str) -> Iterator["subprocess.Popen[str]"]:
 )
 async def test_one_comparison_that_never_ends_harms_no_other() -> None:
     pool = MathPool(workers=2, timeout=1)
+    assert await pool.equal("2", "x") is False
     pairs = [(f"{n}x", f"x*{n + n % 2}") for n in range(40)]
     pairs[3] = pairs[20] = ("2", ENDLESS)
     results = await asyncio.gather(*(pool.equal(*pair) for pair in pairs), return_exceptions=True)
     for index, result in enumerate(results):
         if index in (3, 20):
-            assert isinstance(result, JudgeError)
+            assert isinstance(result, AnswerAtFault)
             assert "took longer than 1 seconds and was stopped" in str(result)
         else:
             assert result is (index % 2 == 0)
@@ -109,10 +110,21 @@ async def test_a_process_that_dies_is_replaced_and_its_comparison_gets_an_error(
     assert await pool.equal("x+1", "1+x")
     [pid] = pool.pids
     asyncio.get_running_loop().call_later(0.3, os.kill, pid, signal.SIGKILL)
-    with pytest.raises(JudgeError, match="died with exit code -9"):
+    with pytest.raises(JudgeError, match="died with exit code -9") as killed:
         await pool.equal("2", ENDLESS)
+    assert not isinstance(killed.value, AnswerAtFault)  # whoever killed it
     assert not await pool.equal("x+1", "2+x")
     assert pool.pids != [pid]
+
+
+@pytest.mark.parametrize("code", [signal.SIGSEGV, signal.SIGABRT])
+async def test_an_answer_that_crashes_the_process_is_at_fault(code: signal.Signals) -> None:
+    pool = MathPool(workers=1, timeout=600)
+    assert await pool.equal("x+1", "1+x")
+    [pid] = pool.pids
+    asyncio.get_running_loop().call_later(0.3, os.kill, pid, code)
+    with pytest.raises(AnswerAtFault, match=f"died with exit code -{code.value}"):
+        await pool.equal("2", ENDLESS)
 
 
 async def test_a_result_is_kept_and_a_failure_is_tried_again() -> None:

@@ -1,9 +1,10 @@
 """The zoo: what models and data sets write, labelled by mathematics and common sense. A case of the kind `text` is
-the whole output of a model; of any other kind it is the answer alone."""
+the whole output of a model; of any other kind it is the answer alone. `question` is given where it matters."""
 
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,9 @@ def rewards(make_episode: Callable[..., Episode]) -> dict[str, float | Exception
     async def reward(judge: MathAnswerAsJudge, case: dict[str, Any]) -> float | Exception:
         output = case["answer"] if case["kind"] == "text" else f"<answer>{case['answer']}</answer>"
         episode = make_episode(output, case["reference"])
+        task = replace(episode.task, query=case.get("question", episode.task.query))
         try:
-            return (await judge.judge(episode.task, episode)).reward
+            return (await judge.judge(task, episode)).reward
         except JudgeError as error:
             return error
 

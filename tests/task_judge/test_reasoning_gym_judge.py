@@ -119,11 +119,23 @@ async def test_an_answer_is_no_program(
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_an_answer_that_takes_for_ever_says_nothing_of_itself(tasks: dict[str, Task]) -> None:
-    impatient = ReasoningGymJudge(TaskJudgeConfig(timeout=1.0), workers=1)
+@pytest.mark.fault(
+    "Judges", "an answer keeps reasoning-gym's verifier calculating for ever", "stopped; 0 where the reference is quick"
+)
+async def test_an_answer_that_takes_for_ever_is_wrong(tasks: dict[str, Task]) -> None:
+    impatient = ReasoningGymJudge(TaskJudgeConfig(timeout=8.0), workers=1)
     task = tasks["countdown"]
-    with pytest.raises(JudgeError, match="by countdown: took longer than 1 seconds and was stopped"):
-        await impatient.judge(task, episode(task, "9**9**9**9"))
+    verdict = await impatient.judge(task, episode(task, "9**9**9**9"))
+    assert (verdict.reward, verdict.passed) == (0.0, False)
+    assert "by countdown: took longer than 2 seconds and was stopped; the reference alone is" in str(verdict.reason)
+
+
+async def test_a_text_without_marks_is_an_answer_without_what_was_only_thought(
+    judge: ReasoningGymJudge, tasks: dict[str, Task]
+) -> None:
+    task = tasks["gcd"]
+    verdict = await judge.judge(task, episode(task, f"<think>Is it 0?</think>\n{task.answer}"))
+    assert verdict.reward == 1.0
 
 
 async def test_without_a_marked_answer_auto_takes_all_and_a_format_nothing(tasks: dict[str, Task]) -> None:
