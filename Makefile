@@ -20,7 +20,9 @@ BIN := $(VENV)/bin
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo environments test test-agentscope1 test-clients test-trinity check format docs bench lock clean test-histories
+MINUTES ?= 5
+
+.PHONY: demo attack environments test test-agentscope1 test-clients test-trinity check format docs bench lock clean test-histories
 
 demo: $(VENV)/.done
 	$(BIN)/astune demo
@@ -51,6 +53,11 @@ environments: $(VENV)/.done $(VENV1)/.done $(VENVC)/.done $(VENVO)/.done $(VENVT
 test-histories: $(VENV)/.done
 	HISTORIES=10000 $(BIN)/python -m pytest tests/context_tracker/test_histories.py \
 		tests/context_tracker/test_tracker_histories.py $(PYTEST_ARGS)
+
+# What may go wrong made to go wrong: the tests of docs/reliability.md in every environment that is built, then kills,
+# hostile agents, malformed requests, and 512 sessions at once for so many MINUTES.
+attack: $(VENV)/.done
+	$(BIN)/python tests/attack/attack.py --minutes $(MINUTES)
 
 check: $(VENV)/.done
 	$(BIN)/ruff check .

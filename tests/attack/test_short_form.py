@@ -1,0 +1,39 @@
+"""The long form is a tool: `make attack`. Here each part but the kills runs for a few seconds, and must be able to
+fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attack
+import hostile
+import load
+import pytest
+from found import Found
+
+
+def failed(found: Iterable[Found]) -> list[Found]:
+    rows = list(found)
+    assert len(rows) > 5
+    return [row for row in rows if row.passed is not True]
+
+
+@pytest.mark.fault("Agents and the engine", "hostile agents beside honest ones", "the honest ones get the same tokens")
+def test_hostile_agents_change_nothing_for_honest_ones() -> None:
+    kinds = ("raises", "exits", "blocks shortly", "returns None", "a reward that is NaN", "a judge of NaN")
+    assert failed(hostile.attack(kinds, steps=1)) == []
+
+
+@pytest.mark.fault(
+    "The OpenAI-compatible endpoint", "clients that misbehave beside others", "no call of another is lost"
+)
+def test_no_call_is_lost_under_load() -> None:
+    slow = {"load: memory stays", "load: the loop stays free (list of models)"}  # depend on the machine
+    assert [row for row in failed(load.attack(3.0, sessions=64)) if row.row not in slow] == []
+
+
+def test_a_row_that_fails_is_an_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [Found("a", True, ""), Found("b", None, "not there")]
+    assert attack.show(rows, seed=3) == 0
+    assert attack.show([*rows, Found("c", False, "[broke]")], seed=3) == 1
+    assert "[broke]" in capsys.readouterr().out
