@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from astune.context_tracker.call_style import CallStyle, find_call_style
 from astune.context_tracker.messages import for_template
 from astune.context_tracker.template import HOW_TO_MAKE, compile_template, read_json, read_templates
 from astune.context_tracker.tool_calls import ParsedMessage, ToolCall
+from astune.context_tracker.vocabulary import Vocabulary
 from astune.errors import ModelError, WorkflowError, nearest
 
 __all__ = ["ChatFormat", "ParsedMessage", "ToolCall"]
@@ -25,6 +27,8 @@ _PROBE = "ANSWER-PROBE"
 _QUESTION = {"role": "user", "content": "?"}
 _ANSWER = {"role": "assistant", "content": _PROBE}
 _MAX_UTF8_BYTES = 4
+LONG_TEXT = 2**16
+"""Characters that take long to tokenize: tens of milliseconds."""
 
 
 class ChatFormat:
@@ -49,6 +53,7 @@ class ChatFormat:
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         self._tokenizer = tokenizer
+        self._vocabulary = Vocabulary(tokenizer)
         self._templates: dict[str, Template] = {name: compile_template(text) for name, text in templates.items()}
         self._variables = {**special_tokens, **(template_kwargs or {})}
         self.tool_call_format = (
@@ -155,7 +160,18 @@ class ChatFormat:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`. Special tokens written in it are recognised; nothing is added."""
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        if len(text) <= LONG_TEXT:
+            return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        # The same ids, and other threads run meanwhile, which `encode` holds up.
+        return list(self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+
+    def least_tokens(self, text: str) -> int:
+        """No more than `text` has tokens, from its size alone."""
+        return 0 if self._most_bytes is None else -(-len(text.encode()) // self._most_bytes)
+
+    @cached_property
+    def _most_bytes(self) -> int | None:
+        return self._vocabulary.most_bytes()
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`, special tokens included."""
@@ -178,6 +194,10 @@ class ChatFormat:
                 pieces.append(text)
                 before, group = group, []
         return pieces
+
+    def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
+        """The bytes that each token stands for, which need not be whole characters."""
+        return [self._vocabulary.bytes_of(token, text) for token, text in zip(ids, self.pieces(ids), strict=True)]
 
     def parse(
         self,

@@ -7,12 +7,12 @@ system ─ user ─ answer 0 ─ tool ─ answer 1        an answer's node holds
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from astune.context_tracker.forks import cause_of, shared_start, without_system
 from astune.context_tracker.messages import Meaning, answered_call, meaning, same_reasoning
-from astune.context_tracker.written import Call, Message
+from astune.context_tracker.written import Call, Message, Text
 
 _MOST_OPEN = 64
 """Requests remembered as they were sent: what goes on from one of them costs only what is new."""
@@ -20,13 +20,15 @@ _MOST_OPEN = 64
 
 @dataclass(eq=False)
 class Node:
-    """A message in its place. `call` sampled it; None for a message that the agent wrote."""
+    """A message in its place. `call` sampled it; None for a message that the agent wrote. `moved`: it was sampled in
+    another place, and a changed history still holds it."""
 
     message: Message
     meaning: Meaning
     parent: Node | None
     number: int
     call: Call | None = None
+    moved: bool = False
     children: dict[Meaning, list[Node]] = field(default_factory=dict)
 
     def tools(self) -> tuple[Message, ...]:
@@ -45,6 +47,7 @@ class Request:
     tools: tuple[Message, ...]
     path: tuple[Node, ...]
     answer: Node
+    rendering: Text
 
     def meanings(self) -> list[Meaning]:
         return [*(node.meaning for node in self.path), self.answer.meaning]
@@ -68,6 +71,11 @@ class Match:
     calls: dict[int, Call]
     change: str | None
     request: Request | None
+
+    def answered(self) -> list[Call]:
+        """The calls that answered what is known of it before, with the same tools."""
+        nodes = [node for same in self.path[-1].children.values() for node in same] if self.path else []
+        return [node.call for node in nodes if node.call is not None and node.call.tools == self.tools]
 
 
 class Conversations:
@@ -117,7 +125,14 @@ class Conversations:
             path.append(node)
         end = self._new_child(node, answer, meaning([answer], 0), call)
         others = [request for request in self._open if not _is_repeated(request, path)]
-        self._open = [*others, Request(match.sent, match.tools, tuple(path), end)][-_MOST_OPEN:]
+        self._open = [*others, Request(match.sent, match.tools, tuple(path), end, call.rendering)][-_MOST_OPEN:]
+
+    def sent_with(self, match: Match, index: int) -> Iterator[Request]:
+        """The open requests that have the messages of `match` up to `index` in the same place, and its tools."""
+        node = match.path[index] if 0 <= index < len(match.path) else None
+        for request in self._open:
+            if index < len(request.path) and request.path[index] is node and request.tools == match.tools:
+                yield request
 
     def _longest_start(self, messages: Sequence[Message]) -> tuple[int, Request | None]:
         """How far `messages` begin as an open request does, and which: the longest, of equals the newest."""
@@ -166,11 +181,13 @@ class Conversations:
         for child in parent.children.get(said, ()):
             if child.call is call and same_reasoning(message, child.message):
                 return child
-        return self._new_child(parent, message, said, call)
+        return self._new_child(parent, message, said, call, moved=call is not None)
 
-    def _new_child(self, parent: Node, message: Message, said: Meaning, call: Call | None) -> Node:
+    def _new_child(
+        self, parent: Node, message: Message, said: Meaning, call: Call | None, *, moved: bool = False
+    ) -> Node:
         self._count += 1
-        child = Node(message, said, parent, self._count, call)
+        child = Node(message, said, parent, self._count, call, moved)
         parent.children.setdefault(said, []).append(child)
         return child
 

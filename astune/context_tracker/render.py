@@ -15,10 +15,10 @@ says why. Answers after that place which the template still writes as they were 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.chat_format import LONG_TEXT, ChatFormat
 from astune.context_tracker.conversations import Conversations, Match
 from astune.context_tracker.forks import REASONING_STRIPPED, TEMPLATE_NOT_APPEND_ONLY, TOOLS_CHANGED
 from astune.context_tracker.written import Answer, Beginnings, Call, Message, Text, windows
@@ -32,7 +32,8 @@ class Prompt:
     """Token ids to send, and why they do not go on from the agent's closest earlier call.
 
     Where they do, `ids` is that call's rope extended: its `Prompt.ids`, its output ids, the new ids. `fork` is None
-    for an agent's first prompt and for one that goes on from an earlier point, else one of `forks`. `answer_start` is
+    for an agent's first prompt and for one that goes on from an earlier point, else one of `forks`. `sent_before` says
+    that an earlier request had all its answers, written as here: nothing was rewritten for this one. `answer_start` is
     the text at the end of `ids` that the answer was made to begin with.
 
     The other fields are what `PromptBuilder.record` needs: the template's text, and the request beside what is known;
@@ -41,6 +42,7 @@ class Prompt:
 
     ids: TokenIds
     fork: str | None
+    sent_before: bool = False
     answer_start: str = ""
     start_ids: tuple[int, ...] = field(default=(), repr=False)
     rendering: Text = field(default_factory=lambda: Text(""), repr=False)
@@ -56,6 +58,28 @@ class Prompt:
     def ending(self) -> str:
         """The last characters of its text, without `answer_start`: they tell whether reasoning was opened."""
         return self.rendering.tail(_ENDING)
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """A prompt before it is tokenized: the ids that `prompt` has are followed by `parts`, texts and known ids, and by
+    the text `rest`."""
+
+    prompt: Prompt
+    parts: tuple[str | Sequence[int], ...] = ()
+    rest: str = ""
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it takes long to tokenize."""
+        return sum(len(part) for part in (*self.parts, self.rest) if isinstance(part, str)) > LONG_TEXT
+
+    def least_tokens(self, chat_format: ChatFormat) -> int:
+        """No more tokens than the prompt will have: those that are known, and what the size of its texts tells."""
+        sizes = (
+            chat_format.least_tokens(part) if isinstance(part, str) else len(part) for part in (*self.parts, self.rest)
+        )
+        return len(self.prompt.ids) + sum(sizes)
 
 
 class PromptBuilder:
@@ -89,38 +113,45 @@ class PromptBuilder:
         back, so that the template decides whether it stays. `answer_start(ending)` gives the text that the answer must
         begin with, after a prompt that ends like `Prompt.ending`.
         """
-        match = self._conversations.get(agent, Conversations()).match(messages, tools)
+        return self.finish(self.draft(agent, messages, tools, answer_start=answer_start))
+
+    def draft(
+        self,
+        agent: str,
+        messages: Sequence[Message],
+        tools: Sequence[Message] = (),
+        *,
+        answer_start: Callable[[str], str] | None = None,
+    ) -> Draft:
+        """What `build` does before it tokenizes."""
+        conversations = self._conversations.get(agent, Conversations())
+        match = conversations.match(messages, tools)
         rendering = self._format.render(match.messages, match.tools)
         place, base, position = self._longest_written(match, rendering)
         later = {index: Answer(self._format, call) for index, call in match.calls.items() if index > place}
         around = windows(self._format, match.messages, match.tools, rendering) if later else {}
-        new: list[int] = []
+        ends = {place: position} | {index: around.get(index, (0, len(rendering)))[1] for index in later}
+        parts: list[str | Sequence[int]] = []
         for index, answer in sorted(later.items()):
             found = answer.place_in(rendering, *around[index]) if index in around else None
             if found is not None and found[0] >= position:
-                new += self._piece(rendering[position : found[0]])
-                new += answer.call.answer_ids()
-                position = found[1]
-        new += self._format.encode(rendering[position:])
-        start = "" if answer_start is None else answer_start(rendering[-_ENDING:])
-        start_ids = tuple(self._format.encode(start))
-        return Prompt(
-            ids=TokenIds([*new, *start_ids], before=None if base is None else base.ids),
-            fork=_fork(match, rendering, place, later, around),
-            answer_start=start,
-            start_ids=start_ids,
+                parts += [rendering[position : found[0]], answer.call.answer_ids()]
+                position = ends[index] = found[1]
+        sent_up_to = _sent_up_to(conversations, match, rendering, ends)
+        prompt = Prompt(
+            ids=TokenIds() if base is None else base.ids,
+            fork=_fork(match, rendering, place, _rewritten(later, match, sent_up_to), around),
+            sent_before=sent_up_to >= max(0, *ends),
+            answer_start="" if answer_start is None else answer_start(rendering[-_ENDING:]),
             rendering=Text(rendering) if base is None else Text(rendering[len(base.rendering) :], base.rendering),
             match=match,
         )
+        return Draft(prompt, tuple(parts), rendering[position:])
 
-    def build_text(self, agent: str, text: str | Sequence[int]) -> Prompt:
-        """The prompt for a raw text, without a template: the ids of the longest earlier raw text and answer of the
-        agent that `text` goes on from, and the tokens of the rest. Token ids are taken as they are.
-
-        Text that goes on without the end token that was sampled goes on from the ids before that token.
-        """
+    def draft_text(self, agent: str, text: str | Sequence[int]) -> Draft:
+        """What `build_text` does before it tokenizes."""
         if not isinstance(text, str):
-            return Prompt(TokenIds(text), None, rendering=Text(self._format.decode(list(text))))
+            return Draft(Prompt(TokenIds(text), None, rendering=Text(self._format.decode(list(text)))))
         begins = Beginnings(text)
         found: tuple[int, Call, int] | None = None
         for call in self._texts.get(agent, ()):
@@ -132,11 +163,31 @@ class PromptBuilder:
                 if text.startswith(said, len(call.rendering)) and (found is None or end >= found[0]):
                     found = end, call, dropped
         if found is None:
-            return Prompt(TokenIds(self._format.encode(text)), None, rendering=Text(text))
+            return Draft(Prompt(TokenIds(), None, rendering=Text(text)), rest=text)
         end, call, dropped = found
         before = call.ids if not dropped else TokenIds(call.answer_ids()[:-1], before=call.ids.before)
         rest = Text(text[len(call.rendering) :], call.rendering)
-        return Prompt(before + self._format.encode(text[end:]), None, rendering=rest)
+        return Draft(Prompt(before, None, rendering=rest), rest=text[end:])
+
+    def build_text(self, agent: str, text: str | Sequence[int]) -> Prompt:
+        """The prompt for a raw text, without a template: the ids of the longest earlier raw text and answer of the
+        agent that `text` goes on from, and the tokens of the rest. Token ids are taken as they are.
+
+        Text that goes on without the end token that was sampled goes on from the ids before that token.
+        """
+        return self.finish(self.draft_text(agent, text))
+
+    def finish(self, draft: Draft) -> Prompt:
+        """The prompt, with the texts of `draft` tokenized. May run in another thread."""
+        prompt = draft.prompt
+        new: list[int] = []
+        for part in draft.parts:
+            new += self._piece(part) if isinstance(part, str) else part
+        new += self._format.encode(draft.rest)
+        start_ids = tuple(self._format.encode(prompt.answer_start))
+        added = (*new, *start_ids)
+        ids = TokenIds(added, before=prompt.ids) if len(prompt.ids) else TokenIds(added)
+        return replace(prompt, ids=ids if added else prompt.ids, start_ids=start_ids)
 
     def record(self, agent: str, prompt: Prompt, output_ids: Sequence[int], answer: Message | None) -> Call:
         """Remember that `output_ids` was sampled after `prompt` and given to the agent as the message `answer`, or as
@@ -168,11 +219,24 @@ class PromptBuilder:
         return -1, None, 0
 
 
+def _sent_up_to(conversations: Conversations, match: Match, rendering: str, ends: Mapping[int, int]) -> int:
+    """The last answer up to which an earlier request that began with the same messages, and offered the same tools,
+    was written as `rendering` is: -1 if there is none. `ends` are the places where the answers end."""
+    whole = len(match.path) == len(match.sent)
+    if whole and any(str(call.rendering) == rendering for call in match.answered()):
+        return len(match.sent)
+    for index, end in sorted(ends.items(), reverse=True):
+        others = conversations.sent_with(match, index)
+        if any(str(request.rendering).startswith(rendering[:end]) for request in others):
+            return index
+    return -1
+
+
 def _fork(
     match: Match, rendering: str, place: int, later: dict[int, Answer], around: dict[int, tuple[int, int]]
 ) -> str | None:
     """Why the prompt does not go on from the last call that its messages go on from; `place` is the answer up to
-    which it does, `later` are the answers after that."""
+    which it does, `later` are the answers after that, but for those that an earlier request had as they are here."""
     last = max((index for index, said in enumerate(match.meanings) if said[0] == "assistant"), default=-1)
     if place == last >= 0:
         return None
@@ -180,10 +244,19 @@ def _fork(
         return match.change
     if not later:
         others = not match.calls and match.request is not None and match.request.tools != match.tools
-        return TOOLS_CHANGED if others else None
+        return TOOLS_CHANGED if others and not match.answered() else None
     if later[max(later)].call.tools != match.tools:
         return TOOLS_CHANGED
     whole = (0, len(rendering))
     if any(answer.lost_reasoning(rendering[slice(*around.get(index, whole))]) for index, answer in later.items()):
         return REASONING_STRIPPED
     return TEMPLATE_NOT_APPEND_ONLY
+
+
+def _rewritten(later: dict[int, Answer], match: Match, sent_up_to: int) -> dict[int, Answer]:
+    """The answers in `later` that are written differently now, without those of a history that an earlier request had
+    changed already: what goes on from that one is a branch."""
+    if sent_up_to >= len(match.sent):
+        return {}
+    known = {index for index, node in enumerate(match.path[: sent_up_to + 1]) if node.moved}
+    return {index: answer for index, answer in later.items() if index not in known}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import hashlib
 from collections import Counter
@@ -15,7 +16,7 @@ from astune.context_tracker.answer_formats import FORMATS
 from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.chat_source import ChatSource, shown_text
 from astune.context_tracker.forks import BEST_OF_N, RETOKENIZED, RETRY, STOP_TEXT_REMOVED
-from astune.context_tracker.render import Prompt, PromptBuilder
+from astune.context_tracker.render import Draft, Prompt, PromptBuilder
 from astune.context_tracker.request import ChatRequest
 from astune.context_tracker.sources import Answer, Call, PolicySource, Source, WrapSource
 from astune.context_tracker.timeline import TurnForest
@@ -133,7 +134,8 @@ class ContextTracker:
         whatever the model raises.
         """
         self._check(request, n, source)
-        prompt = self._build(agent, request, source)
+        prompt = await self._build(agent, request, source)
+        self._check(request, n, source)  # other calls may have begun meanwhile
         call = Call(agent, _kept(request, prompt), prompt, self._calls, trainable, source)
         samplings = [self._sampling_for(call, index) for index in range(n)]
         self._calls += n
@@ -145,21 +147,38 @@ class ContextTracker:
             for index, (sampling, answer) in enumerate(zip(samplings, answers, strict=True))
         ]
 
-    def _build(self, agent: str, request: ChatRequest, source: str | None) -> Prompt:
-        prompts = self._prompts[source]
-        if request.prompt is not None:
-            prompt = prompts.build_text(agent, request.prompt)
-        elif source is None:
-            start = None if request.force is None else partial(self._forced_start, request)
-            prompt = prompts.build(agent, request.messages, request.tools, answer_start=start)
-        else:
-            try:
-                prompt = prompts.build(agent, request.messages, request.tools)
-            except WorkflowError:  # another model may take a conversation that our template refuses
-                prompt = prompts.build_text(agent, shown_text(request.messages))
+    async def _build(self, agent: str, request: ChatRequest, source: str | None) -> Prompt:
+        """The prompt. A text that takes long to tokenize is refused first if it cannot fit, and is tokenized in a
+        thread, so that other agents go on; all others here, so that the order of calls does not depend on timing."""
+        try:
+            draft = self._draft(agent, request, source)
+            if not draft.is_long:
+                prompt = self._prompts[source].finish(draft)
+            else:
+                if self._sources[source].is_policy:
+                    self._check_room(draft.least_tokens(self._format), "at least ")
+                prompt = await asyncio.to_thread(self._prompts[source].finish, draft)
+        except RecursionError:
+            raise WorkflowError("the request is nested too deeply: lists and objects within each other") from None
+        except UnicodeEncodeError as error:
+            raise WorkflowError(f"the request holds text that UTF-8 cannot: {error}") from None
         if not prompt.ids:
             raise WorkflowError(f"the prompt of model call {self._calls + 1} is empty: there is nothing to continue")
         return prompt
+
+    def _draft(self, agent: str, request: ChatRequest, source: str | None) -> Draft:
+        prompts = self._prompts[source]
+        if request.prompt is not None:
+            if not isinstance(request.prompt, str):
+                self._check_room(len(request.prompt))
+            return prompts.draft_text(agent, request.prompt)
+        if source is None:
+            start = None if request.force is None else partial(self._forced_start, request)
+            return prompts.draft(agent, request.messages, request.tools, answer_start=start)
+        try:
+            return prompts.draft(agent, request.messages, request.tools)
+        except WorkflowError:  # another model may take a conversation that our template refuses
+            return prompts.draft_text(agent, shown_text(request.messages))
 
     def _forced_start(self, request: ChatRequest, prompt_ending: str) -> str:
         assert request.force is not None
@@ -220,12 +239,14 @@ class ContextTracker:
 
     def _fork(self, call: Call, index: int, answer: Answer) -> str | None:
         """Why the prompt does not go on from an earlier call. The merge drops it where the prompt does."""
+        if index:
+            return BEST_OF_N
         if call.prompt.fork is not None:
             return call.prompt.fork
         if call.request.retry:
             return RETRY
-        if index:
-            return BEST_OF_N
+        if call.prompt.sent_before:
+            return None
         follows = call.prompt.follows
         if follows is not None and self._numbers[follows] in self._cut:
             return STOP_TEXT_REMOVED
@@ -270,13 +291,24 @@ class ContextTracker:
 
     def _room(self, call: Call) -> int:
         """Most tokens that the answer may have by the model's context and the episode's limit."""
-        room = self._policy.context_length - len(call.prompt.ids)
-        if room <= 0:
-            raise ContextOverflow(
-                f"the prompt of model call {call.number + 1} has {len(call.prompt.ids)} tokens and the model's context "
-                f"{self._policy.context_length}: no room for an answer"
-            )
+        room = self._check_room(len(call.prompt.ids))
         return room if self._max_tokens is None else min(room, self._max_tokens - self._sampled)
+
+    def _check_room(self, tokens: int, about: str = "") -> int:
+        """How many tokens of the model's context a prompt of so many leaves. The words are OpenAI's, as frameworks
+        look for them.
+
+        Raises:
+            ContextOverflow: none.
+        """
+        length = self._policy.context_length
+        if tokens >= length:
+            raise ContextOverflow(
+                f"the prompt of model call {self._calls + 1} has {about}{tokens} tokens and the model's context "
+                f"{length}: no room for an answer. This model's maximum context length is {length} tokens. "
+                "Please reduce the length of the messages."
+            )
+        return length - tokens
 
 
 def _kept(request: ChatRequest, prompt: Prompt) -> ChatRequest:

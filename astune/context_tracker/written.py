@@ -40,6 +40,14 @@ class Text:
     def __len__(self) -> int:
         return self.start + len(self.own)
 
+    def __str__(self) -> str:
+        links = []
+        link: Text | None = self
+        while link is not None:
+            links.append(link.own)
+            link = link.before
+        return "".join(reversed(links))
+
     def tail(self, size: int) -> str:
         """The last `size` characters, or all there are."""
         text, link = self.own, self.before

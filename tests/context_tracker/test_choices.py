@@ -58,6 +58,44 @@ def test_choices_are_sampled_side_by_side_from_one_prompt_with_seeds_of_their_ow
     assert [line.trained_tokens for line in tracker.timelines()] == [len(turn.output_ids) for turn in tracker.turns]
 
 
+EDITED = [{"role": "user", "content": "Other?"}, {"role": "assistant", "content": "one"}, MORE]
+
+
+@pytest.mark.parametrize("again", [{}, {"retry": True}, {"n": 2}], ids=["again", "retry", "n"])
+def test_the_same_edited_history_twice_is_named_for_what_is_new(make_tracker, chat_format, run, again):
+    async def episode():
+        await tracker.chat("a", ChatRequest([USER]))
+        await tracker.chat("a", ChatRequest(EDITED))
+        await tracker.choices("a", ChatRequest(EDITED, retry=again.get("retry", False)), again.get("n", 1))
+
+    tracker, _ = make_tracker(["one", "two", "three", "four"], chat_format)
+    run(episode())
+    expected = {"n": [BRANCH, BEST_OF_N], "retry": [RETRY]}.get(next(iter(again), ""), [BRANCH])
+    assert [line.fork for line in tracker.timelines()] == [None, "history_edited", *expected]
+    assert tracker.turns[1].prompt_ids == tracker.turns[2].prompt_ids
+
+
+def test_several_answers_to_an_edited_history_share_its_prompt(make_tracker, chat_format, run):
+    async def episode():
+        await tracker.chat("a", ChatRequest([USER]))
+        await tracker.choices("a", ChatRequest(EDITED), 2)
+
+    tracker, _ = make_tracker(["one", "two", "three"], chat_format)
+    run(episode())
+    assert [line.fork for line in tracker.timelines()] == [None, "history_edited", BEST_OF_N]
+
+
+def test_a_stop_text_is_missing_once_and_then_it_is_a_branch(make_tracker, chat_format, run):
+    async def episode():
+        answer = await tracker.chat("a", ChatRequest([USER], stop=("END",)))
+        for _ in range(2):
+            await tracker.chat("a", ChatRequest([USER, answer.message, MORE]))
+
+    tracker, _ = make_tracker(["oneEND", "two", "three"], chat_format)
+    run(episode())
+    assert [line.fork for line in tracker.timelines()] == [None, "stop_text_removed", BRANCH]
+
+
 def test_one_choice_with_a_seed_is_drawn_as_a_single_answer_with_that_seed(make_tracker, chat_format, run):
     async def episode():
         await tracker.choices("a", ChatRequest([USER], seed=5), 2)

@@ -236,6 +236,34 @@ def test_a_changed_history_keeps_the_tokens_of_the_answers_left_in_it(family, fo
     assert_says(agent, again, change(history))
 
 
+@FAMILY
+@pytest.mark.parametrize("cause", CHANGES)
+def test_what_goes_on_from_a_changed_history_is_a_branch_of_it(family, formats, cause):
+    """Nothing more is rewritten: the history is what the request before made it, or goes on from there."""
+    agent, history, _, _ = after_two_answers(family, formats[family.template])
+    changed = CHANGES[cause][0](history)
+    _, _, answer = agent.ask(changed)
+    assert agent.builder.build("a", changed).fork is None
+    assert agent.builder.build("a", [*changed[:-1], user("D?")]).fork is None
+    edited_again = [*changed[:-1], user("E?"), {"role": "assistant", "content": "By hand."}, user("F?")]
+    assert agent.builder.build("a", edited_again).fork == forks.HISTORY_EDITED
+    agent.ask([*changed, answer, user("D?")])  # the changed history is now known from a longer request only
+    assert agent.builder.build("a", changed).fork is None
+
+
+@CALLING
+def test_what_goes_on_with_changed_tools_is_a_branch(family, formats):
+    agent, history, _, _ = after_two_answers(family, formats[family.template])
+    for tools in ([OTHER_TOOL], [ADD]):
+        agent.ask([*history, user("C?")], tools)
+    for tools in ([OTHER_TOOL], [ADD]):
+        assert agent.builder.build("a", [*history, user("C?")], tools).fork is None
+    first = Agent(family, agent.format)
+    for tools in ([OTHER_TOOL], [ADD]):
+        first.ask([SYSTEM, user("A?")], tools)
+    assert first.builder.build("a", [SYSTEM, user("A?"), user("B?")], [OTHER_TOOL]).fork is None
+
+
 @CALLING
 def test_a_summary_in_tags_keeps_the_tokens_of_the_call_after_it(family, formats):
     agent, history, _, ids = after_a_call(family, formats[family.template])
