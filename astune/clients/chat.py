@@ -1,4 +1,4 @@
-"""Chat APIs of other models, through the openai package: retries and timeouts are the library's."""
+"""Chat APIs of other models, through the openai package: retries are the library's."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import anyio
 import openai
 from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletion
 
+from astune.clients.openai_http import http_library
 from astune.config.chat_models import ChatModelConfig
 from astune.errors import ConfigError, PolicyError, RolloutError, WorkflowError
 from astune.types import FinishReason
@@ -41,6 +43,18 @@ class ChatReply:
     """None where the API does not report it."""
 
 
+class _Timed(openai.DefaultAsyncHttpxClient):
+    """Its timeout is one of the whole attempt, from the connection to the last byte of the reply. That of the library
+    is of each wait for the next byte: a server that drips is never done."""
+
+    async def send(self, request: Any, **options: Any) -> Any:
+        try:
+            with anyio.fail_after(request.extensions["timeout"]["read"]):
+                return await super().send(request, **options)
+        except TimeoutError as error:
+            raise http_library().ReadTimeout("", request=request) from error
+
+
 class ChatClient:
     """One OpenAI-compatible chat API. `key` is the key of the configuration that describes it: what errors name.
 
@@ -63,6 +77,7 @@ class ChatClient:
             base_url=config.base_url,
             timeout=config.timeout,
             max_retries=config.max_retries,
+            http_client=_Timed(),
             default_headers={"Connection": "close"},
         )
 

@@ -16,7 +16,7 @@ class ChatModelConfig(Section):
     base_url: str = Field(description="of an OpenAI-compatible API, usually ending in /v1")
     model: str = Field(description="the model's name there")
     api_key_env: str | None = Field(None, description="environment variable that holds the API key; null: none needed")
-    timeout: PositiveFloat = Field(120.0, description="seconds one attempt at a call may take")
+    timeout: PositiveFloat = Field(120.0, description="seconds an attempt at a call may take, to the last byte")
     max_retries: NonNegativeInt = Field(3, description="attempts after the first where the API is busy or unreachable")
     limit_field: Literal["max_tokens", "max_completion_tokens"] = Field(
         "max_tokens", description="what the API calls the most tokens of an answer; OpenAI's: max_completion_tokens"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
-from importlib import import_module, metadata
 from typing import Any
 
 import openai
@@ -12,6 +11,7 @@ from openai.resources.chat.completions import AsyncCompletions
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
 
+from astune.clients.openai_http import http_library
 from astune.gateway.app import OpenAIApp
 
 _ORIGIN = "http://in-process"
@@ -19,7 +19,7 @@ _ORIGIN = "http://in-process"
 
 def in_process_http_client(app: OpenAIApp) -> Any:
     """An `httpx.AsyncClient` (`httpx2` for openai 3.x) that hands every request to `app`."""
-    http = _http_library()
+    http = http_library()
     return http.AsyncClient(transport=http.ASGITransport(app=app.asgi), trust_env=False)
 
 
@@ -89,9 +89,3 @@ def _plain(value: Any) -> Any:
 @functools.cache
 def _platform() -> Any:
     return openai._base_client.get_platform()
-
-
-@functools.cache
-def _http_library() -> Any:
-    """The HTTP library that the installed OpenAI client is built on: httpx2 since 3.0, httpx before."""
-    return import_module("httpx2" if int(metadata.version("openai").split(".")[0]) >= 3 else "httpx")

@@ -1,3 +1,6 @@
+import asyncio
+import contextlib
+
 import pytest
 
 from astune.clients.chat import ChatClient, TokenUsage
@@ -129,3 +132,33 @@ async def test_an_api_that_is_too_slow_is_given_up():
 
     error, _ = await failure(slow, timeout=0.05)
     assert "no answer within 0.05 s (1 attempt; see timeout)" in str(error)
+
+
+HEADERS = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n"
+
+
+@pytest.mark.fault("Foreign servers", "an API drips its answer, byte by byte", "given up after its time, as a whole")
+@pytest.mark.parametrize("start", [b"HTTP/1.1 200 OK\r\nX: ", HEADERS])
+async def test_a_server_that_drips_is_given_up_after_the_time_of_the_whole_call(start):
+    calls = []
+
+    async def drip(reader, writer):
+        calls.append(asyncio.current_task())
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(start)
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(0.01)
+        writer.close()
+
+    async with await asyncio.start_server(drip, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        client = client_of(url, timeout=0.1, max_retries=1)
+        with pytest.raises(PolicyError, match=r"no answer within 0\.1 s \(2 attempts; see timeout\)"):
+            await asyncio.wait_for(client.complete(HI), 5)
+        assert len(calls) == 2
+        with pytest.raises(PolicyError, match=r"no answer within 0\.05 s \(1 attempt; see timeout\)"):
+            await asyncio.wait_for(client.models(0.05), 5)
+        await asyncio.gather(*calls)
