@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "astune"
 LAYERS = (
     {"token_ids", "visible"},
-    {"types", "errors", "resources", "concurrency", "terminal"},
+    {"types", "errors", "resources", "concurrency", "terminal", "under_way"},
     {"config", "workers", "user_code"},
     {"plugins", "clients", "monitor"},
     {"task_reader", "environment", "context_tracker", "task_judge", "algorithm"},

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Literal
 
 from rich.console import RenderableType
@@ -19,6 +20,7 @@ from rich.live import Live
 
 from astune.config.schema import Config
 from astune.monitor.causes import Cause, Causes
+from astune.monitor.printed import EpisodeOutput, episode_output
 from astune.monitor.progress_view import RunState, final_table, status_panel, step_line
 from astune.monitor.run_dir import RunDir
 from astune.monitor.summary import show_figure, show_seconds
@@ -41,7 +43,9 @@ class Progress:
         self._mode = ("bar" if self._console.is_terminal else "plain") if mode == "auto" else mode
         self._state = RunState()
         self.causes = Causes()
-        self._live: Live | None = None
+        self._shown = ExitStack()
+        """The bars, and before them what stands in front of the process's output."""
+        self._output: EpisodeOutput | None = None
         self._last_line = time.monotonic()
 
     def run_started(self, config: Config, run_dir: RunDir, total_steps: int) -> None:
@@ -51,14 +55,17 @@ class Progress:
         self._print(Text.assemble((settings.project_name, "bold"), facts))
         self._print(Text(str(run_dir.path), "dim"))
         if self._mode == "bar":
-            self._live = Live(get_renderable=self._panel, console=self._console, refresh_per_second=4, transient=True)
-            self._live.start()
+            live = Live(get_renderable=self._panel, console=self._console, refresh_per_second=4, transient=True)
+            self._shown.enter_context(live)
+        self._output = self._shown.enter_context(episode_output())
 
     def phase_started(self, name: str, total_episodes: int) -> None:
         """`name` is what is going on: "rollout", "train", "evaluation, greedy"; 0 episodes if it plays none."""
         self._state.start_phase(name, total_episodes)
 
     def episode_done(self, episode: Episode) -> None:
+        if self._output is not None:
+            self._output.end(episode.episode_id)
         self._state.add(episode)
         self._failed(self.causes.add(episode))
         if time.monotonic() - self._last_line > QUIET_SECONDS:
@@ -98,9 +105,7 @@ class Progress:
 
     def close(self) -> None:
         """Takes the bars away. Safe to call twice."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        self._shown.close()
 
     def __enter__(self) -> Progress:
         return self

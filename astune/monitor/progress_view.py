@@ -197,6 +197,9 @@ def final_table(report: RunReport, causes: Sequence[tuple[Cause, int]] = ()) -> 
         facts.add_row("skipped", Text(text, "yellow"))
     if any(summary["groups"].values()):
         facts.add_row("signal", Text.from_markup(_signal(summary["groups"])))
+    if summary["blocked"]:
+        lines_blocked = ", ".join(f"{place} {show_seconds(lasted)}" for place, lasted in summary["blocked"].items())
+        facts.add_row("blocked", Text(f"the event loop stood still in {lines_blocked}", "yellow"))
     if summary["idle_steps"]:
         facts.add_row("idle", Text(show_idle(summary), "yellow"))
     if summary["nothing_learned"]:

@@ -35,8 +35,8 @@ def summarize(metrics: Metrics) -> dict[str, Any]:
 
     `held_out` has one entry per decoding: the figure (`success`, or `reward` where the judge knows no success) at the
     first, last and best evaluation, each with its step. Counts are sums over steps; `seconds` says where the time went,
-    `receipt` where the tokens did, `judging` what other models cost that judge, `idle_steps` those that trained
-    nothing, by the reason; `nothing_learned` why none did, "" if one did.
+    `receipt` where the tokens did, `judging` what other models cost that judge, `blocked` which lines of the user's
+    blocked the event loop, `idle_steps` why steps trained nothing, `nothing_learned` why none did, "" if one did.
     """
     why = nothing_learned(metrics)
     seconds = {name: _total(metrics, f"time/{name}") for name in ("rollout", "train", "step")}
@@ -53,6 +53,7 @@ def summarize(metrics: Metrics) -> dict[str, Any]:
         "receipt": sum_of_receipts(metrics),
         "groups": {name: int(_total(metrics, f"groups/{name}")) for name in ("used", "no_signal")},
         "judging": _judging(metrics),
+        "blocked": blocked(metrics),
         "idle_steps": {reason.what: count for reason, count in idle_steps(metrics)},
         "nothing_learned": "" if why is None else str(why),
         "updates_skipped": int(_total(metrics, "updates/skipped")),
@@ -84,6 +85,12 @@ def show_judging(judging: Mapping[str, float]) -> str:
     calls, cached, tokens = (round(judging[name]) for name in ("calls", "cached", "tokens"))
     cost = f"cost {judging['cost']:.4g}" if "cost" in judging else "cost not known"
     return f"{calls:,} calls of other models, {cached:,} replies from the cache, {tokens:,} tokens, {cost}"
+
+
+def blocked(metrics: Metrics) -> dict[str, float]:
+    """Seconds for which lines of the user's code, `file:line`, kept the event loop from turning, the worst first."""
+    keys = {key for row in metrics for key in row if key.startswith("blocked/")}
+    return dict(sorted(((key.partition("/")[2], _total(metrics, key)) for key in keys), key=lambda item: -item[1]))
 
 
 def show_idle(summary: Mapping[str, Any]) -> str:

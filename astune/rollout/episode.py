@@ -45,6 +45,7 @@ from astune.rollout.setup import RolloutSetup
 from astune.rollout.time_limit import within
 from astune.task_judge.judge_base import GroupJudge, Judge, check_verdict
 from astune.types import Episode, EpisodeError, Sampling, StopReason, Task, Verdict, WorkflowOutput
+from astune.under_way import UnderWay, under_way
 from astune.workflow.tuner import Tuner
 from astune.workflow.workflow_base import Workflow, checked_output
 
@@ -66,6 +67,13 @@ async def run_episode(
     """One attempt at `task`. Never raises for what the workflow, the policy or the judge do; cancellation passes
     through, and the workflow is cancelled with it. `judged=False` leaves the verdict to `judge_together`.
     """
+    with under_way(episode_id) as this:
+        return await _attempt(task, setup, this, seed, sampling, judged)
+
+
+async def _attempt(
+    task: Task, setup: RolloutSetup, this: UnderWay, seed: int, sampling: Sampling, judged: bool
+) -> Episode:
     started = time.monotonic()
     tracker = ContextTracker(
         setup.policy,
@@ -78,7 +86,7 @@ async def run_episode(
         allow_inexact=setup.allow_inexact,
         wrap=None if setup.observer is None else setup.observer.source,
     )
-    tuner = Tuner(task, episode_id, tracker, setup.chat_format, setup.policy.context_length)
+    tuner = Tuner(task, this.episode_id, tracker, setup.chat_format, setup.policy.context_length)
     episode = None
     try:
         episode = await _played(tuner, tracker, setup)
@@ -89,10 +97,10 @@ async def run_episode(
     except asyncio.CancelledError:
         if setup.observer is not None:
             cut = episode or _episode(tuner, tracker, _End(StopReason.CANCELLED))
-            metrics = _metrics(tracker, time.monotonic() - started)
+            metrics = _metrics(tracker, this, time.monotonic() - started)
             setup.observer.cancelled(replace(cut, stop_reason=StopReason.CANCELLED, metrics=metrics))
         raise
-    return replace(episode, metrics=_metrics(tracker, time.monotonic() - started))
+    return replace(episode, metrics=_metrics(tracker, this, time.monotonic() - started))
 
 
 async def _played(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup) -> Episode:
@@ -363,7 +371,7 @@ def _trace(error: Exception) -> str:
     return "".join(traceback.format_exception(type(error), error, error.__traceback__))
 
 
-def _metrics(tracker: ContextTracker, seconds: float) -> dict[str, float]:
+def _metrics(tracker: ContextTracker, this: UnderWay, seconds: float) -> dict[str, float]:
     turns = tracker.turns
     return {
         "seconds": seconds,
@@ -371,4 +379,5 @@ def _metrics(tracker: ContextTracker, seconds: float) -> dict[str, float]:
         "prompt_tokens": float(sum(len(turn.prompt_ids) for turn in turns)),
         "output_tokens": float(sum(len(turn.output_ids) for turn in turns)),
         "lost_calls": float(tracker.lost_calls),
+        **{f"blocked/{place}": lasted for place, lasted in this.blocked.items()},
     }

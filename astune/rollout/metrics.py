@@ -22,6 +22,7 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "episodes/failed": float(sum(episode.stop_reason in FAILED for episode in episodes)),
         "episodes/unjudged": float(sum(episode.verdict is None for episode in episodes)),
         "calls/lost": math.fsum(episode.metrics.get("lost_calls", 0.0) for episode in episodes),
+        **blocked_metrics(episodes),
         "tokens/sampled": float(sum(len(turn.output_ids) for turn in turns)),
         "tokens/prompt": float(sum(len(turn.prompt_ids) for turn in turns)),
     }
@@ -35,6 +36,15 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         | verdict_metrics(episodes)
         | _own_metrics(episodes)
     )
+
+
+def blocked_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Seconds for which lines of the user's code kept the event loop from turning, by line and in all; nothing if none
+    did."""
+    lasted: Counter[str] = Counter()
+    for episode in episodes:
+        lasted.update({name: seconds for name, seconds in episode.metrics.items() if name.startswith("blocked/")})
+    return {**lasted, "time/blocked": math.fsum(lasted.values())} if lasted else {}
 
 
 def verdict_metrics(episodes: Sequence[Episode]) -> dict[str, float]:

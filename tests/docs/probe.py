@@ -1,6 +1,8 @@
-"""An agent whose short run logs every metric there is: it fails, forks, asks greedily, and is rewarded unevenly."""
+"""An agent whose short run logs every metric there is: it fails, blocks, forks, asks greedily, and is rewarded unevenly."""
 
 from __future__ import annotations
+
+import time
 
 from astune import Episode, Task, Tuner, Verdict, Workflow, WorkflowOutput
 
@@ -19,6 +21,7 @@ class Probe(Workflow):
         await ask([question, forged, question])
         await ask([question], temperature=0.0)
         if task.metadata["case"] == "broken":
+            time.sleep(0.1)
             raise ValueError("this task always fails")
         tuner.reward("probe", len(text) / 100)
         return WorkflowOutput(answer=text, metrics={"characters": len(text)})

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from astune.config.load import load_config
-from astune.monitor import read_metrics
+from astune.monitor import blocking, read_metrics
 from astune.plugins import load_plugin
 from astune.types import StopReason
 
@@ -122,7 +122,9 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         "astune.monitor.progress=off",
         "astune.monitor.tensorboard=false",
     ]
-    report = LocalBackbone().run(load_config(None, overrides))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocking, "EVERY", 0.01)
+        report = LocalBackbone().run(load_config(None, overrides))
     return {name for row in read_metrics(report.run_dir / "metrics.jsonl") for name in row} - {"step", "time"}
 
 

@@ -56,7 +56,7 @@ COUNTS = {
     "python file": 19,
     "python not-run": 4,
     "python run": 7,
-    "text": 32,
+    "text": 33,
     "text file": 1,
     "text output": 35,
     "yaml": 12,

@@ -21,6 +21,7 @@ from astune.backbone.debug.terminal import Terminal
 from astune.backbone.parts import sampling_for, weighting_for
 from astune.config.schema import AstuneConfig, Config
 from astune.monitor import EpisodeLog, RunDir
+from astune.monitor.blocking import LoopWatch
 from astune.monitor.recording import Recording, recording_path, write_recording
 from astune.rollout.episode import judge_together, run_episode, unjudged
 from astune.rollout.group import episode_seed
@@ -80,8 +81,10 @@ class Session:
             await self._play(groups)
 
     async def _play(self, groups: Iterable[Attempts]) -> None:
+        watch = LoopWatch(self.screen.note)
         for attempts in groups:
-            group = Group(attempts.task, tuple(await self._judged_attempts(attempts)))
+            with watch:
+                group = Group(attempts.task, tuple(await self._judged_attempts(attempts)))
             samples, receipt = to_samples([group], self.advantage, weighting_for(self.config))
             check_step([group], samples, receipt)
             if len(group.episodes) > 1:

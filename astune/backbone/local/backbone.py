@@ -18,6 +18,7 @@ from astune.backbone.parts import environment_service, read_tasks, rollout_setup
 from astune.backbone.schedule import TaskSchedule
 from astune.config.load import LoadedConfig
 from astune.errors import ConfigError, SetupError, TrainingError, nearest
+from astune.monitor.blocking import LoopWatch
 from astune.monitor.episodes import EpisodeLog
 from astune.monitor.learning import Learning
 from astune.monitor.metrics import MetricsLog
@@ -78,6 +79,7 @@ def assemble(loaded: LoadedConfig, stack: ExitStack) -> Run:
         episodes,
         progress,
         Learning(progress, config.trainer.max_unjudged_steps),
+        LoopWatch(progress.warn),
         setup,
         sampler,
         learner,

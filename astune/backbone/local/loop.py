@@ -12,6 +12,7 @@ from astune.backbone.local.sampler import Sampler
 from astune.backbone.parts import sampling_for, weighting_for
 from astune.backbone.schedule import TaskSchedule
 from astune.config.schema import AstuneConfig
+from astune.monitor.blocking import LoopWatch
 from astune.monitor.episodes import EpisodeLog
 from astune.monitor.learning import Learning
 from astune.monitor.metrics import MetricsLog
@@ -32,6 +33,7 @@ class Run:
     episodes: EpisodeLog
     progress: Progress
     learning: Learning
+    watch: LoopWatch
     setup: RolloutSetup
     sampler: Sampler
     learner: LocalLearner
@@ -95,16 +97,17 @@ async def roll_out(
     run: Run, tasks: Sequence[Task], repeat: int, sampling: Sampling, phase: str, label: str
 ) -> list[Group]:
     run.progress.phase_started(phase, len(tasks) * repeat)
-    return await run_groups(
-        tasks,
-        repeat,
-        run.setup,
-        seed=run.config.seed,
-        sampling=sampling,
-        max_concurrent=run.config.rollout.max_concurrent,
-        label=label,
-        on_episode=run.progress.episode_done,
-    )
+    with run.watch:
+        return await run_groups(
+            tasks,
+            repeat,
+            run.setup,
+            seed=run.config.seed,
+            sampling=sampling,
+            max_concurrent=run.config.rollout.max_concurrent,
+            label=label,
+            on_episode=run.progress.episode_done,
+        )
 
 
 def learn(run: Run, samples: Sequence[Sample]) -> dict[str, float]:

@@ -16,6 +16,7 @@ from astune.backbone.trinity.events import (
     Explored,
     ExploreStarted,
     Logged,
+    Warned,
 )
 from astune.errors import TrainingError
 from astune.monitor.episodes import EpisodeLog
@@ -73,6 +74,8 @@ class Recorder:
         if isinstance(event, EpisodeDone):
             self.episodes.write(event.episode, step=event.step, phase=event.phase)
             self.progress.episode_done(event.episode)
+        elif isinstance(event, Warned):
+            self.progress.warn(event.text)
         elif isinstance(event, ExploreStarted):
             self._began[event.step] = (event, time.monotonic())
             self._last_trained = self._last_trained or time.monotonic()

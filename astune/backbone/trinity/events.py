@@ -68,4 +68,11 @@ class SetupFailed:
     message: str
 
 
-Event = EpisodeDone | EvaluationStarted | EvaluationDone | ExploreStarted | Explored | Logged
+@dataclass(frozen=True)
+class Warned:
+    """Something is wrong where episodes are played, and the user is to read it at once."""
+
+    text: str
+
+
+Event = EpisodeDone | Warned | EvaluationStarted | EvaluationDone | ExploreStarted | Explored | Logged

@@ -11,12 +11,13 @@ from trinity.common.workflows.workflow import Task as TrinityTask
 from trinity.common.workflows.workflow import Workflow
 
 from astune.backbone.parts import sampling_for
-from astune.backbone.trinity.events import EpisodeDone
+from astune.backbone.trinity.events import EpisodeDone, Warned
 from astune.backbone.trinity.experience import pack_episode
 from astune.backbone.trinity.job import Job, load_job
 from astune.backbone.trinity.mailbox import post
 from astune.backbone.trinity.policy import policy_for
 from astune.backbone.trinity.shared import shared_setup
+from astune.monitor.blocking import LoopWatch
 from astune.rollout.group import run_group
 from astune.rollout.setup import RolloutSetup
 from astune.types import Episode, Task
@@ -47,21 +48,26 @@ class AstuneWorkflow(Workflow):  # type: ignore[misc]
         step = int(self.task.batch_id)
         setup = setup_for(job, self.model)
         async with shared_setup(setup.workflow_factory):
-            group = await run_group(
-                Task(**self.task.raw_task),
-                self._repeat,
-                setup,
-                seed=job.config.seed,
-                sampling=sampling_for(job.config, "sampled"),
-                label=f"train/{step}",
-                on_episode=lambda episode: _tell(episode, step),
-                limit=asyncio.Semaphore(job.config.rollout.max_concurrent),
-            )
+            with LoopWatch(_warn):
+                group = await run_group(
+                    Task(**self.task.raw_task),
+                    self._repeat,
+                    setup,
+                    seed=job.config.seed,
+                    sampling=sampling_for(job.config, "sampled"),
+                    label=f"train/{step}",
+                    on_episode=lambda episode: _tell(episode, step),
+                    limit=asyncio.Semaphore(job.config.rollout.max_concurrent),
+                )
         return [pack_episode(episode, run) for run, episode in enumerate(group.episodes)]
 
 
 def _tell(episode: Episode, step: int) -> None:
     post(EpisodeDone(episode, step, "train"))
+
+
+def _warn(text: str) -> None:
+    post(Warned(text))
 
 
 @lru_cache(maxsize=4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 from astune import Task, Tuner, Workflow, WorkflowOutput
@@ -28,3 +29,12 @@ class SameForAll(Asker):
 
     async def execute(self, task: Task, tuner: Tuner) -> WorkflowOutput:
         return replace(await super().execute(task, tuner), reward=0.5)
+
+
+class Blocker(Asker):
+    """Prints, and then keeps everybody waiting."""
+
+    async def execute(self, task: Task, tuner: Tuner) -> WorkflowOutput:
+        print("asking")
+        time.sleep(0.1)
+        return await super().execute(task, tuner)

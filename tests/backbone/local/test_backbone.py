@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,13 +18,14 @@ import torch
 from astune.backbone.local import LocalBackbone
 from astune.config.load import load_config
 from astune.errors import AstuneError, ConfigError, InvariantError
+from astune.monitor import blocking
 from astune.monitor.episodes import read_episodes
 from astune.monitor.metrics import read_metrics
 from astune.types import RunReport
 from astune.viewer.report import write_report
 
 AGENT = Path(__file__).with_name("agent.py")
-TIMES = ("time", "throughput", "seconds")
+TIMES = ("time", "throughput", "seconds", "blocked")
 
 
 def write_job(folder: Path, tasks: int = 6, broken: int = 0) -> Path:
@@ -155,6 +157,25 @@ def test_a_run_without_any_signal_says_so_at_its_end(tmp_path: Path) -> None:
     report = run_job(write_job(tmp_path, tasks=2), *overrides, "astune.evaluation.before=false")
     assert report.status == "learned_nothing"
     assert "all attempts at a task got the same reward" in report.summary["nothing_learned"]
+
+
+def test_what_blocks_and_what_prints_is_told_with_its_line_and_its_episode(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocking, "EVERY", 0.01)
+    monkeypatch.setattr(blocking, "NOTICED", 0.03)
+    agent = f"astune.rollout.agentscope_learn_protocol={AGENT}:Blocker"
+    options = ("astune.trainer.total_steps=1", "astune.evaluation.before=false", "astune.evaluation.after=false")
+    report = run_job(write_job(tmp_path, tasks=2), agent, *options, "astune.monitor.progress=plain")
+    (row,) = read_metrics(report.run_dir / "metrics.jsonl")
+    (place,) = [name for name in row if name.startswith("blocked/")]
+    assert place.startswith("blocked/agent.py:") and row[place] == row["time/blocked"] > 0.1
+    assert report.summary["blocked"] == {place.partition("/")[2]: row[place]}
+    lines = capsys.readouterr().out.splitlines()
+    printed = {line for line in lines if "asking" in line}
+    assert len(printed) == 6 and all(re.fullmatch(r"\[train/1/\w+/[012]\] asking", line) for line in printed)
+    (told,) = [line for line in lines if "blocked for" in line]
+    assert f"{AGENT}:{place.rpartition(':')[2]}: `time.sleep(0.1)`" in told
 
 
 @pytest.mark.fault(
