@@ -5,8 +5,9 @@ without `await`. While it runs, no agent goes on and no time limit is kept.
         await play_episodes()
 
 A thread asks the loop for a sign of life. While none comes it looks, again and again, at which line the loop's thread
-stands. Lines of the user's count, where two looks in a row find the same callback of the loop, and nothing that ASTune does itself: the local backbone computes its model in that
-thread. What an episode's own lines took stands in its metrics.
+stands. Lines of the user's count, where two looks in a row find the same callback of the loop, and nothing that ASTune
+does itself: the local backbone computes its model in that thread. What an episode's own lines took stands in its
+metrics.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An agent whose short run logs every metric there is: it fails, blocks, forks, asks greedily, and is rewarded unevenly."""
+"""An agent whose short run logs every metric: it fails, blocks, forks, asks greedily, and is rewarded unevenly."""
 
 from __future__ import annotations
 

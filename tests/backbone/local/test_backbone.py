@@ -163,7 +163,7 @@ def test_what_blocks_and_what_prints_is_told_with_its_line_and_its_episode(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocking, "EVERY", 0.01)
-    monkeypatch.setattr(blocking, "NOTICED", 0.03)
+    monkeypatch.setattr(blocking, "NOTICED", 0.1)
     agent = f"astune.rollout.agentscope_learn_protocol={AGENT}:Blocker"
     options = ("astune.trainer.total_steps=1", "astune.evaluation.before=false", "astune.evaluation.after=false")
     report = run_job(write_job(tmp_path, tasks=2), agent, *options, "astune.monitor.progress=plain")
