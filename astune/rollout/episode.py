@@ -90,7 +90,8 @@ async def _attempt(
     episode = None
     try:
         episode = await _played(tuner, tracker, setup)
-        _warn_of_unused_call(episode)
+        if not tuner.environment_done:
+            _warn_of_unused_call(episode)
         _warn_of_inexact_turns(tracker, setup)
         if judged:
             episode = await _judged(episode, setup)

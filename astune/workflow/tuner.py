@@ -186,6 +186,11 @@ class Tuner:
         self._environment = environment
         self.task = replace(task, query=task.query or environment.query, messages=task.messages or environment.messages)
 
+    @property
+    def environment_done(self) -> bool:
+        """Whether the episode has an environment, and it is done."""
+        return self._environment is not None and self._environment.done
+
     def use_environment(
         self, url: str, instance_id: str, *, env_type: str | None = None, task_id: str | None = None
     ) -> None:

@@ -61,6 +61,18 @@ def test_every_page_is_named_in_the_readme() -> None:
     assert sorted(re.findall(r"\w+", line)[1:]) == sorted(page.stem for page in DOCS.glob("*.md"))
 
 
+def test_one_numbered_path_leads_through_all_pages() -> None:
+    listed = re.findall(r"^(\d+)\. \[(.+?)\]\(docs/(\w+)\.md\): ", read("README.md"), re.MULTILINE)
+    assert [int(number) for number, _, _ in listed] == list(range(1, len(listed) + 1))
+    names = [name for _, _, name in listed]
+    assert sorted(names) == sorted(page.stem for page in DOCS.glob("*.md"))
+    last = "This was the last page. Back to the [README](../README.md#the-pages-in-order)"
+    ends = [*(f"Next: [{title}]({name}.md)" for _, title, name in listed[1:]), last]
+    for (_, title, name), end in zip(listed, ends, strict=True):
+        first, *_, final = read(f"docs/{name}.md").strip().splitlines()
+        assert (name, first, final) == (name, f"# {title}", end)
+
+
 def test_the_readme_lists_the_packages_that_there_are() -> None:
     tree = read("README.md").partition("\nastune/\n")[2].partition("```")[0]
     listed = set(re.findall(r"^  ([\w.]+)/?", tree, re.MULTILINE))

@@ -50,17 +50,17 @@ ROOT = Path(__file__).parents[2]
 README = "README.md"
 PAGES = [README, "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 COUNTS = {
-    "bash not-run": 34,
-    "bash run": 54,
+    "bash not-run": 36,
+    "bash run": 60,
     "jsonl file": 11,
-    "python file": 19,
+    "python file": 25,
     "python not-run": 4,
     "python run": 7,
     "text": 33,
     "text file": 1,
-    "text output": 35,
+    "text output": 37,
     "yaml": 12,
-    "yaml file": 10,
+    "yaml file": 11,
     "yaml file broken": 1,
     "yaml file rubric": 1,
 }
