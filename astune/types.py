@@ -260,6 +260,15 @@ class EpisodeError:
 
 
 @dataclass(frozen=True)
+class ToolUse:
+    """How often a tool was called in an episode, how many of the calls failed, and what the first failure said."""
+
+    calls: int = 0
+    errors: int = 0
+    message: str = ""
+
+
+@dataclass(frozen=True)
 class Episode:
     """One attempt at one task. `verdict is None` means that nobody judged it, never a reward of 0."""
 
@@ -279,6 +288,9 @@ class Episode:
     """Rewards of single agents, in place of the verdict's, as the workflow gave them (`tuner.reward`)."""
     turn_rewards: Mapping[int, float] = field(default_factory=dict)
     """Rewards of single turns by their number, on top (`tuner.reward_turn`)."""
+    tools: Mapping[str, ToolUse] = field(default_factory=dict)
+    """The calls whose results the model was shown, by tool, where the agent's framework says which failed: AgentScope
+    does."""
     env_score: float | None = None
     """What the episode's environment says of it: the task's, or the one named with `tuner.use_environment`."""
     env_error: str = ""

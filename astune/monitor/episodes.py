@@ -9,7 +9,8 @@
 A turn's `messages` are those after the first `messages_kept` of the same agent's turn before, and `tools` is left out
 where it did not change. In the same way a timeline's `token_ids` are those after the first `tokens_kept` of the same
 agent's timeline before, and a shared span leaves its logprobs to the span of its turn that is not. So ids stand once; a
-turn holds ids of its own only if no span has it. An episode in an environment has `env_score` and `env_error` too.
+turn holds ids of its own only if no span has it. An episode in an environment has `env_score` and `env_error` too, one
+whose tool results were seen `tools`: {"calculator": {"calls": 3, "errors": 1, "message": "..."}}.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from astune.errors import AstuneError
 from astune.monitor.jsonl import append_line, keep_lines, open_for_append, plain, read_lines
 from astune.monitor.run_dir import RunDir
 from astune.token_ids import WIDTH, Logprobs, TokenIds, shared_bytes
-from astune.types import Episode, EpisodeError, Span, StopReason, Task, Timeline, Turn, Verdict, WorkflowOutput
+from astune.types import Episode, EpisodeError, Span, StopReason, Task, Timeline, ToolUse, Turn, Verdict, WorkflowOutput
 
 LOGPROB_DIGITS = 5
 
@@ -111,6 +112,8 @@ def episode_to_row(record: EpisodeRecord) -> dict[str, Any]:
     }
     if episode.env_score is not None or episode.env_error:
         row |= {"env_score": episode.env_score, "env_error": episode.env_error}
+    if episode.tools:
+        row["tools"] = {name: vars(use) for name, use in episode.tools.items()}
     plain_row: dict[str, Any] = plain(row)
     return plain_row
 
@@ -225,6 +228,7 @@ def episode_from_row(row: Mapping[str, Any]) -> EpisodeRecord:
         unique_tokens=row["unique_tokens"],
         agent_rewards=row["agent_rewards"],
         turn_rewards={int(turn): reward for turn, reward in row["turn_rewards"].items()},
+        tools={name: ToolUse(**use) for name, use in row.get("tools", {}).items()},
         env_score=row.get("env_score"),
         env_error=row.get("env_error", ""),
     )

@@ -35,6 +35,10 @@ MOST_CAUSES = 10
 """Causes of failure that are shown as they appear, and in the table at the end."""
 
 
+MANY_CALLS = 8
+"""Calls of a tool that all fail before a run says so."""
+
+
 class Progress:
     """`mode` is `astune.monitor.progress`; auto means bars if `console` is a terminal. Never raises for odd figures."""
 
@@ -43,6 +47,8 @@ class Progress:
         self._mode = ("bar" if self._console.is_terminal else "plain") if mode == "auto" else mode
         self._state = RunState()
         self.causes = Causes()
+        self._tools: dict[str, tuple[int, int]] = {}
+        """Calls and errors by tool."""
         self._shown = ExitStack()
         """The bars, and before them what stands in front of the process's output."""
         self._output: EpisodeOutput | None = None
@@ -68,6 +74,7 @@ class Progress:
             self._output.end(episode.episode_id)
         self._state.add(episode)
         self._failed(self.causes.add(episode))
+        self._tools_failed(episode)
         if time.monotonic() - self._last_line > QUIET_SECONDS:
             self._line(Text(self._state.phase.line(), "dim"))
 
@@ -97,6 +104,15 @@ class Progress:
         self._print(Text.assemble(("failed", "bold red"), f" {cause.episode_id}: {cause}"))
         if len(self.causes.most) == MOST_CAUSES:
             self.note("other causes of failure are counted, and not shown as they appear any more")
+
+    def _tools_failed(self, episode: Episode) -> None:
+        """Tells once of a tool of which every call has failed so far."""
+        for name, use in episode.tools.items():
+            calls, errors = self._tools.get(name, (0, 0))
+            calls, errors = calls + use.calls, errors + use.errors
+            self._tools[name] = (calls, errors)
+            if errors == calls >= MANY_CALLS > calls - use.calls:
+                self.warn(f"all {calls} calls of the tool {name} have failed so far, as here: {use.message:.300}")
 
     def run_finished(self, report: RunReport) -> None:
         self.close()

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from astune.monitor.causes import Cause
 from astune.monitor.receipt import receipt_lines
-from astune.monitor.summary import show_figure, show_idle, show_judging, show_seconds
+from astune.monitor.summary import show_figure, show_idle, show_judging, show_seconds, show_tools
 from astune.terminal import Text
 from astune.types import Episode, RunReport, StopReason
 
@@ -197,6 +197,8 @@ def final_table(report: RunReport, causes: Sequence[tuple[Cause, int]] = ()) -> 
         facts.add_row("skipped", Text(text, "yellow"))
     if any(summary["groups"].values()):
         facts.add_row("signal", Text.from_markup(_signal(summary["groups"])))
+    if failed_tools := show_tools(summary["tools"]):
+        facts.add_row("tools", Text(failed_tools, "yellow"))
     if summary["blocked"]:
         lines_blocked = ", ".join(f"{place} {show_seconds(lasted)}" for place, lasted in summary["blocked"].items())
         facts.add_row("blocked", Text(f"the event loop stood still in {lines_blocked}", "yellow"))

@@ -54,6 +54,7 @@ def summarize(metrics: Metrics) -> dict[str, Any]:
         "groups": {name: int(_total(metrics, f"groups/{name}")) for name in ("used", "no_signal")},
         "judging": _judging(metrics),
         "blocked": blocked(metrics),
+        "tools": _tools(metrics),
         "idle_steps": {reason.what: count for reason, count in idle_steps(metrics)},
         "nothing_learned": "" if why is None else str(why),
         "updates_skipped": int(_total(metrics, "updates/skipped")),
@@ -91,6 +92,25 @@ def blocked(metrics: Metrics) -> dict[str, float]:
     """Seconds for which lines of the user's code, `file:line`, kept the event loop from turning, the worst first."""
     keys = {key for row in metrics for key in row if key.startswith("blocked/")}
     return dict(sorted(((key.partition("/")[2], _total(metrics, key)) for key in keys), key=lambda item: -item[1]))
+
+
+def _tools(metrics: Metrics) -> dict[str, dict[str, int]]:
+    """Calls and errors by tool, those that failed most first."""
+    names = {key.removeprefix("tools/calls/") for row in metrics for key in row if key.startswith("tools/calls/")}
+    uses = {
+        name: {what: int(_total(metrics, f"tools/{what}/{name}")) for what in ("calls", "errors")} for name in names
+    }
+    return dict(sorted(uses.items(), key=lambda item: (-item[1]["errors"], item[0])))
+
+
+def show_tools(tools: Mapping[str, Mapping[str, int]]) -> str:
+    """Those that failed.
+
+    >>> show_tools({"search": {"calls": 40, "errors": 40}, "calculator": {"calls": 9, "errors": 0}})
+    '40 of 40 calls of search failed'
+    """
+    failed = [(name, use) for name, use in tools.items() if use["errors"]]
+    return ", ".join(f"{use['errors']:,} of {use['calls']:,} calls of {name} failed" for name, use in failed)
 
 
 def show_idle(summary: Mapping[str, Any]) -> str:

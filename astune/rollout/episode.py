@@ -130,6 +130,7 @@ def _episode(tuner: Tuner, tracker: ContextTracker, end: _End) -> Episode:
         unique_tokens=tracker.unique_tokens,
         agent_rewards=dict(tuner.agent_rewards),
         turn_rewards=dict(tuner.turn_rewards),
+        tools=tuner.tools.uses,
     )
 
 

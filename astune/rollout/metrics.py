@@ -23,6 +23,7 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "episodes/unjudged": float(sum(episode.verdict is None for episode in episodes)),
         "calls/lost": math.fsum(episode.metrics.get("lost_calls", 0.0) for episode in episodes),
         **blocked_metrics(episodes),
+        **tool_metrics(episodes),
         "tokens/sampled": float(sum(len(turn.output_ids) for turn in turns)),
         "tokens/prompt": float(sum(len(turn.prompt_ids) for turn in turns)),
     }
@@ -45,6 +46,16 @@ def blocked_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     for episode in episodes:
         lasted.update({name: seconds for name, seconds in episode.metrics.items() if name.startswith("blocked/")})
     return {**lasted, "time/blocked": math.fsum(lasted.values())} if lasted else {}
+
+
+def tool_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Calls of each tool, and those that failed; nothing where no framework tells."""
+    counts: Counter[str] = Counter()
+    for episode in episodes:
+        for name, use in episode.tools.items():
+            counts[f"tools/calls/{name}"] += use.calls
+            counts[f"tools/errors/{name}"] += use.errors
+    return {name: float(count) for name, count in sorted(counts.items())}
 
 
 def verdict_metrics(episodes: Sequence[Episode]) -> dict[str, float]:

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from astune.config.schema import Config
 from astune.monitor import RunDir, read_metrics, summarize
 from astune.monitor.receipt import Metrics
-from astune.monitor.summary import decodings, series, show_figure, show_idle, show_judging, show_seconds
+from astune.monitor.summary import decodings, series, show_figure, show_idle, show_judging, show_seconds, show_tools
 from astune.viewer.charts import SMALL_CHARTS, STYLE, curve_svg, small_svg
 from astune.viewer.episode_view import Card, Pieces, card, credit_of
 from astune.viewer.policy import content_policy
@@ -131,6 +131,7 @@ def _facts(metrics: Metrics, config: Mapping[str, Any]) -> list[tuple[str, str]]
         ("episodes", f"{summary['episodes']:,} ({failed})"),
         ("tokens", f"{tokens['sampled']:,} sampled, {tokens['trained']:,} trained"),
         ("groups whose rewards differ", f"{groups['used']:,} of {sum(groups.values()):,}"),
+        *([("tools", failed_tools)] if (failed_tools := show_tools(summary["tools"])) else []),
         *([("idle", show_idle(summary))] if summary["idle_steps"] else []),
         *([("judging", show_judging(summary["judging"]))] if summary["judging"] else []),
         ("time", f"{show_seconds(total)} ({shares})" if total else "-"),

@@ -38,6 +38,7 @@ from typing import Any
 
 from astune.errors import MissingDependency, WorkflowError, nearest
 from astune.types import WorkflowOutput
+from astune.workflow.tool_log import ToolLog
 
 MODEL_NAME = "policy"
 """The name that requests and answers carry. Nothing is chosen by it."""
@@ -49,8 +50,11 @@ _FIXED = ("credential", "model", "model_name", "api_key", "organization", "clien
 """Arguments of `OpenAIChatModel` that decide where calls go; `tuner.model` sets them."""
 
 
-def chat_model(client: Any, http_client: Any, *, context_size: int | None, options: dict[str, Any]) -> Any:
-    """The installed AgentScope's `OpenAIChatModel` on top of `client` (an `AsyncOpenAI`), without retries.
+def chat_model(
+    client: Any, http_client: Any, log: ToolLog, *, context_size: int | None, options: dict[str, Any]
+) -> Any:
+    """The installed AgentScope's `OpenAIChatModel` on top of `client` (an `AsyncOpenAI`), without retries. On 2.x it
+    tells `log` of the tool results that it is shown.
 
     2.x is told the size of the model's context, None if nobody knows it: there it compresses an agent's history.
 
@@ -76,7 +80,33 @@ def chat_model(client: Any, http_client: Any, *, context_size: int | None, optio
         arguments |= {} if context_size is None else {"context_size": context_size}
     model = model_class(**(arguments | options))
     model.client = client
+    if major == 2:
+        _watch_tools(model, log)
     return model
+
+
+def _watch_tools(model: Any, log: ToolLog) -> None:
+    """Lets a model of AgentScope 2.x tell `log` of the tool results in each request: its messages still say whether a
+    tool failed, the formatter makes texts of them."""
+    call_api = model._call_api
+
+    async def watched(model_name: str, messages: Any, tools: Any = None, *args: Any, **options: Any) -> Any:
+        log.offered(tool["function"]["name"] for tool in tools or ())
+        for message in messages:
+            for result in message.get_content_blocks("tool_result"):
+                log.result(result.id, result.name, _what_failed(result))
+        return await call_api(model_name, messages, tools, *args, **options)
+
+    model._call_api = watched
+
+
+def _what_failed(result: Any) -> str | None:
+    """What a tool result of AgentScope 2.x says, if the tool raised, was refused or could not take its arguments."""
+    if result.state not in ("error", "denied"):
+        return None
+    if isinstance(result.output, str):
+        return result.output
+    return "\n".join(block.text for block in result.output if block.type == "text")
 
 
 def _told_by_the_episode(record: logging.LogRecord) -> bool:

@@ -11,6 +11,7 @@ from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest, ContextTracker
 from astune.errors import RolloutError, WorkflowError, nearest
 from astune.types import Task
+from astune.workflow.tool_log import ToolLog
 
 if TYPE_CHECKING:
     import openai
@@ -46,6 +47,7 @@ class Tuner:
         self.failures: list[Exception] = []
         """What model calls and the service of the environment raised, in order, whether or not the agent passed it
         on."""
+        self.tools = ToolLog()
         self.agent_rewards: dict[str, float] = {}
         self.turn_rewards: dict[int, float] = {}
         self.instance: EnvInstance | None = None
@@ -75,7 +77,7 @@ class Tuner:
         client = self.openai_client(name, trainable=trainable, source=source)
         http_client = in_process_http_client(openai_app())
         context_size = self._context_length if source is None else None
-        return chat_model(client, http_client, context_size=context_size, options=options)
+        return chat_model(client, http_client, self.tools, context_size=context_size, options=options)
 
     def auxiliary_models(self) -> dict[str, Any]:
         """An AgentScope chat model for each of `astune.rollout.auxiliary_models`; the agents bear their names."""

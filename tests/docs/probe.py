@@ -23,6 +23,8 @@ class Probe(Workflow):
         if task.metadata["case"] == "broken":
             time.sleep(0.1)
             raise ValueError("this task always fails")
+        tuner.tools.offered(["search"])
+        tuner.tools.result("call_0", "search", "no network")
         tuner.reward("probe", len(text) / 100)
         return WorkflowOutput(answer=text, metrics={"characters": len(text)})
 

@@ -1,5 +1,6 @@
 import io
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from astune.monitor import Progress, summarize
 from astune.monitor.progress_view import sparkline
 from astune.terminal import Console
-from astune.types import Episode, RunReport, StopReason, Task, Turn, Verdict
+from astune.types import Episode, RunReport, StopReason, Task, ToolUse, Turn, Verdict
 
 STEP = {
     "reward/mean": 0.25,
@@ -188,3 +189,21 @@ def test_a_stopped_run_says_how_to_go_on(screen):
 def test_a_long_curve_is_averaged_into_the_width():
     assert len(sparkline([float(i) for i in range(100)], width=24)) <= 24
     assert sparkline([1.0, 1.0]) == "▁▁"
+
+
+def test_a_tool_that_always_fails_is_told_of_once_after_some_calls(screen):
+    broken = replace(episode(1.0), tools={"search": ToolUse(3, 3, "no network"), "add": ToolUse(9, 8, "x")})
+    with Progress("plain", screen) as progress:
+        for _ in range(6):
+            progress.episode_done(broken)
+    assert text_of(screen).splitlines() == [
+        "warning all 9 calls of the tool search have failed so far, as here: no network"
+    ]
+
+
+def test_the_table_says_which_tools_failed_and_what_blocked(screen, run_dir):
+    row = {**STEP, "step": 1, "tools/calls/search": 40.0, "tools/errors/search": 40.0, "tools/calls/add": 3.0}
+    rows = [{**row, "tools/errors/add": 0.0, "blocked/agent.py:12": 7.0}]
+    with Progress("plain", screen) as progress:
+        progress.run_finished(RunReport(run_dir.path, 1, "completed", summarize(rows)))
+    assert "40 of 40 calls of search failed" in text_of(screen) and "agent.py:12 7 s" in text_of(screen)

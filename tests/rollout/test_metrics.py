@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from astune.monitor.episodes import EpisodeRecord, episode_from_row, episode_to_row
 from astune.rollout.metrics import evaluation_metrics, rollout_metrics
-from astune.types import Episode, Group, StopReason, Task, Turn, Verdict
+from astune.types import Episode, Group, StopReason, Task, ToolUse, Turn, Verdict
 
 TASK = Task("t", "q")
 
@@ -56,3 +57,17 @@ def test_what_judging_cost_is_summed_over_episodes_and_parts_of_a_judge() -> Non
     assert "judging/cost" not in rollout_metrics([unknown]) and rollout_metrics([unknown])["judging/calls"] == 6.0
     nobody = rollout_metrics([Group(TASK, (episode(0.0),))])
     assert not any(name.startswith("judging") for name in nobody)
+
+
+def test_calls_and_errors_of_tools_are_summed_and_known_again_when_read_back() -> None:
+    uses = {"search": ToolUse(3, 3, "no network"), "add": ToolUse(1)}
+    one = replace(episode(1.0), tools=uses)
+    found = rollout_metrics([Group(TASK, (one, replace(episode(0.0), tools={"search": ToolUse(2, 1, "x")})))])
+    assert {name: value for name, value in found.items() if name.startswith("tools/")} == {
+        "tools/calls/add": 1.0,
+        "tools/calls/search": 5.0,
+        "tools/errors/add": 0.0,
+        "tools/errors/search": 4.0,
+    }
+    assert episode_from_row(episode_to_row(EpisodeRecord(1, "train", one))).episode.tools == uses
+    assert not any(name.startswith("tools/") for name in rollout_metrics([Group(TASK, (episode(1.0),))]))

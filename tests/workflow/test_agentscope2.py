@@ -3,7 +3,8 @@
 import pytest
 
 from astune.errors import WorkflowError
-from astune.types import WorkflowOutput
+from astune.types import ToolUse, WorkflowOutput
+from astune.workflow.tool_log import UNKNOWN
 from astune.workflow.workflow_base import Workflow, checked_output
 
 pytest.importorskip("agentscope", minversion="2.0")
@@ -142,3 +143,20 @@ async def test_a_model_call_that_fails_is_told_by_the_episode_and_not_by_agentsc
     with pytest.raises(Exception, match="asked for one more"):
         await reply_of(agent)
     assert "attempt" not in capfd.readouterr().err
+
+
+@pytest.mark.fault(
+    "Tools and environments",
+    "A tool of an AgentScope 2.x agent raises, always",
+    "Calls and errors by tool in metrics, table and report; a warning after eight calls that all failed",
+)
+async def test_calls_and_failures_are_counted_by_tool_each_once(make_tuner):
+    call = '<tool_call>\n{"name": "%s", "arguments": {"expression": "%s"}}\n</tool_call>'
+    answers = [call % ("calculate", "2+2"), call % ("calculate", "7*7"), call % ("invented", "1"), "Enough."]
+    tuner, _, _ = make_tuner(answers)
+    agent = make_agent(tuner.model("solver"), [], **training_defaults())
+    assert await reply_of(agent) == "Enough."
+    assert dict(tuner.tools.uses) == {
+        "calculate": ToolUse(calls=2, errors=1, message="'7*7'"),
+        UNKNOWN: ToolUse(calls=1, errors=1, message=tuner.tools.uses[UNKNOWN].message),
+    }
