@@ -16,6 +16,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from astune.sampling import Sampling as Sampling
+from astune.sampling import is_greedy
 from astune.token_ids import Logprobs, TokenIds
 
 FinishReason = Literal["stop", "length"]
@@ -59,23 +61,6 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Sampling:
-    """How one answer is drawn. `temperature=0` is greedy."""
-
-    max_tokens: int
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    """0 keeps the whole vocabulary."""
-    stop_token_ids: tuple[int, ...] = ()
-    """Generation ends after the first of these; it is part of the output."""
-    stop: tuple[str, ...] = ()
-    """Generation ends after the token that completes the first of these texts; it is part of the output."""
-    seed: int | None = None
-    """Equal seed, prompt, weights: equal answer, whatever else runs beside it."""
-
-
-@dataclass(frozen=True)
 class Generation:
     """What a policy returns. `logprobs[i]` is the natural logarithm of the probability of `output_ids[i]`
     under the softmax of `logits / temperature` (of `logits` when greedy), before top-p and top-k cut it."""
@@ -101,7 +86,8 @@ class Turn:
     """One call to the policy: the exact tokens it saw and the exact tokens it sampled.
 
     `exact=False` says that the ids were not reported by the engine but made from text. `excluded` says why the sampled
-    tokens carry no loss ("frozen", "greedy", "retried", "inexact", "no_logprobs", "forced", "edited"), None if they do.
+    tokens carry no loss ("frozen", "greedy", "retried", "inexact", "no_logprobs", "forced", "edited"), None if they do:
+    "greedy" and, where one is no finite number, "no_logprobs" are found out here, whoever made the turn.
     `fork` says why the prompt does not continue the agent's earlier calls, as far as its messages tell (see
     `context_tracker.forks`). `follows` is the number of the turn whose answer is the last sampled one in its history,
     also where the history was rewritten and the tokens do not go on from it. `call` is the number of the call in the
@@ -133,6 +119,10 @@ class Turn:
             raise ValueError(
                 f"turn of {self.agent!r}: {len(self.output_ids)} sampled tokens but {len(self.logprobs)} logprobs"
             )
+        if self.excluded is None and is_greedy(self.temperature):
+            object.__setattr__(self, "excluded", "greedy")
+        elif self.excluded is None and not all(map(math.isfinite, self.logprobs)):
+            object.__setattr__(self, "excluded", "no_logprobs")
 
     @property
     def trainable(self) -> bool:

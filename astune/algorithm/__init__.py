@@ -2,7 +2,7 @@
 
 from astune.algorithm.advantage import ADVANTAGES, AdvantageFunction
 from astune.algorithm.invariants import check_episode, check_step
-from astune.algorithm.receipt import Receipt
+from astune.algorithm.receipt import Receipt, without_skipped
 from astune.algorithm.samples import Weighting, split_samples, to_samples
 
 __all__ = [
@@ -14,4 +14,5 @@ __all__ = [
     "check_step",
     "split_samples",
     "to_samples",
+    "without_skipped",
 ]

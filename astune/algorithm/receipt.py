@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 
-from astune.types import Episode
+from astune.types import Episode, Group, Sample
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class Receipt:
     unique: int = 0
     """What one computes that shares all prefixes within an episode."""
     dropped: dict[str, int] = field(default_factory=dict)
-    """Sampled tokens by the reason they are not trained: `unjudged`, `no_signal`, or what `Turn.excluded` says."""
+    """Sampled tokens by the reason they are not trained: `unjudged`, `no_signal`, `skipped_update`, or what
+    `Turn.excluded` says."""
     forks: dict[str, int] = field(default_factory=dict)
     trained_by_version: dict[int, int] = field(default_factory=dict)
     """Trained tokens by the policy version that sampled them."""
@@ -97,4 +98,28 @@ def receipt_of(
         dropped={reason: count for reason, count in dropped.items() if count},
         forks=dict(Counter(line.fork for line in lines if line.fork)),
         trained_by_version=dict(by_version),
+    )
+
+
+def without_skipped(receipt: Receipt, groups: Sequence[Group], skipped: Collection[Sample]) -> Receipt:
+    """The receipt once it is known that updates were thrown away: what `skipped`, their samples, would have trained
+    counts as left out (`skipped_update`). An update has an episode whole or not at all."""
+    if not skipped:
+        return receipt
+    names = {sample.episode_id for sample in skipped}
+    episodes = [episode for group in groups for episode in group.episodes if episode.episode_id in names]
+    turns = [turn for episode in episodes for turn in episode.turns if turn.trainable]
+    tokens = sum(len(turn.output_ids) for turn in turns)
+    by_version = Counter(receipt.trained_by_version)
+    for turn in turns:
+        by_version[turn.policy_version] -= len(turn.output_ids)
+    trained = receipt.trained - tokens
+    return replace(
+        receipt,
+        trained=trained,
+        loss_terms=receipt.loss_terms - sum(sample.trained_tokens for sample in skipped),
+        inexact=receipt.inexact - sum(len(turn.output_ids) for turn in turns if not turn.exact),
+        dropped={**receipt.dropped, "skipped_update": tokens},
+        trained_by_version={version: count for version, count in by_version.items() if count},
+        weight_sum=receipt.weight_sum if trained else 0.0,
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,9 +163,14 @@ def _reply(completion: ChatCompletion) -> ChatReply:
         finish_reason="length" if choice.finish_reason == "length" else "stop",
         prompt_ids=None if prompt_ids is None else tuple(prompt_ids),
         output_ids=None if output_ids is None else tuple(output_ids),
-        logprobs=None if logprobs is None else tuple((entry.token, entry.logprob) for entry in logprobs),
+        logprobs=None if logprobs is None else _finite((entry.token, entry.logprob) for entry in logprobs),
         usage=_usage(completion.usage),
     )
+
+
+def _finite(entries: Iterable[tuple[str, object]]) -> tuple[tuple[str, float], ...]:
+    """Without those that are no finite number: the rest then does not fit the tokens, and none is used."""
+    return tuple((token, value) for token, value in entries if isinstance(value, (int, float)) and math.isfinite(value))
 
 
 def _usage(given: CompletionUsage | None) -> TokenUsage | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from astune.config.schema import AlgorithmConfig, AstuneConfig, Config, SynchronizerConfig
 from astune.config.tasks import TaskReaderConfig
+from astune.sampling import LEAST_TEMPERATURE, LEAST_TOP_P, is_greedy
 
 ASKS_MODELS = {"LlmAsJudge", "MathAnswerAndLlmAsJudge", "RubricsAsJudge"}
 """Judges that ask the models of `astune.task_judge.llm.models`."""
@@ -49,10 +50,11 @@ def judge_contradictions(config: Config) -> Iterator[tuple[str, str]]:
             "astune.task_judge.llm.max_opponents",
             f"only mode 'pairwise' has opponents, and the mode is {judge.llm.mode!r}; take the key out",
         )
-    if judge.llm.votes > 1 and judge.llm.temperature == 0:
+    if judge.llm.votes > 1 and is_greedy(judge.llm.temperature):
         yield (
             "astune.task_judge.llm.temperature",
-            f"0 makes all {judge.llm.votes} votes equal; expected more than 0, or astune.task_judge.llm.votes 1",
+            f"{judge.llm.temperature:g} makes all {judge.llm.votes} votes equal; expected more, or "
+            "astune.task_judge.llm.votes 1",
         )
 
 
@@ -178,12 +180,23 @@ def _sources(reader: TaskReaderConfig) -> tuple[str, bool, str, bool] | None:
 
 
 def _sampling(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
-    if astune.rollout.temperature == 0:
-        yield (
-            "astune.rollout.temperature",
-            "0 makes all attempts at a task equal, so there is nothing to learn from; expected more than 0 "
-            "(for greedy evaluation: astune.evaluation.decoding: [greedy])",
-        )
+    rollout = astune.rollout
+    for name, value, greedy, expected in (
+        (
+            "temperature",
+            rollout.temperature,
+            is_greedy(temperature=rollout.temperature),
+            f"{LEAST_TEMPERATURE} or more",
+        ),
+        ("top_p", rollout.top_p, is_greedy(top_p=rollout.top_p), f"more than {LEAST_TOP_P}"),
+        ("top_k", rollout.top_k, is_greedy(top_k=rollout.top_k), "0 (the whole vocabulary), or 2 or more"),
+    ):
+        if greedy:
+            yield (
+                f"astune.rollout.{name}",
+                f"{value:g} makes all attempts at a task equal, so there is nothing to learn from; expected {expected} "
+                "(for greedy evaluation: astune.evaluation.decoding: [greedy])",
+            )
     if astune.rollout.num_repeat == 1 and astune.algorithm.advantage in GROUP_ADVANTAGES:
         yield (
             "astune.rollout.num_repeat",

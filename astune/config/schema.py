@@ -17,6 +17,7 @@ from astune.config.judges import (
 )
 from astune.config.section import Located, OptionalPlugin, Plugin, Section
 from astune.config.tasks import TaskReaderConfig
+from astune.sampling import MOST_INTEGER, MOST_TEMPERATURE
 
 
 class ModelConfig(Section):
@@ -69,10 +70,17 @@ class RolloutConfig(Section):
     max_episode_tokens: PositiveInt | None = Field(
         None, description="most tokens sampled in one episode, by all its agents; null: no limit"
     )
-    max_tokens: PositiveInt = Field(1024, description="most tokens of one answer, unless the agent asks for fewer")
-    temperature: NonNegativeFloat = Field(1.0, description="of training episodes, unless the agent sets its own")
+    max_tokens: PositiveInt = Field(
+        1024, le=MOST_INTEGER, description="most tokens of one answer, unless the agent asks for fewer"
+    )
+    temperature: float = Field(
+        1.0,
+        ge=0.0,
+        le=MOST_TEMPERATURE,
+        description="of training episodes, unless the agent sets its own; below 0.01 is greedy, and not trained",
+    )
     top_p: float = Field(1.0, gt=0.0, le=1.0, description="of training episodes, unless the agent sets its own")
-    top_k: NonNegativeInt = Field(0, description="of training episodes; 0: whole vocabulary")
+    top_k: NonNegativeInt = Field(0, le=MOST_INTEGER, description="of training episodes; 0: whole vocabulary")
     allow_inexact: bool = Field(
         False, description="train on turns whose token ids were made from text, as their source gave none"
     )

@@ -80,6 +80,11 @@ class ChatSource:
         """The answer in the tokens that the API gave, if it did and they are of our vocabulary."""
         if not self.is_policy or reply.prompt_ids is None or reply.output_ids is None:
             return None
+        if (
+            self._format.foreign_id(reply.prompt_ids) is not None
+            or self._format.foreign_id(reply.output_ids) is not None
+        ):
+            return None
         if (reply.message["content"] or "").strip() not in self._format.decode(reply.output_ids):
             return None
         known = reply.logprobs is not None and len(reply.logprobs) == len(reply.output_ids)

@@ -129,7 +129,7 @@ class ContextTracker:
     ) -> list[ChatAnswer]:
         """`n` answers to `request`, sampled side by side; each is a turn. If one fails, none is recorded.
 
-        They are the policy's, or those of the auxiliary model `source`. A greedy turn (temperature 0) carries no loss.
+        They are the policy's, or those of the auxiliary model `source`. A greedy turn carries no loss.
         Raises TooManyTurns, TooManyTokens, ContextOverflow, WorkflowError for a request that cannot be rendered, and
         whatever the model raises.
         """
@@ -171,6 +171,8 @@ class ContextTracker:
         if request.prompt is not None:
             if not isinstance(request.prompt, str):
                 self._check_room(len(request.prompt))
+                if (foreign := self._format.foreign_id(request.prompt)) is not None:
+                    raise WorkflowError(f"the prompt has token id {foreign}, which is not in the model's vocabulary")
             return prompts.draft_text(agent, request.prompt)
         if source is None:
             start = None if request.force is None else partial(self._forced_start, request)
@@ -207,7 +209,7 @@ class ContextTracker:
             policy_version=answer.policy_version,
             finish_reason=answer.finish_reason,
             temperature=sampling.temperature,
-            excluded=_excluded(call, sampling, answer),
+            excluded=answer.excluded if call.trainable else "frozen",
             exact=answer.exact,
             fork=self._fork(call, index, answer),
             follows=None if prompt.follows is None else self._numbers[prompt.follows],
@@ -280,14 +282,17 @@ class ContextTracker:
             default = Sampling(room)
         asked = default.max_tokens if request.max_tokens is None else request.max_tokens
         seed_name = f"call {number}" if request.seed is None else f"seed {request.seed}" + f"/{index}" * bool(index)
-        return replace(
-            default,
-            max_tokens=min(asked, default.max_tokens, room),
-            temperature=default.temperature if request.temperature is None else request.temperature,
-            top_p=default.top_p if request.top_p is None else request.top_p,
-            stop=request.stop,
-            seed=_derive(self._seed, seed_name),
-        )
+        try:
+            return replace(
+                default,
+                max_tokens=min(asked, default.max_tokens, room),
+                temperature=default.temperature if request.temperature is None else request.temperature,
+                top_p=default.top_p if request.top_p is None else request.top_p,
+                stop=request.stop,
+                seed=_derive(self._seed, seed_name),
+            )
+        except ValueError as error:
+            raise WorkflowError(f"model call {number + 1}: {error}") from None
 
     def _room(self, call: Call) -> int:
         """Most tokens that the answer may have by the model's context and the episode's limit."""
@@ -316,13 +321,6 @@ def _kept(request: ChatRequest, prompt: Prompt) -> ChatRequest:
     if prompt.match is None:
         return copy.deepcopy(request)
     return replace(request, messages=prompt.match.sent, tools=prompt.match.tools)
-
-
-def _excluded(call: Call, sampling: Sampling, answer: Answer) -> str | None:
-    """Why the sampled tokens carry no loss."""
-    if not call.trainable:
-        return "frozen"
-    return answer.excluded or ("greedy" if sampling.temperature == 0 else None)
 
 
 def _with_call_ids(message: Mapping[str, Any], number: int) -> dict[str, Any]:

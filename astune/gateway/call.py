@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -11,6 +10,7 @@ from typing import Any, Protocol
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest
 from astune.gateway.errors import invalid
 from astune.gateway.fields import Fields, integer, number
+from astune.sampling import MOST_TEMPERATURE, TEMPERATURE, TOP_P
 
 Pieces = Callable[[Sequence[int]], list[str]]
 """One text per token id; joined, they are the text of all ids."""
@@ -46,8 +46,8 @@ class Call(Protocol):
 def sampling_fields(fields: Fields) -> dict[str, Any]:
     """`temperature`, `top_p`, `seed` and `stop` as the arguments of a `ChatRequest`."""
     return {
-        "temperature": number(fields, "temperature", lambda t: 0 <= t < math.inf, "a number of at least 0"),
-        "top_p": number(fields, "top_p", lambda p: 0 < p <= 1, "a number above 0, at most 1"),
+        "temperature": number(fields, "temperature", lambda t: 0 <= t <= MOST_TEMPERATURE, TEMPERATURE),
+        "top_p": number(fields, "top_p", lambda p: 0 < p <= 1, TOP_P),
         "seed": integer(fields, "seed"),
         "stop": _stop(fields),
     }

@@ -23,6 +23,8 @@ MOST_CHANGED = 8
 """Tokens of an attempt that are listed when the screen has no colours."""
 SMALL, LARGE = 0.05, 0.5
 """Of the largest change in the group: below the first a token is dim, above the second bold."""
+MOST_CHANGE = 700.0
+"""Of a logprob: the exponential of more is no number."""
 
 Pieces = Callable[[Sequence[int]], "list[str]"]
 """The text of each of some tokens."""
@@ -133,7 +135,7 @@ def _divergence(inspection: UpdateInspection, samples: Sequence[Sample]) -> floa
     for sample, updates in zip(samples, inspection.samples, strict=True):
         for update, weight in zip(updates, sample.weights, strict=True):
             if update is not None:
-                total += weight * math.fsum(math.expm1(change) - change for change in update.changes)
+                total += weight * math.fsum(math.expm1(min(change, MOST_CHANGE)) - change for change in update.changes)
                 weighed += weight * len(update.changes)
     return total / weighed
 

@@ -66,6 +66,13 @@ class KVCache:
         self.tokens[target, :length] = self.tokens[source, :length]
         self.lengths[target] = length
 
+    def wipe(self, slot: int) -> None:
+        """Empty a slot down to its keys and values: masked ones count 0 times what they are, which is no number where
+        they are none."""
+        self.lengths[slot] = 0
+        for store in (*self.keys, *self.values):
+            store[slot] = 0
+
     def append(self, slot: int, ids: Sequence[int] | np.ndarray) -> None:
         """Note that the keys of `ids` now stand after what the slot held."""
         start = self.lengths[slot]

@@ -11,7 +11,7 @@ import torch
 from loguru import logger
 
 from astune.backbone.local.batch import MicroBatch, micro_batches
-from astune.backbone.local.loss import LOSSES
+from astune.backbone.local.loss import LOSSES, bounded
 from astune.backbone.local.model import LoadedModel, save_model
 from astune.backbone.local.sampler import Sampler
 from astune.config.schema import AlgorithmConfig, TrainerConfig
@@ -44,6 +44,7 @@ class LocalLearner:
         )
         self.updates = 0
         self._skipped_in_a_row = 0
+        self._changed = False
 
     def update(self, samples: Sequence[Sample]) -> dict[str, float]:
         """One optimizer step over `samples`. A gradient that is not finite is thrown away and counted; after
@@ -61,6 +62,7 @@ class LocalLearner:
             for group in self._optimizer.param_groups:
                 group["lr"] = rate
             self._optimizer.step()
+            self._changed = True
         self._optimizer.zero_grad(set_to_none=True)
         self._count(finite)
         packed = totals.pop("packed_tokens")
@@ -101,7 +103,7 @@ class LocalLearner:
             loss.backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
             difference = logprob - batch.sampled
-            ratio = difference.exp()
+            ratio = bounded(difference).exp()
             outside = (ratio < 1 - self._algorithm.clip_low) | (ratio > 1 + self._algorithm.clip_high)
             parts = logprobs.split(ENTROPY_ROWS)  # type: ignore[no-untyped-call]
             entropy = torch.cat([-(rows.exp() * rows).sum(-1) for rows in parts])[batch.source]
@@ -135,6 +137,11 @@ class LocalLearner:
             )
 
     def publish(self) -> int:
+        """Where no update was taken since the last time, the weights are what they were, and so is the version."""
+        if not self._changed:
+            self._sampler.forget()  # a run that is resumed here begins with an empty cache too
+            return self._sampler.policy_version
+        self._changed = False
         self._loaded.copy_to_sampler()
         return self._sampler.publish()
 

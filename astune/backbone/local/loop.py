@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from astune.algorithm import AdvantageFunction, check_episode, check_step, split_samples, to_samples
+from astune.algorithm import AdvantageFunction, check_episode, check_step, split_samples, to_samples, without_skipped
 from astune.backbone.local.learner import LocalLearner
 from astune.backbone.local.sampler import Sampler
 from astune.backbone.parts import sampling_for, weighting_for
@@ -75,13 +75,14 @@ async def train_step(run: Run) -> None:
     samples, receipt = to_samples(groups, run.advantage, weighting_for(run.config))
     if run.config.monitor.check_invariants:
         check_step(groups, samples, receipt)
-    metrics = rollout_metrics(groups) | receipt.metrics(run.sampler.policy_version)
-    learned = learn(run, samples)
+    sampled_with = run.sampler.policy_version
+    learned, skipped = learn(run, samples)
     version = run.learner.publish()
     finished = time.perf_counter()
 
     run.step += 1
-    metrics |= learned
+    receipt = without_skipped(receipt, groups, skipped)
+    metrics = rollout_metrics(groups) | receipt.metrics(sampled_with) | learned
     metrics["policy_version"] = version
     metrics["time/rollout"] = rolled_out - started
     metrics["time/train"] = finished - rolled_out
@@ -110,17 +111,19 @@ async def roll_out(
         )
 
 
-def learn(run: Run, samples: Sequence[Sample]) -> dict[str, float]:
-    """The updates of a step; figures are means over them, skipped updates are counted. A step without signal has
-    nothing to learn from and no figures."""
+def learn(run: Run, samples: Sequence[Sample]) -> tuple[dict[str, float], list[Sample]]:
+    """The updates of a step: figures, which are means over those that were taken, and the samples of those that were
+    skipped. A step without signal has nothing to learn from and no figures."""
     aggregation = run.config.algorithm.loss_aggregation
     parts = split_samples(samples, run.config.trainer.updates_per_step, aggregation)
     updates = [run.learner.update(part) for part in parts]
-    if not updates:
-        return {}
-    means = {name: sum(update[name] for update in updates) / len(updates) for name in updates[0]}
-    means["updates/skipped"] *= len(updates)
-    return means
+    skipped = [bool(update["updates/skipped"]) for update in updates]
+    taken = [update for update, thrown_away in zip(updates, skipped, strict=True) if not thrown_away]
+    figures = {name: sum(update[name] for update in taken) / len(taken) for name in updates[0]} if taken else {}
+    if updates:
+        figures["updates/skipped"] = float(sum(skipped))
+    lost = [sample for part, thrown_away in zip(parts, skipped, strict=True) if thrown_away for sample in part]
+    return figures, lost
 
 
 async def evaluate(run: Run) -> None:

@@ -12,11 +12,19 @@ import torch
 
 from astune.config.schema import AlgorithmConfig
 
+MOST_DIFFERENCE = 20.0
+"""Of two log-probabilities of one token: e**20 is far beyond every clipping, and e**89 is no number in float32."""
+
 
 class Loss(Protocol):
     def __call__(
         self, logprob: torch.Tensor, sampled: torch.Tensor, advantage: torch.Tensor, config: AlgorithmConfig
     ) -> torch.Tensor: ...
+
+
+def bounded(difference: torch.Tensor) -> torch.Tensor:
+    """Differences of log-probabilities whose exponential, times an advantage, stays a number; no gradient beyond."""
+    return difference.clamp(-MOST_DIFFERENCE, MOST_DIFFERENCE)
 
 
 def ppo_clip(
@@ -26,7 +34,7 @@ def ppo_clip(
 
     PPO (arXiv 1707.06347) with the wider upper bound of DAPO (arXiv 2503.14476).
     """
-    ratio = torch.exp(logprob - sampled)
+    ratio = torch.exp(bounded(logprob - sampled))
     clipped = ratio.clamp(1.0 - config.clip_low, 1.0 + config.clip_high)
     return -torch.minimum(ratio * advantage, clipped * advantage)
 

@@ -4,6 +4,8 @@ The sampler runs in the event loop's own thread, between the agents' steps. It f
 they all wait for the model, then takes new requests in, then decodes one token for all. Which requests meet in a
 batch therefore depends on the agents' code and not on timing: with agents that do no outside input or output, a
 seed gives the same tokens, bit for bit.
+
+A pass that raises is repeated for each half of its requests, down to the request that is at fault: only that one fails.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ import asyncio
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,9 +23,11 @@ import torch
 from astune.backbone.local.kv_cache import CacheLayout, KVCache
 from astune.backbone.local.prefix_tree import common_prefix
 from astune.backbone.local.sampling import draw
-from astune.errors import ContextOverflow, PolicyError
+from astune.errors import ContextOverflow, PolicyError, WorkflowError
+from astune.sampling import shortened
 from astune.types import FinishReason, Generation, Sampling
 
+T = TypeVar("T")
 QUIET_PASSES = 48
 """Passes of the event loop without a new request after which every agent counts as waiting."""
 WORTH_WAITING = 16
@@ -36,11 +41,30 @@ class Request:
     prompt: np.ndarray
     sampling: Sampling
     future: asyncio.Future[Generation]
-    uniform: random.Random
+    seed: int
+    stop_window: int
+    """Tokens at the end of the answer whose text tells whether a stop text is complete. A token stands for a byte at
+    least; a few more for characters and spaces that the cut takes from the first."""
     slot: int = -1
     pending: int = -1
-    output_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
+    unshared: bool = False
+    """Nothing is taken over from other slots: what they gave before was no numbers."""
+
+    def __post_init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """As if nothing was sampled yet."""
+        self.uniform = random.Random(self.seed)
+        self.output_ids: list[int] = []
+        self.logprobs: list[float] = []
+
+    def fail(self, error: Exception) -> None:
+        """Unless nobody waits for the answer any more."""
+        failed = PolicyError(f"the model failed: {type(error).__name__}: {error}")
+        failed.__cause__ = error
+        if not self.future.done():
+            self.future.set_exception(failed)
 
 
 class Sampler:
@@ -61,6 +85,7 @@ class Sampler:
         self._decode_text = decode
         self.policy_version = 0
         self._context_length = context_length
+        self._vocabulary: int = model.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
         parameter = next(model.parameters())
         self._device = parameter.device
         self._cache = KVCache(slots, parameter.dtype, parameter.device)
@@ -89,8 +114,10 @@ class Sampler:
         return self.policy_version
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        """Raises WorkflowError for token ids that the model does not know, PolicyError if it fails on this request."""
         if not prompt_ids:
             raise PolicyError("cannot continue an empty prompt")
+        prompt = self._checked(prompt_ids)
         if sampling.stop and self._decode_text is None:
             raise PolicyError("a sampler made without `decode` cannot look for stop texts")
         if len(prompt_ids) + sampling.max_tokens > self._context_length:
@@ -100,14 +127,22 @@ class Sampler:
             )
         loop = asyncio.get_running_loop()
         seed = random.getrandbits(64) if sampling.seed is None else sampling.seed
-        request = Request(np.asarray(prompt_ids, np.int64), sampling, loop.create_future(), random.Random(seed))
+        window = max((len(text.encode()) for text in sampling.stop), default=0) + 4
+        request = Request(prompt, sampling, loop.create_future(), seed, window)
         self._waiting.append(request)
         if self._driver is None or self._driver.done():
             self._driver = loop.create_task(self._drive())
         return await request.future
 
+    def _checked(self, prompt_ids: Sequence[int]) -> np.ndarray:
+        ids, most = np.asarray(prompt_ids), self._vocabulary - 1
+        if ids.dtype.kind != "i" or ids.min() < 0 or ids.max() > most:
+            wrong = next(each for each in prompt_ids if not isinstance(each, int) or not 0 <= each <= most)
+            raise WorkflowError(f"the prompt has token id {shortened(wrong)}, but the model knows 0 to {most}")
+        return ids.astype(np.int64)
+
     async def _drive(self) -> None:
-        """Step until nobody waits. An error in a step fails the requests of that step, not the run."""
+        """Step until nobody waits. An error that is no single request's fails all, not the run."""
         self._finished = True
         while self._waiting or self._running:
             await self._let_agents_run()
@@ -128,14 +163,33 @@ class Sampler:
             quiet = quiet + 1 if len(self._waiting) == before else 0
 
     def _fail(self, error: Exception) -> None:
-        failed = PolicyError(f"the model failed: {type(error).__name__}: {error}")
-        failed.__cause__ = error
-        for request in (*self._waiting, *self._running.values()):
-            if not request.future.done():
-                request.future.set_exception(failed)
+        for request in self._waiting:
+            request.fail(error)
         self._waiting.clear()
-        self._running.clear()
+        for request in list(self._running.values()):
+            self._fail_one(request, error)
         self.forget()
+
+    def _fail_one(self, request: Request, error: Exception) -> None:
+        """What its slot holds may be no numbers, and is not to be met by those that take the slot next."""
+        self._release(request)
+        self._cache.wipe(request.slot)
+        request.fail(error)
+
+    def _apart(
+        self, requests: Sequence[Request], work: Callable[[Sequence[Request]], T]
+    ) -> list[tuple[Sequence[Request], T]]:
+        """`work` on all requests at once; where that raises, on each half, and so on: what raises for one request alone
+        fails it. Returns the parts that went well and what `work` gave, in order."""
+        try:
+            return [(requests, work(requests))]
+        except Exception as error:
+            if len(requests) < 2:
+                for request in requests:
+                    self._fail_one(request, error)
+                return []
+        half = len(requests) // 2
+        return self._apart(requests[:half], work) + self._apart(requests[half:], work)
 
     def _admit(self) -> None:
         """Give waiting requests a slot and compute their prompts but for the last token. Requests that share a
@@ -161,9 +215,9 @@ class Sampler:
 
     def _take_slot(self, request: Request, admitted: Sequence[Request]) -> bool:
         """Find the slot that saves most; False if waiting for a request of this round saves more."""
-        known = self._cache.shared_prefixes(request.prompt[:-1])
+        known = self._cache.shared_prefixes(request.prompt[: 0 if request.unshared else -1])
         source = int(known.argmax())
-        for other in admitted:
+        for other in () if request.unshared else admitted:
             if common_prefix(request.prompt[:-1], other.prompt[:-1]) >= known[source] + WORTH_WAITING:
                 return False
         idle = [slot for slot in range(self._cache.slots) if slot not in self._running]
@@ -184,31 +238,38 @@ class Sampler:
             shortest = self._missing(requests[0])
             batch = [request for request in requests if self._missing(request) <= 2 * shortest + 16]
             requests = requests[len(batch) :]
-            starts = self._cache.lengths[[request.slot for request in batch]]
-            width = self._missing(batch[-1])
-            ids = np.zeros((len(batch), width), np.int64)
-            for row, request in enumerate(batch):
-                ids[row, : self._missing(request)] = request.prompt[starts[row] : -1]
-            slots = torch.tensor([request.slot for request in batch], device=self._device)
-            self._forward(ids, starts, slots)
-            for row, request in enumerate(batch):
-                self._cache.append(request.slot, request.prompt[starts[row] : -1])
+            self._apart(batch, self._prefill_together)
+
+    def _prefill_together(self, batch: Sequence[Request]) -> None:
+        starts = self._cache.lengths[[request.slot for request in batch]]
+        width = self._missing(batch[-1])
+        ids = np.zeros((len(batch), width), np.int64)
+        for row, request in enumerate(batch):
+            ids[row, : self._missing(request)] = request.prompt[starts[row] : -1]
+        slots = torch.tensor([request.slot for request in batch], device=self._device)
+        self._forward(ids, starts, slots)
+        for row, request in enumerate(batch):
+            self._cache.append(request.slot, request.prompt[starts[row] : -1])
 
     def _decode(self) -> None:
         """One token for every running request."""
-        running = sorted(self._running)
-        if not running:
-            return
+        running = [self._running[slot] for slot in sorted(self._running)]
+        for requests, logits in self._apart(running, self._next_logits) if running else ():
+            self._cache.append_each([r.slot for r in requests], [r.pending for r in requests])
+            self._advance(requests, logits)
+
+    def _next_logits(self, requests: Sequence[Request]) -> torch.Tensor:
+        """Logits (n, vocabulary) after the pending tokens of requests in the order of their slots."""
+        running = [request.slot for request in requests]
         rows = running[-1] + 1
-        dense = 2 * len(running) >= rows
+        others = sum(slot < rows for slot in self._running) - len(running)  # a row is written to, whatever it is for
+        dense = 2 * len(running) >= rows and not others
         slots = list(range(rows)) if dense else running
-        ids = np.array([[self._running[slot].pending if slot in self._running else 0] for slot in slots])
+        pending = {request.slot: request.pending for request in requests}
+        ids = np.array([[pending.get(slot, 0)] for slot in slots])
         where = slice(0, rows) if dense else torch.tensor(running, device=self._device)
         logits = self._forward(ids, self._cache.lengths[slots], where)
-        chosen = [slots.index(slot) for slot in running] if len(slots) != len(running) else slice(None)
-        requests = [self._running[slot] for slot in running]
-        self._cache.append_each(running, [request.pending for request in requests])
-        self._advance(requests, logits[chosen])
+        return logits[[slots.index(slot) for slot in running]] if len(slots) != len(running) else logits
 
     def _forward(self, ids: np.ndarray, starts: np.ndarray, rows: slice | torch.Tensor) -> torch.Tensor:
         """Run new tokens `ids` (n, t) of slots `rows` behind their `starts`; logits (n, vocabulary) of the last."""
@@ -230,24 +291,37 @@ class Sampler:
             request.output_ids.append(token)
             request.logprobs.append(logprob)
             request.pending = token
-            if not math.isfinite(logprob):
-                self._release(request)
-                request.future.set_exception(PolicyError("the model's logits are not finite"))
-            elif request.future.done():
-                self._release(request)
-            elif token in request.sampling.stop_token_ids or self._completes_stop(request):
-                self._finish(request, stopped=True)
-            elif len(request.output_ids) == request.sampling.max_tokens:
-                self._finish(request, stopped=False)
+            try:
+                self._end_if_complete(request, token, logprob)
+            except Exception as error:
+                self._fail_one(request, error)
+
+    def _end_if_complete(self, request: Request, token: int, logprob: float) -> None:
+        if not math.isfinite(logprob):
+            if request.unshared or len(request.output_ids) > 1:
+                raise ArithmeticError("its logits are not finite")
+            self._begin_again(request)
+        elif request.future.done():
+            self._release(request)
+        elif token in request.sampling.stop_token_ids or self._completes_stop(request):
+            self._finish(request, stopped=True)
+        elif len(request.output_ids) == request.sampling.max_tokens:
+            self._finish(request, stopped=False)
+
+    def _begin_again(self, request: Request) -> None:
+        """Another request's prompt may have spoilt the beginning that this one took over. Alone it is computed anew."""
+        self._release(request)
+        self._cache.wipe(request.slot)
+        request.begin()
+        request.unshared = True
+        self._waiting.append(request)
 
     def _completes_stop(self, request: Request) -> bool:
-        """Whether the last token completed a stop text. A token stands for a byte at least, so the text of the last few
-        tells; a few more for characters and spaces that the cut takes from the first."""
+        """Whether the last token completed a stop text."""
         stop = request.sampling.stop
         if not stop or self._decode_text is None:
             return False
-        window = max(len(text.encode()) for text in stop) + 4
-        tail = self._decode_text(request.output_ids[-window:])
+        tail = self._decode_text(request.output_ids[-request.stop_window :])
         return any(text in tail for text in stop)
 
     def _finish(self, request: Request, *, stopped: bool) -> None:

@@ -32,12 +32,12 @@ def draw(
 
 def _nucleus(probs: torch.Tensor, top_p: torch.Tensor, top_k: torch.Tensor) -> torch.Tensor:
     """Zero what lies outside the `top_k` most likely tokens (0: all) and outside the smallest set of most likely
-    tokens whose mass reaches `top_p`."""
+    tokens whose mass reaches `top_p`. The likeliest stays, whatever float32 makes of `top_p`."""
     if bool((top_p >= 1).all()) and bool((top_k == 0).all()):
         return probs
     ordered, order = probs.sort(dim=-1, descending=True)
     rank = torch.arange(probs.shape[1], device=probs.device)
     most = torch.where(top_k == 0, probs.shape[1], top_k)[:, None]
     mass_before = ordered.cumsum(dim=-1, dtype=torch.float64) - ordered
-    keep = (rank[None, :] < most) & ((mass_before < top_p[:, None]) | (top_p[:, None] >= 1))
+    keep = (rank[None, :] < most) & ((mass_before < top_p[:, None]) | (top_p[:, None] >= 1) | (rank == 0)[None, :])
     return torch.zeros_like(probs).scatter(1, order, ordered * keep)

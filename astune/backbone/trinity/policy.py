@@ -9,12 +9,13 @@ twice. What differs is only how tokens reach the engine:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from astune.errors import ContextOverflow, PolicyError
+from astune.errors import ContextOverflow, PolicyError, WorkflowError
 from astune.types import FinishReason, Generation, Policy, Sampling
 
 if TYPE_CHECKING:
@@ -119,6 +120,8 @@ class CompletionsPolicy:
             )
             response.raise_for_status()
         except httpx.HTTPStatusError as error:
+            if error.response.status_code == httpx.codes.BAD_REQUEST:
+                raise WorkflowError(f"the engine does not accept the request: {error.response.text[:500]}") from error
             raise PolicyError(f"the engine refused a request: {error.response.text[:500]}") from error
         except httpx.HTTPError as error:
             raise PolicyError(f"the engine cannot be reached: {type(error).__name__}: {error}") from error
@@ -167,5 +170,7 @@ def generation(ids: Sequence[int], logprobs: Sequence[float] | None, version: in
     """What an engine answered. Raises PolicyError where ids and log-probabilities do not fit together."""
     if logprobs is None or len(ids) != len(logprobs):
         raise PolicyError(f"the engine gave {len(ids)} tokens but {len(logprobs or ())} log-probabilities")
+    if not all(isinstance(logprob, (int, float)) and math.isfinite(logprob) for logprob in logprobs):
+        raise PolicyError("the engine gave log-probabilities that are no finite numbers")
     reason: FinishReason = "length" if stop_reason == "length" else "stop"
     return Generation(tuple(ids), tuple(float(logprob) for logprob in logprobs), version, reason)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from astune.backbone.local.sampler import Sampler
-from astune.errors import ContextOverflow, PolicyError
+from astune.errors import ContextOverflow, PolicyError, WorkflowError
 from astune.types import Generation, Sampling
 
 SYSTEM = list(range(40))
@@ -87,7 +87,9 @@ async def test_an_edited_history_is_not_confused_with_the_old_one(model: Any) ->
     sampler, sampling = sampler_over(model, 1), Sampling(max_tokens=5, seed=3)
     await sampler.generate([1, 2, 3, 4, 5, 6], sampling)
     edited = await sampler.generate([1, 2, 9, 4, 5, 6], sampling)
-    assert edited == await sampler_over(model, 1).generate([1, 2, 9, 4, 5, 6], sampling)
+    fresh = await sampler_over(model, 1).generate([1, 2, 9, 4, 5, 6], sampling)
+    assert edited.output_ids == fresh.output_ids
+    assert edited.logprobs == pytest.approx(fresh.logprobs, abs=1e-5)
 
 
 async def test_generation_ends_at_a_stop_token_or_at_the_limit(model: Any) -> None:
@@ -211,3 +213,97 @@ async def test_a_stop_text_that_comes_with_the_last_token_allowed_is_a_stop(mode
 async def test_stop_texts_need_a_sampler_that_can_decode(model: Any) -> None:
     with pytest.raises(PolicyError, match="without `decode`"):
         await sampler_over(model).generate([1, 2], Sampling(max_tokens=2, stop=("x",)))
+
+
+def break_at(model: Any, token: int, *, nan: bool = False) -> None:
+    """The model raises, or loses all figures, in every pass that computes `token`."""
+
+    def hook(module: Any, arguments: Any, output: torch.Tensor) -> torch.Tensor:
+        (ids,) = arguments
+        hit = ids == token
+        if bool(hit.any()) and not nan:
+            raise RuntimeError(f"cannot compute {token}")
+        return torch.where(hit[..., None], torch.nan, output)
+
+    model.get_input_embeddings().register_forward_hook(hook)
+
+
+FEW = [0, 1, 2, 3, 4]
+
+
+async def beside(sampler: Sampler, *bad: list[int], **sampling: Any) -> list[Any]:
+    """Conversations side by side with bad calls: what they gave, and what each bad call raised."""
+    calls = [sampler.generate(prompt, Sampling(max_tokens=4, seed=1, **sampling)) for prompt in bad]
+    return list(await asyncio.gather(together(sampler, FEW), *calls, return_exceptions=True))
+
+
+@pytest.mark.fault(
+    "Agents and the engine",
+    "an agent sends token ids outside the vocabulary (`/v1/completions`)",
+    "400 for that call; the other agents of the batch go on with the tokens they would have had",
+)
+async def test_token_ids_outside_the_vocabulary_fail_their_own_call_alone(model: Any) -> None:
+    wrong: list[Any] = [64, -1, 2**31 - 1, 2**40, 2**70, 10**400, 1.5, "x", None]
+    good, *failed = await beside(sampler_over(model), *([1, 2, token, 3] for token in wrong))
+    assert all(isinstance(each, WorkflowError) and "the model knows 0 to 63" in str(each) for each in failed)
+    assert tokens_of(good) == tokens_of(await together(sampler_over(model), FEW))
+
+
+def tokens_of(conversations: list[list[tuple[list[int], Generation]]]) -> list[list[tuple[int, ...]]]:
+    return [[generation.output_ids for _, generation in calls] for calls in conversations]
+
+
+@pytest.mark.fault(
+    "Agents and the engine",
+    "the model raises, or computes NaN, for one prompt of a batch",
+    "that call fails with the reason; the batch is computed again without it and the others keep their tokens",
+)
+@pytest.mark.parametrize("slots", [2, 16])
+@pytest.mark.parametrize("nan", [False, True])
+@pytest.mark.parametrize("bad", [[60, 61, 62, 63], [*SYSTEM, 63, 1]])
+async def test_what_the_model_cannot_compute_fails_the_request_that_brought_it(
+    model: Any, slots: int, nan: bool, bad: list[int]
+) -> None:
+    """In the prompt (computed in one pass with others) and as its last token (computed with the answers)."""
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    with torch.no_grad():
+        model.lm_head.weight[63] = 0.0  # so that it is hardly ever sampled
+    expected = tokens_of(await together(sampler_over(model, slots), FEW))
+    assert not any(63 in ids for calls in expected for ids in calls)
+    break_at(model, 63, nan=nan)
+    sampler = sampler_over(model, slots)
+    good, failed = await beside(sampler, bad)
+    assert isinstance(failed, PolicyError) and ("not finite" if nan else "cannot compute 63") in str(failed)
+    assert tokens_of(good) == expected
+    assert tokens_of(await together(sampler, FEW)) == expected  # nothing is left of it in the cache
+    assert sampler.publish() == 1
+
+
+@pytest.mark.fault(
+    "Agents and the engine",
+    "looking for a stop text raises",
+    "the call that asked for it fails; the others go on",
+)
+async def test_a_stop_text_check_that_raises_fails_its_own_call_alone(model: Any) -> None:
+    def decode(ids: Sequence[int]) -> str:
+        raise OverflowError("no text")
+
+    sampler = Sampler(model, slots=8, context_length=256, decode=decode)
+    good, failed = await beside(sampler, [1, 2, 3], stop=("x",))
+    assert isinstance(failed, PolicyError) and "no text" in str(failed)
+    assert tokens_of(good) == tokens_of(await together(sampler_over(model), FEW))
+
+
+async def test_a_call_that_is_cancelled_as_its_logits_are_lost_leaves_the_others_alone(model: Any) -> None:
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    break_at(model, 63, nan=True)
+    sampler = sampler_over(model)
+    doomed = asyncio.ensure_future(sampler.generate([1, 63], Sampling(max_tokens=4, seed=1)))
+    kept = asyncio.ensure_future(sampler.generate([1, 2], Sampling(max_tokens=4, seed=1)))
+
+    def cancel(*_: object) -> None:
+        doomed.cancel()
+
+    model.register_forward_pre_hook(cancel)
+    assert len((await kept).output_ids) == 4
+    assert doomed.cancelled()

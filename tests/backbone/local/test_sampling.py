@@ -45,3 +45,15 @@ def test_top_p_never_leaves_the_smallest_set_that_reaches_p(p: float, uniform: f
     probs = torch.softmax(logits[0].double(), -1)
     more_likely = probs[probs > probs[int(ids)]].sum()
     assert more_likely < p + 1e-6
+
+
+@given(st.floats(1e-300, 1.0), st.floats(0.0, 1.0, exclude_max=True))
+def test_however_small_top_p_is_the_likeliest_token_is_kept(p: float, uniform: float) -> None:
+    logits = torch.tensor([[0.0, 3.0, 1.0, -1.0]])
+    ids, _ = drawn(logits, top_p=p, uniform=torch.tensor([uniform]).double())
+    assert int(ids) == 1 or p > 0.8
+
+
+def test_of_rows_that_are_equal_one_token_is_kept_and_never_the_last_for_want_of_any() -> None:
+    ids, _ = drawn(torch.zeros(1, 6), top_p=1e-50, uniform=torch.tensor([0.0, 0.999]).double())
+    assert len(set(ids.tolist())) == 1 and int(ids[0]) < 5
