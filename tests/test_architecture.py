@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "astune"
 LAYERS = (
-    {"token_ids", "sampling", "visible"},
+    {"token_ids", "sampling", "paths", "visible"},
     {"types", "errors", "resources", "concurrency", "terminal", "under_way"},
     {"config", "workers", "user_code"},
     {"plugins", "clients", "monitor"},

@@ -164,6 +164,21 @@ def test_a_mistake_on_the_command_line_is_explained(tmp_path: Path, override: st
             "F:3: astune.rollout.temperature: 0 makes all attempts at a task equal",
         ),
         (
+            GOOD.replace("'agent.py:W'", "'agent.py:W', temperature: 1.0e-6"),
+            "F:3: astune.rollout.temperature: 1e-06 makes all attempts at a task equal",
+        ),
+        (
+            GOOD.replace("'agent.py:W'", "'agent.py:W', top_p: 1.0e-50"),
+            "F:3: astune.rollout.top_p: 1e-50 makes all attempts at a task equal",
+        ),
+        (
+            GOOD.replace("'agent.py:W'", "'agent.py:W', top_k: 1"),
+            "F:3: astune.rollout.top_k: 1 makes all attempts at a task equal",
+        ),
+        (GOOD.replace("'agent.py:W'", "'agent.py:W', temperature: 1.0e+300"), "F:3: astune.rollout.temperature: "),
+        (GOOD + "  project_name: ../elsewhere\n", "F:4: astune.project_name: got '../elsewhere', but a folder is made"),
+        (GOOD + "  experiment_name: /tmp/x\n", "F:4: astune.experiment_name: got '/tmp/x', but a folder is made of it"),
+        (
             GOOD.replace("'agent.py:W'", "'agent.py:W', num_repeat: 1"),
             "F:3: astune.rollout.num_repeat: 1 attempt at each task has nothing to be compared with",
         ),
@@ -186,7 +201,7 @@ JUDGES = [
     ("judge_protocol: [{judge: MathAnswerAsJudge}, {judge: LlmAsJudge}]", "llm.models: not set; LlmAsJudge asks"),
     ("{judge_protocol: RubricsAsJudge, llm: {models: [{base_url: 'http://x/v1', model: m}]}}", "rubrics.file: not set"),
     ("llm: {max_opponents: 3}", "llm.max_opponents: only mode 'pairwise' has opponents, and the mode is 'pointwise'"),
-    ("llm: {votes: 3}", "llm.temperature: 0 makes all 3 votes equal; expected more than 0"),
+    ("llm: {votes: 3}", "llm.temperature: 0 makes all 3 votes equal; expected 0.01 or more"),
     ("llm: {criteria: {good: {txt: x}}}", "criteria.good: expected a text, or a section with text and any of min, max"),
     (
         "llm: {criteria: {good: {text: x, min: 3, max: 3}}}",

@@ -73,7 +73,7 @@ FAULTS = {
     ),
     "temperature 0 in training": Fault(
         {"rollout": {"temperature": 0.0}}, {}, "config", "fail", "all attempts at a task equal",
-        "astune.rollout.temperature", "set it to more than 0",
+        "astune.rollout.temperature", "set it to 0.01 or more",
     ),
     "answers as long as the context": Fault(
         {"model": {"max_model_len": 32}}, {}, "config", "fail", "leave no room",

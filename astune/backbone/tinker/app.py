@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import json
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
@@ -16,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from astune.backbone.tinker.checkpoints import Checkpoint
 from astune.backbone.tinker.errors import RequestError
+from astune.backbone.tinker.fields import read_body, text
 from astune.backbone.tinker.service import Service
 from astune.backbone.tinker.wire import PROTOBUF
 
@@ -91,7 +91,7 @@ def _answering(handler: Handler) -> Handler:
             return await handler(request)
         except RequestError as error:
             return JSONResponse({"detail": str(error), "category": "user"}, error.status)
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
+        except (KeyError, TypeError) as error:
             told = f"the request is not as the tinker SDK 0.25 sends it: {type(error).__name__}: {error}"
             return JSONResponse({"detail": told, "category": "user"}, 422)
         except Exception as error:
@@ -120,11 +120,11 @@ class _Api:
         return JSONResponse({"session_id": self._service.create_session(), "type": "create_session"})
 
     async def heartbeat(self, request: Request) -> Response:
-        self._service.heartbeat((await request.json())["session_id"])
+        self._service.heartbeat(text(await read_body(request), "session_id"))
         return JSONResponse({"type": "session_heartbeat"})
 
     async def create_sampling_session(self, request: Request) -> Response:
-        sampler_id = await self._service.create_sampling_session(await request.json())
+        sampler_id = await self._service.create_sampling_session(await read_body(request))
         return JSONResponse({"sampling_session_id": sampler_id, "type": "create_sampling_session"})
 
     async def sampler(self, request: Request) -> Response:
@@ -134,16 +134,16 @@ class _Api:
         return JSONResponse({"sampler_id": sampler_id, "base_model": base, "model_path": path_text})
 
     async def sample(self, request: Request) -> Response:
-        return _later(self._service.sample(await request.json()))
+        return _later(self._service.sample(await read_body(request)))
 
     async def create_model(self, request: Request) -> Response:
-        return _later(self._service.create_model(await request.json()))
+        return _later(self._service.create_model(await read_body(request)))
 
     async def unload_model(self, request: Request) -> Response:
-        return _later(self._service.unload_model((await request.json())["model_id"]))
+        return _later(self._service.unload_model(text(await read_body(request), "model_id")))
 
     async def get_info(self, request: Request) -> Response:
-        model_id = (await request.json())["model_id"]
+        model_id = text(await read_body(request), "model_id")
         about = self._service.training(model_id).about
         name = about["base_model"]
         data = {"model_name": name, "tokenizer_id": self._service.tokenizer_name}
@@ -154,19 +154,19 @@ class _Api:
         return _later(self._service.forward(await request.body()))
 
     async def optim_step(self, request: Request) -> Response:
-        return _later(self._service.optim_step(await request.json()))
+        return _later(self._service.optim_step(await read_body(request)))
 
     async def save_weights(self, request: Request) -> Response:
-        return _later(self._service.save(await request.json(), "weights"))
+        return _later(self._service.save(await read_body(request), "weights"))
 
     async def save_weights_for_sampler(self, request: Request) -> Response:
-        return _later(self._service.save(await request.json(), "sampler_weights"))
+        return _later(self._service.save(await read_body(request), "sampler_weights"))
 
     async def load_weights(self, request: Request) -> Response:
-        return _later(self._service.load(await request.json()))
+        return _later(self._service.load(await read_body(request)))
 
     async def weights_info(self, request: Request) -> Response:
-        return JSONResponse(self._service.weights_info((await request.json())["tinker_path"]))
+        return JSONResponse(self._service.weights_info(text(await read_body(request), "tinker_path")))
 
     async def checkpoints(self, request: Request) -> Response:
         found = self._service.checkpoints(request.path_params["model_id"])
@@ -179,7 +179,7 @@ class _Api:
 
     async def retrieve_future(self, request: Request) -> Response:
         """408 is how the SDK hears, without a warning to its user, that it shall ask again."""
-        request_id = (await request.json())["request_id"]
+        request_id = text(await read_body(request), "request_id")
         reply = await self._service.fetch(request_id, FETCH_SECONDS)
         if reply is None:
             waiting = {"type": "try_again", "request_id": request_id, "queue_state": "active"}

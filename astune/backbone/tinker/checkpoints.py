@@ -19,12 +19,13 @@ from typing import Any, Literal, TypeAlias
 
 from astune.backbone.tinker.errors import RequestError, not_found
 from astune.errors import nearest
+from astune.paths import MOST_BYTES, inside, is_name
 
 Kind: TypeAlias = Literal["weights", "sampler_weights"]
 ABOUT_FILE = "tinker.json"
 """In every checkpoint: an id of its own, when it was saved, and what the client said about its model."""
 SCRATCH = ".unfinished"
-_NAME = re.compile(r"[A-Za-z0-9_][^/\\\x00-\x1f]{0,199}")
+_FIRST = re.compile(r"[A-Za-z0-9_]")
 _PATH = re.compile(r"tinker://([^/]+)/(weights|sampler_weights)/([^/]+)")
 
 
@@ -39,7 +40,7 @@ class CheckpointPath:
     @classmethod
     def parse(cls, text: str) -> CheckpointPath:
         found = _PATH.fullmatch(text)
-        if found is None or not all(_NAME.fullmatch(found[part]) for part in (1, 3)):
+        if found is None or not all(_is_name(found[part]) for part in (1, 3)):
             raise RequestError(f"{text!r} is no path like tinker://MODEL/weights/NAME (or .../sampler_weights/NAME)")
         return cls(found[1], "weights" if found[2] == "weights" else "sampler_weights", found[3])
 
@@ -80,13 +81,13 @@ class CheckpointStore:
 
     def of_model(self, model_id: str) -> list[Checkpoint]:
         """All of one model, the oldest first."""
-        if not _NAME.fullmatch(model_id):
-            raise not_found(f"there is no model {model_id!r}")
+        if not _is_name(model_id):
+            raise not_found(f"there is no model {model_id!r:.300}")
         kinds: tuple[Kind, Kind] = ("weights", "sampler_weights")
         paths = [
             CheckpointPath(model_id, kind, folder.name)
             for kind in kinds
-            for folder in (self._root / model_id / kind).glob("*")
+            for folder in inside(self._root, model_id, kind).glob("*")
         ]
         return sorted((self.find(path) for path in paths), key=lambda checkpoint: checkpoint.saved_at)
 
@@ -95,10 +96,10 @@ class CheckpointStore:
         """A folder to write into, which becomes the checkpoint if nothing went wrong. Between the removal of one that
         is overwritten and the arrival of the new one there is none. Raises `RequestError` for a name that no folder
         can have, or that is taken."""
-        if not _NAME.fullmatch(path.name):
+        if not _is_name(path.name):
             raise RequestError(
-                f"a checkpoint cannot be called {path.name!r}: up to 200 characters, the first a letter or a digit, "
-                "without / and \\"
+                f"a checkpoint cannot be called {path.name!r:.300}: up to {MOST_BYTES} bytes, the first a letter or a "
+                "digit, without /, \\ and what cannot be printed"
             )
         folder = self._folder(path)
         if folder.exists() and not overwrite:
@@ -137,4 +138,13 @@ class CheckpointStore:
         shutil.rmtree(doomed)
 
     def _folder(self, path: CheckpointPath) -> Path:
-        return self._root / path.model_id / path.kind / path.name
+        """The only place where a path is made of names that clients send."""
+        try:
+            return inside(self._root, path.model_id, path.kind, path.name)
+        except ValueError as error:
+            raise RequestError(f"{path!s:.300}: {error}") from None
+
+
+def _is_name(text: str) -> bool:
+    """As `is_name`, and not that of a folder of the server's own, such as `SCRATCH`."""
+    return is_name(text) and _FIRST.match(text) is not None

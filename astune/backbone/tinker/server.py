@@ -17,6 +17,7 @@ from astune.backbone.tinker.app import tinker_app
 from astune.backbone.tinker.service import Service
 from astune.config.schema import ModelConfig
 from astune.errors import ConfigError
+from astune.sampling import LEAST_TEMPERATURE, MOST_TEMPERATURE, is_greedy
 
 _BACKLOG = 2048
 _KEEP_ALIVE_SECONDS = 3600
@@ -59,6 +60,10 @@ def serve(config: TinkerServerConfig, ready: Callable[[str], None], stop: Callab
     """
     if not config.api_key.startswith("tml-"):
         raise ConfigError("the key of a tinker server begins with 'tml-': the SDK sends no other")
+    if is_greedy(config.training_temperature) or config.training_temperature > MOST_TEMPERATURE:
+        raise ConfigError(
+            f"training_temperature {config.training_temperature}: expected {LEAST_TEMPERATURE} to {MOST_TEMPERATURE:g}"
+        )
     asyncio.run(_serve(config, ready, stop))
 
 

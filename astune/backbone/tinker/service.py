@@ -19,6 +19,7 @@ from astune.backbone.parts import load_chat_format
 from astune.backbone.tinker import wire
 from astune.backbone.tinker.checkpoints import Checkpoint, CheckpointPath, CheckpointStore, Kind
 from astune.backbone.tinker.errors import RequestError, not_found
+from astune.backbone.tinker.fields import flag, given, section, text, whole
 from astune.backbone.tinker.jobs import Jobs, Reply, Turns
 from astune.backbone.tinker.loop_thread import LoopThread
 from astune.backbone.tinker.sessions import Sampled, Session, Training
@@ -29,6 +30,8 @@ from astune.errors import nearest
 
 LOST_SECONDS = 600.0
 """A session whose client has not been heard of for so long is closed; clients say something every 10 seconds."""
+MOST_SAMPLES = 4096
+"""Answers to one request."""
 T = TypeVar("T")
 
 
@@ -129,13 +132,15 @@ class Service:
 
     def create_model(self, body: Mapping[str, Any]) -> str:
         """The request id under which the model's id is fetched."""
-        session = self._session(body["session_id"])
-        self._check_base(body["base_model"])
-        model_id = f"{body['session_id']}-m{body['model_seq_id']}"
+        session_id = text(body, "session_id")
+        session = self._session(session_id)
+        self._check_base(text(body, "base_model"))
+        model_id = f"{session_id}-m{whole(body, 'model_seq_id')}"
+        about = {"base_model": body["base_model"], "lora": section(body, "lora_config")}
+        whole(about["lora"], "rank")
 
         async def work() -> Reply:
             loaded = await self._in(self._reader, self._load_for_training)
-            about = {"base_model": body["base_model"], "lora": body["lora_config"]}
             session.models[model_id] = Training(self._trained(loaded), Turns(), about)
             return {"model_id": model_id, "type": "create_model"}
 
@@ -178,21 +183,23 @@ class Service:
         return self._in_turn(message.model_id, message.seq_id, work)
 
     def optim_step(self, body: Mapping[str, Any]) -> str:
-        adam = AdamStep(**body["adam_params"])
+        adam = AdamStep(**section(body, "adam_params"))
 
         async def work(model: TrainedModel) -> Reply:
             return {"metrics": await self._in(self._trainer, lambda: model.step(adam)), "type": "optim_step"}
 
-        return self._in_turn(body["model_id"], body["seq_id"], work)
+        return self._in_turn(text(body, "model_id"), whole(body, "seq_id"), work)
 
     def save(self, body: Mapping[str, Any], kind: Kind) -> str:
         """Answers with the path, or, where the client gave no name, with a sampling session of what was saved."""
-        model_id, session_seq = body["model_id"], body.get("sampling_session_seq_id")
-        path = CheckpointPath(model_id, kind, body.get("path") or f"unnamed-{body['seq_id']}")
+        model_id, number, overwrite = text(body, "model_id"), whole(body, "seq_id"), flag(body, "overwrite")
+        name = text(body, "path") if given(body, "path") else ""
+        path = CheckpointPath(model_id, kind, name or f"unnamed-{number}")
+        session_seq = whole(body, "sampling_session_seq_id") if given(body, "sampling_session_seq_id") else None
         about = self.training(model_id).about
 
         def write(model: TrainedModel) -> None:
-            with self._store.writing(path, about, overwrite=bool(body.get("overwrite"))) as folder:
+            with self._store.writing(path, about, overwrite=overwrite) as folder:
                 model.save(folder, optimizer=kind == "weights")
 
         async def work(model: TrainedModel) -> Reply:
@@ -204,22 +211,23 @@ class Service:
             session_id = model_id.rpartition("-")[0]
             return {"sampling_session_id": await self._sampling_session(session_id, session_seq, path)}
 
-        return self._in_turn(model_id, body["seq_id"], work)
+        return self._in_turn(model_id, number, work)
 
     def load(self, body: Mapping[str, Any]) -> str:
         if body.get("model_id") is None:
             raise RequestError("load_weights needs a model_id: create the model first")
+        path, with_optimizer = text(body, "path"), flag(body, "optimizer")
 
         async def work(model: TrainedModel) -> Reply:
-            folder = self._store.find(CheckpointPath.parse(body["path"])).folder
-            optimizer = folder / OPTIMIZER_FILE if body["optimizer"] else None
+            folder = self._store.find(CheckpointPath.parse(path)).folder
+            optimizer = folder / OPTIMIZER_FILE if with_optimizer else None
             if optimizer is not None and not optimizer.exists():
-                raise RequestError(f"{body['path']} has no optimizer state: it was saved for sampling")
+                raise RequestError(f"{path} has no optimizer state: it was saved for sampling")
             weights = (await self._in(self._reader, lambda: read_weights(folder))).state_dict()
             await self._in(self._trainer, lambda: model.load(weights, optimizer))
-            return {"path": body["path"], "type": "load_weights"}
+            return {"path": path, "type": "load_weights"}
 
-        return self._in_turn(body["model_id"], body["seq_id"], work)
+        return self._in_turn(text(body, "model_id"), whole(body, "seq_id"), work)
 
     def _in_turn(self, model_id: str, number: int, work: Callable[[TrainedModel], Awaitable[Reply]]) -> str:
         training = self.training(model_id)
@@ -229,11 +237,10 @@ class Service:
 
     async def create_sampling_session(self, body: Mapping[str, Any]) -> str:
         """Reads the weights, so that a client hears of bad ones now."""
-        path = body.get("model_path")
+        path = CheckpointPath.parse(text(body, "model_path")) if given(body, "model_path") else None
         if path is None:
-            self._check_base(body["base_model"])
-        parsed = CheckpointPath.parse(path) if path is not None else None
-        return await self._sampling_session(body["session_id"], body["sampling_session_seq_id"], parsed)
+            self._check_base(text(body, "base_model"))
+        return await self._sampling_session(text(body, "session_id"), whole(body, "sampling_session_seq_id"), path)
 
     async def _sampling_session(self, session_id: str, number: int, path: CheckpointPath | None) -> str:
         session = self._session(session_id)
@@ -262,23 +269,26 @@ class Service:
         return session.samplers[sampler_id]
 
     def sample(self, body: Mapping[str, Any]) -> str:
-        sampler_id, number = body.get("sampling_session_id"), body.get("seq_id")
-        if sampler_id is None or number is None:
+        if len(given(body, "sampling_session_id", "seq_id")) < 2:
             raise RequestError("asample needs a sampling_session_id and a seq_id")
+        sampler_id, number = text(body, "sampling_session_id"), whole(body, "seq_id")
+        wire.check_sample(body)
         sampled = self.sampled(sampler_id)
         return self._jobs.start(f"{sampler_id}-{number}", lambda: self._sample(sampled, body))
 
     async def _sample(self, sampled: Sampled, body: Mapping[str, Any]) -> Reply:
         prompt = wire.read_prompt(body["prompt"], self._limits)
         room = self._limits.context_length - len(prompt)
-        sampling = wire.read_sampling(body["sampling_params"], room, self._chat_format.stop_token_ids)
-        top = int(body.get("topk_prompt_logprobs") or 0)
+        sampling = wire.read_sampling(body["sampling_params"], room, self._chat_format.stop_token_ids, self._limits)
+        top = body.get("topk_prompt_logprobs") or 0
+        if top > self._limits.vocabulary:
+            raise RequestError(f"topk_prompt_logprobs {top}: the model knows {self._limits.vocabulary} tokens")
         if sampled.path is not None and not self._versions.holds(sampled.version):
             self._check_unchanged(sampled, sampled.path)
         sampler = await self._versions.sampler(sampled.version)
-        samples = int(body.get("num_samples", 1))
-        if samples < 1:
-            raise RequestError(f"num_samples {samples}: 1 or more")
+        samples = 1 if body.get("num_samples") is None else body["num_samples"]
+        if not 1 <= samples <= MOST_SAMPLES:
+            raise RequestError(f"num_samples {samples}: from 1 to {MOST_SAMPLES}")
         generations = await self._sampling.run(generate(sampler, prompt, sampling, samples))
         scores = None
         if body.get("prompt_logprobs") or top:

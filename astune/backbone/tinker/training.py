@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,19 @@ from loguru import logger
 
 from astune.backbone.local.model import LoadedModel, save_model
 from astune.backbone.tinker.errors import RequestError
+from astune.backbone.tinker.fields import number
 from astune.backbone.tinker.rows import Row, logits_of, most_tokens, row_batches, target_logprobs
 
 OPTIMIZER_FILE = "optimizer.pt"
+MOST_ADAM = 1e30
+"""Greatest of the values of a step; float32 ends at 3e38."""
 
 
 @dataclass(frozen=True)
 class AdamStep:
-    """One step of AdamW (arXiv 1711.05101). `grad_clip_norm` 0 leaves the gradient as long as it is."""
+    """One step of AdamW (arXiv 1711.05101). `grad_clip_norm` 0 leaves the gradient as long as it is.
+
+    Raises RequestError for values that would end every weight as no number."""
 
     learning_rate: float
     beta1: float
@@ -29,6 +34,15 @@ class AdamStep:
     eps: float
     weight_decay: float
     grad_clip_norm: float
+
+    def __post_init__(self) -> None:
+        values = asdict(self)
+        for name in values:
+            value = number(values, name)
+            below_1 = name.startswith("beta")
+            if value < 0 or (below_1 and value >= 1) or (name == "eps" and value == 0) or value > MOST_ADAM:
+                expected = "from 0 to below 1" if below_1 else f"from 0 to {MOST_ADAM:g}"
+                raise RequestError(f"adam_params.{name} is {value:g}; expected {expected}{', not 0' * (name == 'eps')}")
 
 
 class TrainedModel:
@@ -64,12 +78,13 @@ class TrainedModel:
                     loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
             parts = np.split(logprobs.detach().cpu().numpy(), np.cumsum(batch.lengths)[:-1])
-            for number, part in zip(batch.numbers, parts, strict=True):
-                found[number] = part
+            for row, part in zip(batch.numbers, parts, strict=True):
+                found[row] = part
         return found, total
 
     def step(self, adam: AdamStep) -> dict[str, float]:
-        """Take one step along the gradient and forget it. A gradient that is not finite is only forgotten."""
+        """Take one step along the gradient and forget it. A gradient that is not finite is only forgotten: weights and
+        the state of the optimizer stay, `skipped` is 1 and there is no `grad_norm`, as JSON cannot write it."""
         parameters = [weight for weight in self._loaded.model.parameters() if weight.grad is not None]
         if not parameters:
             raise RequestError("optim_step without a forward_backward since the last one: there is no gradient")
@@ -77,12 +92,13 @@ class TrainedModel:
             group["lr"], group["betas"] = adam.learning_rate, (adam.beta1, adam.beta2)
             group["eps"], group["weight_decay"] = adam.eps, adam.weight_decay
         norm = float(torch.nn.utils.clip_grad_norm_(parameters, adam.grad_clip_norm or math.inf))
-        if math.isfinite(norm):
+        finite = math.isfinite(norm)
+        if finite:
             self._optimizer.step()
         else:
             logger.warning("optim_step skipped: the gradient is not finite")
         self._optimizer.zero_grad(set_to_none=True)
-        return {"grad_norm": norm, "skipped": float(not math.isfinite(norm))}
+        return {"grad_norm": norm, "skipped": 0.0} if finite else {"skipped": 1.0}
 
     def save(self, directory: Path, *, optimizer: bool) -> None:
         """A Hugging Face folder; with the state of the optimizer beside it, if asked for."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +11,15 @@ from google.protobuf.message import DecodeError
 from tinker.proto import tinker_public_pb2 as pb
 
 from astune.backbone.tinker.errors import RequestError
+from astune.backbone.tinker.fields import flag, given, number, section, whole
 from astune.backbone.tinker.rows import Row
 from astune.backbone.tinker.versions import PromptScores
+from astune.sampling import MOST_INTEGER, shortened
 from astune.types import Generation, Sampling
 
 PROTOBUF = "application/x-protobuf"
 LOSS = "cross_entropy"
+_MOST_WHOLE = 2**63
 TENSOR_DTYPES = {pb.DTYPE_FLOAT32: np.float32, pb.DTYPE_INT64: np.int64, pb.DTYPE_INT32: np.int32}
 
 
@@ -124,41 +126,52 @@ def read_prompt(body: Mapping[str, Any], limits: Limits) -> list[int]:
         if chunk["type"] != "encoded_text":
             raise RequestError(f"the prompt holds {chunk['type']!r}, but this server takes only tokens")
         tokens += chunk["tokens"]
+    if any(not 0 <= token <= MOST_INTEGER for token in tokens):
+        raise RequestError(f"the prompt has token ids outside 0 to {limits.vocabulary - 1}, all that the model knows")
     limits.check(np.asarray(tokens, np.int64), "the prompt")
     return tokens
 
 
-def read_sampling(body: Mapping[str, Any], room: int, end_ids: Sequence[int]) -> Sampling:
+def check_sample(body: Mapping[str, Any]) -> None:
+    """Whether a request to sample has values of the right kinds; whether they can be served is seen when it runs."""
+    for chunk in section(body, "prompt").get("chunks") or ():
+        if chunk["type"] == "encoded_text" and not all(type(token) is int for token in chunk["tokens"]):
+            raise RequestError("the prompt holds token ids that are no integers")
+    params = section(body, "sampling_params")
+    for name in given(params, "max_tokens", "top_k", "seed"):
+        whole(params, name, -_MOST_WHOLE, _MOST_WHOLE)
+    for name in given(params, "temperature", "top_p"):
+        number(params, name)
+    for name in given(body, "num_samples", "topk_prompt_logprobs"):
+        whole(body, name)
+    for name in given(body, "prompt_logprobs"):
+        flag(body, name)
+
+
+def read_sampling(body: Mapping[str, Any], room: int, end_ids: Sequence[int], limits: Limits) -> Sampling:
     """`body` is a `SamplingParams`. Without `max_tokens` an answer may fill the `room` left in the context. It ends
     at `end_ids` and at what `stop` says."""
+    if room < 1:
+        raise RequestError("the prompt fills the whole context")
+    params = {name: body[name] for name in given(body, "max_tokens", "temperature", "top_p", "top_k", "seed")}
+    if params.get("top_k", -1) == -1:
+        params["top_k"] = 0
     ids, texts = _stops(body.get("stop"))
-    temperature, top_p, top_k = float(body.get("temperature", 1)), float(body.get("top_p", 1)), body.get("top_k", -1)
-    most = body.get("max_tokens")
-    for fits, message in (
-        (math.isfinite(temperature) and temperature >= 0, f"temperature {temperature}: 0 (greedy) or more"),
-        (0 < top_p <= 1, f"top_p {top_p}: above 0 and at most 1"),
-        (top_k >= -1, f"top_k {top_k}: -1 (all tokens) or more"),
-        (most is None or most >= 1, f"max_tokens {most}: 1 or more"),
-        (room >= 1, "the prompt fills the whole context"),
-    ):
-        if not fits:
-            raise RequestError(message)
-    return Sampling(
-        max_tokens=room if most is None else most,
-        temperature=temperature,
-        top_p=top_p,
-        top_k=max(top_k, 0),
-        stop_token_ids=(*end_ids, *ids),
-        stop=texts,
-        seed=body.get("seed"),
-    )
+    if ids:
+        limits.check(np.asarray(ids, np.int64), "stop")
+    try:
+        return Sampling(**({"max_tokens": room} | params), stop_token_ids=(*end_ids, *ids), stop=texts)
+    except ValueError as error:
+        raise RequestError(str(error)) from None
 
 
 def _stops(stop: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Token ids and texts of the SDK's `stop`: a text, texts, token ids or nothing."""
     entries = [stop] if isinstance(stop, str) else stop or []
-    ids = tuple(entry for entry in entries if isinstance(entry, int))
+    if not isinstance(entries, list):
+        raise RequestError(f"stop {shortened(stop)}: a text, a list of texts or a list of token ids")
+    ids = tuple(entry for entry in entries if type(entry) is int and 0 <= entry <= MOST_INTEGER)
     texts = tuple(entry for entry in entries if isinstance(entry, str) and entry)
     if len(ids) + len(texts) != len(entries):
-        raise RequestError(f"stop {stop!r}: a text, a list of texts or a list of token ids")
+        raise RequestError(f"stop {shortened(stop)}: a text, a list of texts or a list of token ids")
     return ids, texts

@@ -131,6 +131,8 @@ class Recorder:
             metrics["throughput/tokens_per_second"] = metrics["tokens/sampled"] / max(rollout_seconds, 1e-9)
             metrics["trinity/rows"] = float(explored.rows)
         metrics |= renamed(event.metrics)
+        if metrics.get("updates/skipped"):
+            metrics |= untrained(metrics)
         metrics["policy_version"] = float(event.step)
         metrics["time/step"] = now - (self._last_trained or now)
         self._last_trained = now
