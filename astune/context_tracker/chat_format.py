@@ -49,7 +49,7 @@ class ChatFormat:
         special_tokens: Mapping[str, str],
         eos_token_ids: Sequence[int] = (),
         context_length: int | None = None,
-        vocabulary: int | None = None,
+        vocab_size: int | None = None,
         tool_call_format: str = "auto",
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
@@ -65,7 +65,7 @@ class ChatFormat:
         self._call_style: CallStyle = find_call_style(self._render)
         self.context_length = context_length
         """Most tokens of prompt and answer together that the model was made for; None if its config does not say."""
-        self._vocabulary = vocabulary or tokenizer.get_vocab_size(with_added_tokens=True)
+        self._vocab_size = vocab_size or tokenizer.get_vocab_size(with_added_tokens=True)
         self._prompt = self.render([_QUESTION])
         self.generation_prompt = self._find_generation_prompt()
         """What the template ends a prompt with, and an answer follows on; "" if it has nothing of the kind."""
@@ -119,7 +119,7 @@ class ChatFormat:
                 special_tokens={name: text for name in _SPECIAL if (text := _token_text(config.get(name))) is not None},
                 eos_token_ids=(eos,) if isinstance(eos, int) else eos,
                 context_length=sizes.get("max_position_embeddings"),
-                vocabulary=sizes.get("vocab_size"),
+                vocab_size=sizes.get("vocab_size"),
                 tool_call_format=tool_call_format,
                 template_kwargs=template_kwargs,
             )
@@ -184,7 +184,7 @@ class ChatFormat:
     def foreign_id(self, ids: Sequence[int]) -> int | None:
         """The first of `ids` that the model does not know; None if it knows all. It knows those from 0 up to its
         config's `vocab_size`, which may be more than the tokenizer has texts for."""
-        return next((token for token in ids if not 0 <= token < self._vocabulary), None)
+        return next((token for token in ids if not 0 <= token < self._vocab_size), None)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """One string per token, for display; together they read as the text.

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.algorithm import Receipt, Weighting, split_samples, to_samples
+from astune.algorithm import Receipt, Weighting, split_samples, to_samples, without_skipped
 from astune.algorithm.advantage import dr_grpo, grpo
 from astune.algorithm.aggregation import LossAggregation
 from astune.errors import TrainingError
@@ -105,3 +105,28 @@ def test_an_estimator_that_gives_the_wrong_number_of_values_is_named() -> None:
     group = Group(TASK, (episode("a", 1.0, 3), episode("b", 0.0, 3)))
     with pytest.raises(TrainingError, match=r"broken.*2 rewards of task 't'"):
         to_samples([group], broken)
+
+
+def test_tokens_of_skipped_updates_count_as_left_out() -> None:
+    groups = [Group(TASK, (episode("a", 1.0, 3), episode("b", 0.0, 4), episode("c", 1.0, 5, trainable=False)))]
+    samples, receipt = to_samples(groups, grpo)
+    first, second = split_samples(samples, 2, "episode_mean")
+    half = without_skipped(receipt, groups, first)
+    assert (half.trained, half.dropped, half.weight_sum) == (4, {"frozen": 5, "skipped_update": 3}, receipt.weight_sum)
+    assert half.trained_by_version == {0: 4} and half.loss_terms == 4
+    none = without_skipped(receipt, groups, [*first, *second])
+    assert (none.trained, none.trained_by_version, none.loss_terms, none.weight_sum) == (0, {}, 0, 0.0)
+    for each in (half, none):
+        assert each.sampled == each.trained + sum(each.dropped.values())
+    assert without_skipped(receipt, groups, []) is receipt
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=9))
+def test_advantages_of_any_finite_rewards_are_finite(rewards: list[float]) -> None:
+    assert all(map(math.isfinite, dr_grpo(rewards)))
+    assert all(abs(value) <= len(rewards) for value in grpo(rewards))
+
+
+def test_huge_rewards_are_compared_as_others_are() -> None:
+    assert grpo([1e308, -1e308]) == pytest.approx([1.0, -1.0])
+    assert grpo([1.7e308] * 8) == [0.0] * 8

@@ -226,6 +226,37 @@ async def test_ids_of_another_vocabulary_count_as_none(make):
     assert tracker.inexact_turns == {"gpt": 1}
 
 
+@pytest.mark.fault(
+    "Foreign servers",
+    "a server of the policy reports token ids outside the vocabulary",
+    "the turn counts as inexact and is not trained",
+)
+@pytest.mark.parametrize("foreign", [10**6, -1])
+async def test_ids_that_the_model_does_not_know_count_as_none(make, engine, foreign):
+    tracker, _ = make(engine(["42"], spoil=lambda ids: [*ids, foreign]), trainable=True)
+    await tracker.chat("a", ChatRequest([USER]), source="gpt")
+    assert (tracker.turns[0].exact, tracker.turns[0].excluded) == (False, "inexact")
+
+
+@pytest.mark.fault(
+    "Foreign servers",
+    "a server of the policy reports log-probabilities that are no finite numbers",
+    "the turn counts as one without log-probabilities and is not trained",
+)
+@pytest.mark.parametrize("wrong", [float("nan"), float("-inf"), None])
+async def test_logprobs_that_are_no_numbers_count_as_none(make, engine, wrong):
+    honest = engine(["42"])
+
+    def answer(body):
+        reply = honest(body)
+        reply["choices"][0]["logprobs"]["content"][0]["logprob"] = wrong
+        return reply
+
+    tracker, _ = make(answer, trainable=True)
+    await tracker.chat("a", ChatRequest([USER]), source="gpt")
+    assert (tracker.turns[0].exact, tracker.turns[0].excluded) == (True, "no_logprobs")
+
+
 @pytest.mark.parametrize(
     ("trainable", "allow", "fits", "excluded"),
     [

@@ -74,6 +74,47 @@ def test_the_request_overrides_the_defaults_but_never_raises_the_token_limit(mak
     assert drawn == [(50, 0.8, 0.95, 20), (5, 0.5, 0.9, 20), (50, 0.8, 0.95, 20)]
 
 
+@pytest.mark.fault(
+    "Agents and the engine",
+    "an agent asks for a temperature or top_p that vanishes in float32 (1e-300, 1e-50)",
+    "the draw is greedy, recorded as temperature 0 and not trained (greedy)",
+)
+@pytest.mark.parametrize(
+    "asked", [{"temperature": 1e-300}, {"temperature": 1e-40}, {"temperature": 1e-6}, {"top_p": 1e-50}]
+)
+def test_a_draw_without_chance_is_greedy_and_not_trained(make_tracker, chat_format, run, asked):
+    tracker, policy = make_tracker(["x"], chat_format)
+    turn = run(tracker.chat("a", ChatRequest([USER], **asked))).turn
+    assert (turn.temperature, turn.excluded) == (0.0, "greedy")
+    assert (policy.calls[0][1].temperature, policy.calls[0][1].top_p) == (0.0, 1.0)
+
+
+def test_a_run_whose_top_k_is_1_is_greedy_too(make_tracker, chat_format, run):
+    tracker, _ = make_tracker(["x"], chat_format, top_k=1)
+    assert run(tracker.chat("a", ChatRequest([USER]))).turn.excluded == "greedy"
+
+
+@pytest.mark.parametrize(
+    "asked", [{"temperature": float("nan")}, {"temperature": -1}, {"top_p": 0}, {"max_tokens": 1.5}]
+)
+def test_sampling_that_means_nothing_is_the_requests_own_error(make_tracker, chat_format, run, asked):
+    tracker, policy = make_tracker(["x"], chat_format)
+    with pytest.raises(WorkflowError, match=f"model call 1: {next(iter(asked))} is"):
+        run(tracker.chat("a", ChatRequest([USER], **asked)))
+    assert policy.calls == []
+    run(tracker.chat("a", ChatRequest([USER])))
+
+
+def test_a_raw_prompt_with_ids_outside_the_vocabulary_is_refused_before_the_engine(make_tracker, chat_format, run):
+    known = max(chat_format.encode("what is this <|im_end|>"))
+    tracker, policy = make_tracker(["x"] * 2, chat_format)
+    for wrong in (10**6, 2**31 - 1, -1):
+        with pytest.raises(WorkflowError, match=f"token id {wrong}, which is not in the model's vocabulary"):
+            run(tracker.chat("a", ChatRequest([], prompt=(1, wrong, 2))))
+    assert policy.calls == []
+    run(tracker.chat("a", ChatRequest([], prompt=(1, known))))
+
+
 def test_an_answer_gets_the_room_that_is_left(make_tracker, chat_format, run):
     prompt = len(chat_format.encode(chat_format.render([USER])))
     tracker, policy = make_tracker(["a long answer"], chat_format, context_length=prompt + 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import re
 import urllib.error
 import urllib.request
@@ -497,6 +498,122 @@ def test_images_in_a_prompt_are_refused(sampler: Any) -> None:
     prompt = types.ModelInput(chunks=[types.ImageChunk(data=b"x", format="png")])
     with pytest.raises(tinker.RequestFailedError, match="takes only tokens"):
         sampler.sample(prompt, 1, types.SamplingParams(max_tokens=1)).result()
+
+
+def post(server: ServerProcess, where: str, body: str) -> tuple[int, Any]:
+    headers = {"X-API-Key": server.api_key, "Content-Type": "application/json"}
+    request = urllib.request.Request(f"{server.base_url}/api/v1/{where}", body.encode(), headers)
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+@pytest.fixture(scope="module")
+def session(server: ServerProcess) -> str:
+    return str(post(server, "create_session", "{}")[1]["session_id"])
+
+
+@pytest.mark.fault(
+    "Foreign servers",
+    "a client of the tinker server sends ids or names that lead out of its folder (`../`, absolute, NUL, too long)",
+    "400 that names the field; nothing is read, written or deleted outside",
+)
+def test_ids_and_names_cannot_lead_out_of_the_servers_folder(
+    server: ServerProcess, checkpoints: Path, session: str, base: str, trainer: Any
+) -> None:
+    outside = checkpoints.parent / "outside"
+    for kind in ("weights", "sampler_weights"):
+        (outside / kind / "x").mkdir(parents=True)
+    before = sorted(checkpoints.parent.rglob("outside*/**"))
+    model = {"session_id": session, "base_model": base, "lora_config": {"rank": 8}}
+    for seq in ("../../outside", "0/../../../outside", "/etc", "x\0", "a" * 5000, 1.5, True, -1, None, [0], {}):
+        status, told = post(server, "create_model", json.dumps({**model, "model_seq_id": seq}))
+        assert status == 400 and "model_seq_id is" in told["detail"], seq
+        body = {"session_id": session, "base_model": base, "sampling_session_seq_id": seq}
+        assert post(server, "create_sampling_session", json.dumps(body))[0] == 400
+        save = {"model_id": trainer.model_id, "seq_id": seq, "path": "x"}
+        for where in ("save_weights", "save_weights_for_sampler", "load_weights"):
+            assert post(server, where, json.dumps({**save, "optimizer": False}))[0] == 400
+    for name in ("../../outside/weights/x", "..", "/etc", "a\0b", "a" * 201, "é" * 101, ".unfinished"):
+        with pytest.raises(tinker.RequestFailedError, match="cannot be called"):
+            trainer.save_state(name, overwrite=True).result()
+        for uri in (f"tinker://{name}/weights/x", f"tinker://{trainer.model_id}/weights/{name}"):
+            body = {"session_id": session, "sampling_session_seq_id": 1, "model_path": uri}
+            assert post(server, "create_sampling_session", json.dumps(body))[0] == 400
+            assert post(server, "weights_info", json.dumps({"tinker_path": uri}))[0] == 400
+    for model_id in ("..%2F..%2Foutside", "..", "%2Fetc", "outside%00"):
+        where = f"{server.base_url}/api/v1/training_runs/{model_id}/checkpoints/x"
+        request = urllib.request.Request(where, headers={"X-API-Key": server.api_key}, method="DELETE")
+        with pytest.raises(urllib.error.HTTPError, match=r"40[45]"):
+            urllib.request.urlopen(request)
+    assert sorted(checkpoints.parent.rglob("outside*/**")) == before
+
+
+@pytest.mark.fault(
+    "Foreign servers",
+    "a client of the tinker server sends sampling or optimizer values of the wrong kind (`max_tokens: 1.5`, NaN, true)",
+    "400 that names the field; the model and its optimizer stay as they are",
+)
+def test_values_of_the_wrong_kind_are_refused_by_name(
+    server: ServerProcess, session: str, base: str, trainer: Any
+) -> None:
+    body = {"session_id": session, "base_model": base, "sampling_session_seq_id": 7}
+    sampler_id = post(server, "create_sampling_session", json.dumps(body))[1]["sampling_session_id"]
+    prompt = {"chunks": [{"type": "encoded_text", "tokens": [1, 2]}]}
+    huge = "1" + "0" * 400
+    for name, value in (
+        *(("max_tokens", text) for text in ("1.5", "true", "NaN", '"1"', "[]", huge)),
+        *(("temperature", text) for text in ("true", "NaN", "Infinity", "-Infinity", '"1"', huge, "{}")),
+        *(("top_p", text) for text in ("true", "NaN", "Infinity", huge, "[1]")),
+        *(("top_k", text) for text in ("1.5", "true", "NaN", huge)),
+        *(("seed", text) for text in ("1.5", "true", huge)),
+    ):
+        raw = f'{{"sampling_session_id": "{sampler_id}", "seq_id": 1, "sampling_params": {{"{name}": {value}}}, '
+        status, told = post(server, "asample", raw + f'"prompt": {json.dumps(prompt)}}}')
+        assert status == 400 and told["detail"].startswith(f"{name} is "), (name, value)
+    for raw in ("[]", "1" + "0" * 5000, "{", '{"a": ' * 100_000, "null"):
+        assert post(server, "asample", raw)[0] == 400
+    learn(trainer, PROMPTS[0])
+    for number, (name, value) in enumerate(
+        (("learning_rate", "NaN"), ("beta1", "1.0"), ("eps", "0"), ("beta2", "true"))
+    ):
+        params = {
+            "learning_rate": 1e-4,
+            "beta1": 0.9,
+            "beta2": 0.95,
+            "eps": 1e-8,
+            "weight_decay": 0,
+            "grad_clip_norm": 0,
+        }
+        del params[name]
+        given = json.dumps(params)[:-1] + f', "{name}": {value}}}'
+        raw = f'{{"model_id": "{trainer.model_id}", "seq_id": {100 + number}, "adam_params": {given}}}'
+        status, told = post(server, "optim_step", raw)
+        assert status == 400 and name in told["detail"]
+    learn(trainer, PROMPTS[0])
+
+
+def test_a_tiny_top_p_is_greedy(sampler: Any) -> None:
+    greedy = sample(sampler, PROMPTS[0], max_tokens=8, temperature=0.0)
+    for params in ({"top_p": 1e-50}, {"temperature": 1e-300}, {"temperature": 1e-40}, {"top_k": 1}):
+        got = sample(sampler, PROMPTS[0], max_tokens=8, **({"temperature": 1.0} | params))
+        assert (got.tokens, got.logprobs) == (greedy.tokens, greedy.logprobs)
+
+
+def test_a_step_whose_gradient_is_no_number_is_skipped_and_says_so(client: Any, base: str, trainer: Any) -> None:
+    twin = client.create_lora_training_client(base_model=base, rank=8)
+    learn(trainer, PROMPTS[0])
+    learn(twin, PROMPTS[0])
+    for _ in range(2):
+        trainer.forward_backward([datum(PROMPTS[0], [3e38] * (len(PROMPTS[0]) - 1))], "cross_entropy").result()
+    assert trainer.optim_step(types.AdamParams(learning_rate=1e-3)).result().metrics == {"skipped": 1.0}
+    learn(trainer, PROMPTS[2])
+    learn(twin, PROMPTS[2])
+    rows = [trained.forward([datum(PROMPTS[1])], "cross_entropy").result() for trained in (trainer, twin)]
+    assert rows[0].metrics == rows[1].metrics
 
 
 def test_a_server_that_does_not_come_up_says_why(tmp_path: Path) -> None:

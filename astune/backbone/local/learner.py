@@ -102,8 +102,8 @@ class LocalLearner:
             loss = self.weighted_loss(batch, logprob).sum()
             loss.backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
-            difference = logprob - batch.sampled
-            ratio = bounded(difference).exp()
+            difference = bounded(logprob - batch.sampled)
+            ratio = difference.exp()
             outside = (ratio < 1 - self._algorithm.clip_low) | (ratio > 1 + self._algorithm.clip_high)
             parts = logprobs.split(ENTROPY_ROWS)  # type: ignore[no-untyped-call]
             entropy = torch.cat([-(rows.exp() * rows).sum(-1) for rows in parts])[batch.source]

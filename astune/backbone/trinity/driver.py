@@ -163,3 +163,10 @@ def renamed(metrics: Mapping[str, float]) -> dict[str, float]:
     {'loss': 0.5, 'trinity/sample/task_count': 4.0}
     """
     return {NAMES.get(name, f"trinity/{name}"): value for name, value in metrics.items() if name != "astune/batch"}
+
+
+def untrained(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The figures of a train step whose update was thrown away: its tokens count as left out."""
+    lost = metrics.get("tokens/trained", 0.0)
+    none = dict.fromkeys(("tokens/trained", "tokens/trained_inexact", "tokens/loss_terms", "weight_sum"), 0.0)
+    return {**none, "tokens/dropped_skipped_update": lost}

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,6 +96,43 @@ async def test_a_gradient_that_is_not_finite_is_skipped_and_the_run_goes_on(mode
     assert learner.update(broken)["updates/skipped"] == learner.update(broken)["updates/skipped"] == 1
     with pytest.raises(TrainingError, match="max_skipped_updates"):
         learner.update(broken)
+
+
+@pytest.mark.fault(
+    "Agents and the engine",
+    "the loss or its gradient is no finite number",
+    "the update is thrown away: weights, optimizer and policy version stay, its tokens count as left out "
+    "(skipped_update); after `max_skipped_updates` in a row the run stops",
+)
+async def test_a_skipped_update_changes_neither_the_optimizer_nor_the_version(model_dir: Path) -> None:
+    learner, sampler = learner_over(model_dir)
+    samples = await good_and_bad(sampler)
+    learner.update(samples)
+    assert learner.publish() == 1
+    weights, state = deepcopy(learner._loaded.model.state_dict()), deepcopy(learner._optimizer.state_dict()["state"])
+    for advantage in (float("nan"), float("inf"), 1e308, -1e38):
+        broken = [samples[0], replace(samples[1], advantages=(advantage,))]
+        assert learner.update(broken)["updates/skipped"] == 1
+        assert learner.publish() == sampler.policy_version == 1
+    assert all(torch.equal(value, weights[name]) for name, value in learner._loaded.model.state_dict().items())
+    for number, values in learner._optimizer.state_dict()["state"].items():
+        assert all(torch.equal(value, state[number][name]) for name, value in values.items())
+    assert learner.update(samples)["updates/skipped"] == 0
+    assert learner.publish() == 2
+
+
+@pytest.mark.parametrize("recorded", [-9999.0, -1e30, -1e308, 0.0, 50.0])
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+async def test_a_recorded_logprob_far_from_the_own_one_spoils_no_update(
+    model_dir: Path, recorded: float, advantage: float
+) -> None:
+    learner, sampler = learner_over(model_dir)
+    sample = (await good_and_bad(sampler))[0]
+    (span,) = sample.timeline.spans
+    line = replace(sample.timeline, spans=(replace(span, logprobs=[recorded] * len(span)),))
+    figures = learner.update([replace(sample, timeline=line, advantages=(advantage,))])
+    assert figures["updates/skipped"] == 0
+    assert all(map(math.isfinite, figures.values()))
 
 
 @pytest.mark.fault(
