@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from astune.config.schema import AlgorithmConfig, AstuneConfig, Config, SynchronizerConfig
 from astune.config.tasks import TaskReaderConfig
-from astune.paths import MOST_BYTES, is_name
 from astune.sampling import LEAST_TEMPERATURE, LEAST_TOP_P, is_greedy
 
 ASKS_MODELS = {"LlmAsJudge", "MathAnswerAndLlmAsJudge", "RubricsAsJudge"}
@@ -17,7 +16,6 @@ GROUP_ADVANTAGES = ("grpo", "dr_grpo")
 def contradictions(config: Config) -> Iterator[tuple[str, str]]:
     """The key to change and what is wrong with it."""
     astune = config.astune
-    yield from _names(astune)
     yield from judge_contradictions(config)
     yield from _examples(astune)
     if astune.backbone == "local":
@@ -26,17 +24,6 @@ def contradictions(config: Config) -> Iterator[tuple[str, str]]:
         yield from _training(astune)
     if plays_episodes(astune):
         yield from _rollouts(astune)
-
-
-def _names(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
-    """They become folders below `astune.runs_dir`, and none elsewhere."""
-    for key, name in (("project_name", astune.project_name), ("experiment_name", astune.experiment_name)):
-        if name is not None and not is_name(name):
-            yield (
-                f"astune.{key}",
-                f"got {name!r:.300}, but a folder is made of it; expected the name of one folder, up to {MOST_BYTES} "
-                "bytes without / and \\ (astune.runs_dir says where it is made)",
-            )
 
 
 def contradictions_without_a_run(config: Config) -> Iterator[tuple[str, str]]:

@@ -176,8 +176,6 @@ def test_a_mistake_on_the_command_line_is_explained(tmp_path: Path, override: st
             "F:3: astune.rollout.top_k: 1 makes all attempts at a task equal",
         ),
         (GOOD.replace("'agent.py:W'", "'agent.py:W', temperature: 1.0e+300"), "F:3: astune.rollout.temperature: "),
-        (GOOD + "  project_name: ../elsewhere\n", "F:4: astune.project_name: got '../elsewhere', but a folder is made"),
-        (GOOD + "  experiment_name: /tmp/x\n", "F:4: astune.experiment_name: got '/tmp/x', but a folder is made of it"),
         (
             GOOD.replace("'agent.py:W'", "'agent.py:W', num_repeat: 1"),
             "F:3: astune.rollout.num_repeat: 1 attempt at each task has nothing to be compared with",

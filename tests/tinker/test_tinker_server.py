@@ -600,7 +600,8 @@ def test_a_tiny_top_p_is_greedy(sampler: Any) -> None:
     greedy = sample(sampler, PROMPTS[0], max_tokens=8, temperature=0.0)
     for params in ({"top_p": 1e-50}, {"temperature": 1e-300}, {"temperature": 1e-40}, {"top_k": 1}):
         got = sample(sampler, PROMPTS[0], max_tokens=8, **({"temperature": 1.0} | params))
-        assert (got.tokens, got.logprobs) == (greedy.tokens, greedy.logprobs)
+        assert got.tokens == greedy.tokens
+        assert got.logprobs == pytest.approx(greedy.logprobs, abs=1e-4)
 
 
 def test_a_step_whose_gradient_is_no_number_is_skipped_and_says_so(client: Any, base: str, trainer: Any) -> None:
