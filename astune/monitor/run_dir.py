@@ -11,6 +11,7 @@ from pathlib import Path
 from astune.config.render import save_config
 from astune.config.schema import Config
 from astune.errors import ConfigError
+from astune.paths import MOST_BYTES, is_name
 
 COMPLETE = "COMPLETE"
 """Marker file, written last: a checkpoint without it is half-written and never taken."""
@@ -37,10 +38,16 @@ class RunDir:
     def open(cls, config: Config, *, resume: bool) -> RunDir:
         """Makes the folder of a new run and saves the config in it; with `resume`, reopens the newest run of that name.
 
-        Raises `ConfigError` if there is nothing to resume.
+        Raises `ConfigError` if there is nothing to resume, or a name is none that a folder can have.
         """
         settings = config.astune
         name = settings.experiment_name or "run"
+        for key, given in (("project_name", settings.project_name), ("experiment_name", name)):
+            if not is_name(given):
+                raise ConfigError(
+                    f"astune.{key}: got {given!r:.300}, but a folder is called so; expected one name of up to "
+                    f"{MOST_BYTES} bytes, without / and \\ (where runs are kept is astune.runs_dir)"
+                )
         parent = Path(settings.runs_dir) / settings.project_name
         run_dir = cls.newest(parent, name) if resume else cls._create(parent, name)
         run_dir._save_config(config)
