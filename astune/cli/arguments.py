@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
-from typing import Any
 
+from astune.cli.typed import Parser
 from astune.visible import tell
 
 DESCRIPTION = "Tunes AgentScope agents by reinforcement learning."
@@ -92,7 +91,7 @@ one of the examples: {{"question": "6 * 12?", "answer": "72", "response": "Surel
 
 
 def make_parser(program: str) -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog=program,
         description=DESCRIPTION,
         epilog=EXAMPLES.format(program=program),
@@ -118,7 +117,7 @@ def make_parser(program: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _add_run_and_config(commands: argparse._SubParsersAction[_Parser]) -> None:
+def _add_run_and_config(commands: argparse._SubParsersAction[Parser]) -> None:
     run = commands.add_parser("run", help="run a configuration (the default: `run` may be left out)")
     run.add_argument("--conf", type=Path, required=True, metavar="X.yaml", help="the configuration")
     demo = commands.add_parser("demo", help="train the small agent of tutorial/math_agent")
@@ -203,7 +202,7 @@ def _add_check_tasks(command: argparse.ArgumentParser) -> None:
     command.add_argument("overrides", nargs="*", metavar="key=value", help="replaces a value")
 
 
-def _add_episode_commands(commands: argparse._SubParsersAction[_Parser]) -> None:
+def _add_episode_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     replay = commands.add_parser("replay", help="run recorded episodes again, with the recorded answers of the model")
     rescore = commands.add_parser("rescore", help="judge recorded episodes with another judge, without running them")
     for command in (replay, rescore):
@@ -317,15 +316,6 @@ def _add_env(command: argparse.ArgumentParser) -> None:
             metavar="KEY=VALUE",
             help="of the environment, the value as in YAML; may be repeated",
         )
-
-
-class _Parser(argparse.ArgumentParser):
-    def __init__(self, **options: object) -> None:
-        super().__init__(allow_abbrev=False, **options)  # type: ignore[arg-type]
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        if message:
-            tell(message, end="", file=file or sys.stderr)
 
 
 class _Version(argparse.Action):

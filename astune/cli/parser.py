@@ -24,8 +24,6 @@ def parse(arguments: Sequence[str], program: str) -> Callable[[], int]:
         parser.exit(2)
     known, rest = parser.parse_known_args(_with_command(arguments))
     for extra in rest:
-        if extra.startswith("-"):
-            parser.error(f"unknown option {extra}")
         if "overrides" not in known and "files" not in known:
             parser.error(f"unexpected argument {extra!r}")
     if "overrides" in known:  # argparse leaves those that stand after an option in `rest`

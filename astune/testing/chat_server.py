@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -32,9 +33,10 @@ class ScriptedChatServer:
         server.requests     # the request bodies
 
     A text is the content of the answer, a number an HTTP error, a mapping the whole response body. A list that is
-    used up gives error 500. `GET /models` lists `models`; without any there is no such list, as with some APIs.
-    `usage=True` reports tokens with every text: its words, and those of the request's messages. `headers` go with
-    every response. Port 0 is any free one.
+    used up gives error 500, and so does a function that raises or returns anything else, with the reason.
+    `GET /models` lists `models`; without any there is no such list, as with some APIs. `usage=True` reports tokens
+    with every text: its words, and those of the request's messages. `headers` go with every response. Port 0 is any
+    free one.
     """
 
     def __init__(
@@ -75,14 +77,23 @@ class ScriptedChatServer:
             self.requests.append(body)
             self.headers.append({name.lower(): value for name, value in headers.items()})
         if callable(self._answers):
-            answer = self._answers(body)
+            try:
+                answer = self._answers(body)
+                json.dumps(answer)
+            except Exception as error:
+                return 500, _scripted_error(f"the script failed on request {number + 1}: {_raised(error)}")
         else:
             answer = self._answers[number] if number < len(self._answers) else 500
         if isinstance(answer, int):
-            return answer, {"error": {"message": f"scripted error {answer}", "type": "scripted", "code": None}}
+            return answer, _scripted_error(f"scripted error {answer}")
         if isinstance(answer, str):
             reported: dict[str, Any] = {"usage": _words(body, answer)} if self._usage else {}
             return 200, chat_completion({"content": answer}, **reported)
+        if not isinstance(answer, Mapping):
+            said = (
+                f"the script answered request {number + 1} with {answer!r:.200}; expected a text, a number or a mapping"
+            )
+            return 500, _scripted_error(said)
         return 200, dict(answer)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
@@ -90,13 +101,17 @@ class ScriptedChatServer:
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:  # the name is http.server's
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                try:
+                    body = json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)))
+                except ValueError as error:
+                    self._send(400, _scripted_error(f"the request is no JSON: {error}"))
+                    return
                 status, response = answer(body, self.headers)
                 self._send(status, response)
 
             def do_GET(self) -> None:  # the name is http.server's
                 listed = [{"id": name, "object": "model", "created": 0, "owned_by": "scripted"} for name in models]
-                missing = {"error": {"message": "not found", "type": "scripted", "code": None}}
+                missing = _scripted_error("not found")
                 self._send(200 if models else 404, {"object": "list", "data": listed} if models else missing)
 
             def _send(self, status: int, response: Mapping[str, Any]) -> None:
@@ -113,6 +128,16 @@ class ScriptedChatServer:
                 pass
 
         return Handler
+
+
+def _scripted_error(message: str) -> dict[str, Any]:
+    return {"error": {"message": message, "type": "scripted", "code": None}}
+
+
+def _raised(error: Exception) -> str:
+    """The error with the innermost line of the script."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
 
 
 def _words(body: Mapping[str, Any], answer: str) -> dict[str, int]:
