@@ -48,7 +48,8 @@ def show(file: Path) -> int:
 
 
 def check(file: Path, conf: Path | None, examples: Path | None, overrides: Sequence[str]) -> int:
-    """Whether a rubric is valid, what was edited, and with a configuration how it judges labelled examples."""
+    """Whether a rubric is valid, what was edited, and with a configuration how it judges labelled examples; 1 if it
+    could judge none of them."""
     rubric = load_rubric(file)
     console = Console()
     console.print(f"{file}: valid, {len(rubric.criteria)} criteria, digest {rubric.digest}")
@@ -72,7 +73,7 @@ def check(file: Path, conf: Path | None, examples: Path | None, overrides: Seque
     )
     if labelled.sha256 == rubric.provenance.get("examples", {}).get("sha256"):
         console.print("it was learned from these examples: only the test figures of its report are of new ones")
-    return 0
+    return 1 if accuracy.could_not_judge == sum(len(example.answers) for example in labelled.all) else 0
 
 
 def diff(first: Path, second: Path) -> int:

@@ -21,6 +21,7 @@ from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.chat_source import INEXACT
 from astune.context_tracker.sources import Answer, Call, Source
 from astune.context_tracker.tracker import ContextTracker
+from astune.monitor.blocking import LoopWatch
 from astune.rollout.episode import run_episode
 from astune.rollout.setup import RolloutSetup
 from astune.types import Episode, Sampling, Task
@@ -34,7 +35,9 @@ GRACE = 10.0
 
 
 class Blocked(Exception):
-    """Code holds up its event loop and cannot be stopped."""
+    """Code holds up its event loop and cannot be stopped; `place` is its `file:line`, if it is known."""
+
+    place: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,12 @@ class Script:
 
 @dataclass(frozen=True)
 class DryRun:
-    """`tools` are all that the workflow offered, by name, in OpenAI's shape."""
+    """`tools` are all that the workflow offered, by name, in OpenAI's shape; `blocked` are the seconds for which lines
+    of the user's code, by file and number, kept the event loop from turning."""
 
     episode: Episode
     script: Script
+    blocked: Mapping[tuple[str, int], float]
 
     @property
     def tools(self) -> dict[str, Mapping[str, Any]]:
@@ -63,11 +68,20 @@ def play(task: Task, setup: RolloutSetup, script: Script, sampling: Sampling, *,
     actors = Actors(setup.chat_format, script)
     limited = replace(setup, observer=actors, episode_timeout=seconds, judge_timeout=seconds)
 
+    watch = LoopWatch(lambda text: None)
+
     async def work() -> Episode:
         async with lifetime(setup.workflow_factory):
-            return await run_episode(task, limited, episode_id="doctor", seed=0, sampling=sampling)
+            with watch:
+                return await run_episode(task, limited, episode_id="doctor", seed=0, sampling=sampling)
 
-    return DryRun(in_time(work(), 2 * seconds + GRACE), script)
+    try:
+        return DryRun(in_time(work(), 2 * seconds + GRACE), script, watch.seconds)
+    except Blocked as error:
+        if watch.seconds:
+            file, number = max(watch.seconds, key=lambda line: watch.seconds[line])
+            error.place = f"{file}:{number}"
+        raise
 
 
 def in_time(work: Coroutine[Any, Any, T], seconds: float) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
@@ -28,6 +29,9 @@ from astune.workflow.workflow_base import as_workflow
 KEY = "astune.rollout.agentscope_learn_protocol"
 SECONDS = 20.0
 """Most time an episode gets in which every model answers at once."""
+BLOCKED_SECONDS = 0.3
+"""What one line may take of one episode before it is told of."""
+DO_NOT_BLOCK = "use await asyncio.sleep, an async HTTP client, or await asyncio.to_thread(...) for code that waits"
 STEP_THROUGH = "look at that line; to step through: astune --conf {} --backbone=debug"
 
 
@@ -124,8 +128,8 @@ def check_dry_run(patient: Patient) -> Iterator[Finding]:
     except Blocked as error:
         yield fail(
             f"the workflow is {error}: it blocks the event loop, so all other episodes would stand still",
-            where=patient.where(KEY),
-            mend="use await asyncio.sleep, an async HTTP client, or await asyncio.to_thread(...) for code that waits",
+            where=error.place or patient.where(KEY),
+            mend=DO_NOT_BLOCK,
         )
 
 
@@ -159,6 +163,7 @@ def _problems(patient: Patient, played: DryRun) -> Iterator[Finding]:
         )
         return
     yield from _untrained(episode, where)
+    yield from _blocking(played)
     yield from _permissions(patient, played)
     yield from _own_reward(patient, played, where)
     answer = None if episode.output is None else episode.output.answer
@@ -188,6 +193,18 @@ def _problems(patient: Patient, played: DryRun) -> Iterator[Finding]:
     else:
         tools = f", tools: {', '.join(played.tools)}" if played.tools else ""
         yield ok(f"one episode with a scripted model: {calls}{tools}; returned {answer!r:.60}")
+
+
+def _blocking(played: DryRun) -> Iterator[Finding]:
+    for (file, number), seconds in played.blocked.items():
+        if seconds >= BLOCKED_SECONDS:
+            code = linecache.getline(file, number).strip()
+            yield warn(
+                f"`{code}` blocks the event loop, here for {seconds:.1f} s of one episode: all other episodes stand "
+                "still meanwhile, and no time limit is kept",
+                where=f"{file}:{number}",
+                mend=DO_NOT_BLOCK,
+            )
 
 
 def _own_reward(patient: Patient, played: DryRun, where: str) -> Iterator[Finding]:

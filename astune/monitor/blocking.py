@@ -34,7 +34,7 @@ ADVICE = (
     "no episode goes on meanwhile, and no time limit is kept; use await asyncio.sleep, an async client, or "
     "await asyncio.to_thread(...)"
 )
-_DEBUGGERS = {bdb.__file__, pdb.__file__}
+_NOT_COUNTED = {bdb.__file__, pdb.__file__, "<frozen importlib._bootstrap>"}
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,12 @@ class Line:
 
 
 class LoopWatch:
-    """Tells of a line through `tell`, from a thread of its own, while the line still blocks."""
+    """Tells of a line through `tell`, from a thread of its own, while the line still blocks. `seconds` are those of
+    each line, in all."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
-        self._seconds: dict[tuple[str, int], float] = {}
+        self.seconds: dict[tuple[str, int], float] = {}
         self._told: dict[tuple[str, int], float] = {}
 
     def __enter__(self) -> LoopWatch:
@@ -92,7 +93,7 @@ class LoopWatch:
 
     def _count(self, line: Line) -> None:
         key = (line.file, line.number)
-        seconds = self._seconds[key] = self._seconds.get(key, 0.0) + EVERY
+        seconds = self.seconds[key] = self.seconds.get(key, 0.0) + EVERY
         if line.episode is not None:
             line.episode.blocked[line.place] = line.episode.blocked.get(line.place, 0.0) + EVERY
         if seconds >= self._told.get(key, NOTICED):
@@ -102,7 +103,8 @@ class LoopWatch:
 
 def line_of(frame: FrameType | None) -> Line | None:
     """The user's line that a callback of the event loop stands on, `frame` being the innermost. None where ASTune or a
-    debugger runs further in, and where no line of the user's is involved."""
+    debugger runs further in, where a module is being imported, which happens once, and where no line of the user's is
+    involved."""
     found = None
     while frame is not None:
         file = frame.f_code.co_filename
@@ -111,7 +113,7 @@ def line_of(frame: FrameType | None) -> Line | None:
             if found is None:
                 return None
             return Line(found.f_code.co_filename, found.f_lineno, callback._context.get(EPISODE), callback)
-        if found is None and (file in _DEBUGGERS or part_of_astune(Path(file))):
+        if found is None and (file in _NOT_COUNTED or part_of_astune(Path(file))):
             return None
         if found is None and by_user(file):
             found = frame

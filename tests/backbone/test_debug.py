@@ -181,7 +181,7 @@ def test_an_error_shows_the_users_lines_and_not_those_of_astune(conf):
     assert "in helper" in text and "in breaks" in text and 'return {}["price"]' in text
     assert "rollout/episode.py" not in text
     assert "none: the episode was not judged" in text
-    assert report.status == "completed"
+    assert report.status == "failed"  # no episode could be judged
 
 
 def test_the_episodes_are_kept_in_a_folder_of_their_own_and_make_a_report(conf):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import pytest
 from clinic import AGENT, Clinic, lines, problems, rows, the_problem
 
 from astune.doctor import dry_run, workflow
+from astune.monitor import blocking
 
 WORKFLOW = {"rollout": {"agentscope_learn_protocol": "agent.py:agent"}}
 OWN_JUDGE = {"task_judge": {"judge_protocol": "judge.py:judge"}}
@@ -353,8 +355,24 @@ def test_every_bad_line_is_named_up_to_a_few(clinic: Clinic) -> None:
 def test_a_workflow_that_blocks_its_event_loop_is_left_behind(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workflow, "SECONDS", 0.05)
     monkeypatch.setattr(dry_run, "GRACE", 0.1)
+    monkeypatch.setattr(blocking, "EVERY", 0.01)
     found = the_problem(clinic(**agent("time.sleep(3)", before="import time")))
     assert found.check == "dry run" and "blocks the event loop" in found.what and "asyncio.sleep" in found.mend
+    assert re.fullmatch(r".*agent\.py:\d+", found.where)
+
+
+@pytest.mark.fault(
+    "What a run says",
+    "A workflow blocks for a while in each episode",
+    "The doctor names the line and what to write instead",
+)
+def test_a_line_that_blocks_for_a_while_is_named(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocking, "EVERY", 0.01)
+    monkeypatch.setattr(workflow, "BLOCKED_SECONDS", 0.05)
+    text = AGENT.replace("    client =", "    time.sleep(0.2)\n    client =")
+    found = the_problem(clinic(agent_py=f"import time\n{text}"))
+    assert (found.check, found.level) == ("dry run", "warn") and "`time.sleep(0.2)` blocks" in found.what
+    assert re.fullmatch(r".*agent\.py:\d+", found.where)
 
 
 def test_a_workflow_that_waits_for_ever_is_cancelled(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,8 +76,11 @@ def seen_from(file: str) -> Line | None:
     return found[0]
 
 
-@pytest.mark.parametrize("file", [PACKAGE / "backbone" / "local" / "sampler.py", pdb.__file__])
-def test_what_the_model_computes_and_a_debugger_that_waits_do_not_count(file: Path) -> None:
+SAMPLER = PACKAGE / "backbone" / "local" / "sampler.py"
+
+
+@pytest.mark.parametrize("file", [SAMPLER, pdb.__file__, "<frozen importlib._bootstrap>"])
+def test_what_the_model_computes_a_debugger_that_waits_and_an_import_do_not_count(file: Path | str) -> None:
     assert seen_from(str(file)) is None
 
 

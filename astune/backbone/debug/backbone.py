@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from astune.algorithm import ADVANTAGES
 from astune.backbone.base import UPDATE_SECTIONS
@@ -27,9 +27,10 @@ from astune.config.load import LoadedConfig
 from astune.config.schema import AstuneConfig, Config
 from astune.errors import ConfigError, SetupError
 from astune.monitor import EpisodeLog, RunDir
+from astune.monitor.causes import cause_of
 from astune.plugins import load_plugin
 from astune.terminal import Console
-from astune.types import RunReport
+from astune.types import Episode, RunReport
 from astune.workflow.agentscope_studio import studio
 
 NO_LIMIT = 7 * 24 * 3600.0
@@ -102,7 +103,14 @@ class DebugBackbone:
                 end_debugging()
         self._screen.run_finished(session.episodes)
         summary = {"episodes": len(session.episodes)}
-        return RunReport(run_dir.path, 0, "completed" if finished else "interrupted", summary)
+        return RunReport(run_dir.path, 0, _status(finished, session.episodes), summary)
+
+
+def _status(finished: bool, episodes: Sequence[Episode]) -> Literal["completed", "interrupted", "failed"]:
+    """Failed if no episode could be judged."""
+    if not finished:
+        return "interrupted"
+    return "failed" if episodes and all(cause_of(episode) is not None for episode in episodes) else "completed"
 
 
 def _console() -> Console:
