@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from astune.context_tracker.forks import cause_of, shared_start, without_system
-from astune.context_tracker.messages import Meaning, answered_call, meaning, same_reasoning
+from astune.context_tracker.messages import CallPlaces, Meaning, meaning, same_reasoning
 from astune.context_tracker.written import Call, Message, Text
 
 _MOST_OPEN = 64
@@ -74,7 +74,7 @@ class Match:
 
     def answered(self) -> list[Call]:
         """The calls that answered what is known of it before, with the same tools."""
-        nodes = [node for same in self.path[-1].children.values() for node in same] if self.path else []
+        nodes = [node for same in list(self.path[-1].children.values()) for node in same] if self.path else []
         return [node.call for node in nodes if node.call is not None and node.call.tools == self.tools]
 
 
@@ -96,7 +96,8 @@ class Conversations:
         sent = (*(() if request is None else request.sent[:known]), *copy.deepcopy(list(messages[known:])))
         offered = copy.deepcopy(tuple(tools)) if request is None or request.tools != tuple(tools) else request.tools
         meanings = [node.meaning for node in start]
-        meanings += [_meaning(sent, index, request) for index in range(known, len(sent))]
+        calls = CallPlaces(sent)
+        meanings += [_meaning(sent, index, request, calls) for index in range(known, len(sent))]
         path = self._follow(start, sent, meanings, offered)
         taken_over: dict[int, Node] = {}
         change = None
@@ -110,7 +111,7 @@ class Conversations:
             offered,
             meanings,
             path,
-            _to_render(sent, path, taken_over),
+            _to_render(sent, path, taken_over, calls),
             {index: node.call for index, node in answers.items() if node.call is not None},
             change,
             request,
@@ -192,11 +193,11 @@ class Conversations:
         return child
 
 
-def _meaning(sent: Sequence[Message], index: int, request: Request | None) -> Meaning:
+def _meaning(sent: Sequence[Message], index: int, request: Request | None, calls: CallPlaces) -> Meaning:
     """`meaning`, taken over where an earlier request has the same message in the same place."""
     if request is None or index >= len(request.sent) or request.sent[index] != sent[index]:
-        return meaning(sent, index)
-    return (*request.path[index].meaning[:-1], answered_call(sent, index))
+        return meaning(sent, index, calls)
+    return (*request.path[index].meaning[:-1], calls.answered_by(index))
 
 
 def _goes_on(meanings: Sequence[Meaning], known: int) -> bool:
@@ -228,13 +229,15 @@ def _taken_over(closest: Request, sent: Sequence[Message], meanings: Sequence[Me
     return found
 
 
-def _to_render(sent: Sequence[Message], path: Sequence[Node], taken_over: dict[int, Node]) -> list[Message]:
+def _to_render(
+    sent: Sequence[Message], path: Sequence[Node], taken_over: dict[int, Node], calls: CallPlaces
+) -> list[Message]:
     """The messages of a request as they were known before; the others as sent, but for ids of calls that the agent
     wrote anew: a result has the id that its call has."""
     messages = [node.message for node in path]
     for index in range(len(path), len(sent)):
         message = taken_over[index].message if index in taken_over else sent[index]
-        place = answered_call(sent, index)
+        place = calls.answered_by(index)
         if isinstance(place, tuple):
             distance, number = place
             own = messages[index - distance]["tool_calls"][number].get("id")

@@ -7,7 +7,9 @@ The model's reasoning is `reasoning_content` (also read: `reasoning` and `thinki
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from astune.errors import WorkflowError
@@ -110,7 +112,36 @@ Meaning = tuple[Any, ...]
 """What one message says; the first entry is its role. Equal meanings are written alike by every template."""
 
 
-def meaning(messages: Sequence[Mapping[str, Any]], index: int) -> Meaning:
+class CallPlaces:
+    """Where the tool calls of a conversation are, by their ids. Made in one pass, when it is first asked."""
+
+    def __init__(self, messages: Sequence[Mapping[str, Any]]) -> None:
+        self._messages = messages
+
+    @cached_property
+    def _places(self) -> dict[Any, list[tuple[int, int]]]:
+        found: dict[Any, list[tuple[int, int]]] = {}
+        for place, message in enumerate(self._messages):
+            for number, call in enumerate(message.get("tool_calls") or ()):
+                places = found.setdefault(call.get("id"), [])
+                if not places or places[-1][0] < place:
+                    places.append((place, number))
+        return found
+
+    def answered_by(self, index: int) -> tuple[int, int] | str | None:
+        """How many messages before `index` the call is that it answers, and the place of that call in its message.
+
+        The id itself if no message before has such a call, None if the message answers none.
+        """
+        wanted: str | None = self._messages[index].get("tool_call_id")
+        if wanted is None:
+            return None
+        places = self._places.get(wanted, [])
+        before = bisect_left(places, (index,))
+        return wanted if not before else (index - places[before - 1][0], places[before - 1][1])
+
+
+def meaning(messages: Sequence[Mapping[str, Any]], index: int, calls: CallPlaces | None = None) -> Meaning:
     """What message `index` of a conversation says: role, text, tool calls, and which call a result answers.
 
     Not counted: `name`, keys that clients add (`refusal`, `annotations`, ...), whether text comes as a string, as
@@ -119,26 +150,12 @@ def meaning(messages: Sequence[Mapping[str, Any]], index: int) -> Meaning:
     ids that a framework rewrites in call and result alike change nothing.
     """
     message = messages[index]
-    calls = tuple(
+    said = tuple(
         (call["function"].get("name"), _meaning_of_arguments(call["function"].get("arguments")))
         for call in message.get("tool_calls") or ()
     )
-    return message.get("role"), content_text(message), calls, answered_call(messages, index)
-
-
-def answered_call(messages: Sequence[Mapping[str, Any]], index: int) -> tuple[int, int] | str | None:
-    """How many messages before `index` the call is that it answers, and the place of that call in its message.
-
-    The id itself if no message before has such a call, None if the message answers none.
-    """
-    wanted: str | None = messages[index].get("tool_call_id")
-    if wanted is None:
-        return None
-    for place in range(index - 1, -1, -1):
-        for number, call in enumerate(messages[place].get("tool_calls") or ()):
-            if call.get("id") == wanted:
-                return index - place, number
-    return wanted
+    answered = (calls or CallPlaces(messages)).answered_by(index)
+    return message.get("role"), content_text(message), said, answered
 
 
 def same_reasoning(sent: Mapping[str, Any], sampled: Mapping[str, Any]) -> bool:

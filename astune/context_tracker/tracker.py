@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ChatAnswer", "ChatRequest", "ContextTracker"]
 
+MANY_PIECES = 2000
+"""Messages, tool calls and tools together that take long to render: tens of milliseconds."""
+
 
 @dataclass(frozen=True)
 class ChatAnswer:
@@ -148,10 +151,14 @@ class ContextTracker:
         ]
 
     async def _build(self, agent: str, request: ChatRequest, source: str | None) -> Prompt:
-        """The prompt. A text that takes long to tokenize is refused first if it cannot fit, and is tokenized in a
-        thread, so that other agents go on; all others here, so that the order of calls does not depend on timing."""
+        """The prompt. A conversation of very many messages is rendered in a thread, so that other agents go on. A text
+        that takes long to tokenize is refused first if it cannot fit, and is tokenized in a thread too. All others are
+        read here, so that the order of calls does not depend on timing."""
         try:
-            draft = self._draft(agent, request, source)
+            if _pieces(request) > MANY_PIECES:
+                draft = await asyncio.to_thread(self._draft, agent, request, source)
+            else:
+                draft = self._draft(agent, request, source)
             if not draft.is_long:
                 prompt = self._prompts[source].finish(draft)
             else:
@@ -314,6 +321,12 @@ class ContextTracker:
                 "Please reduce the length of the messages."
             )
         return length - tokens
+
+
+def _pieces(request: ChatRequest) -> int:
+    """Messages, tool calls and tools: what a template goes through one by one."""
+    calls = sum(len(message.get("tool_calls") or ()) for message in request.messages)
+    return len(request.messages) + calls + len(request.tools)
 
 
 def _kept(request: ChatRequest, prompt: Prompt) -> ChatRequest:
