@@ -109,9 +109,11 @@ async def serve_gateway(sessions: int) -> tuple[list[str], Callable[[], int]]:
         served += 1
         return [answer]
 
+    with tempfile.TemporaryDirectory() as folder:
+        chat_format = ChatFormat.load(write_test_model_dir(Path(folder)))
     app = OpenAIApp()
     server = HttpServer(app)
-    endpoint = Endpoint("agent", choices, lambda ids: [], asyncio.get_running_loop())
+    endpoint = Endpoint("agent", choices, chat_format, asyncio.get_running_loop(), 4096, failed=print, note=print)
     return [f"{server.origin}/{app.add(endpoint)}/v1" for _ in range(sessions)], lambda: served
 
 

@@ -163,15 +163,21 @@ class ChatFormat:
             raise WorkflowError(f"the chat template refuses the conversation ({roles}): {error}") from error
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of `text`. Special tokens written in it are recognised; nothing is added."""
-        if len(text) <= LONG_TEXT:
-            return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
-        # The same ids, and other threads run meanwhile, which `encode` holds up.
-        return list(self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+        """Token ids of `text`. Special tokens written in it are recognised; nothing is added.
+
+        Raises WorkflowError for text that UTF-8 cannot write.
+        """
+        try:
+            if len(text) <= LONG_TEXT:
+                return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+            # The same ids, and other threads run meanwhile, which `encode` holds up.
+            return list(self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+        except TypeError:
+            raise WorkflowError("the text holds half of a surrogate pair, which UTF-8 cannot write") from None
 
     def least_tokens(self, text: str) -> int:
         """No more than `text` has tokens, from its size alone."""
-        return 0 if self._most_bytes is None else -(-len(text.encode()) // self._most_bytes)
+        return 0 if self._most_bytes is None else -(-len(text.encode(errors="surrogatepass")) // self._most_bytes)
 
     @cached_property
     def _most_bytes(self) -> int | None:

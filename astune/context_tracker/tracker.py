@@ -167,8 +167,6 @@ class ContextTracker:
                 prompt = await asyncio.to_thread(self._prompts[source].finish, draft)
         except RecursionError:
             raise WorkflowError("the request is nested too deeply: lists and objects within each other") from None
-        except UnicodeEncodeError as error:
-            raise WorkflowError(f"the request holds text that UTF-8 cannot: {error}") from None
         if not prompt.ids:
             raise WorkflowError(f"the prompt of model call {self._calls + 1} is empty: there is nothing to continue")
         return prompt

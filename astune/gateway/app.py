@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
+import hashlib
+import logging
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,12 +23,16 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest
-from astune.gateway.call import Call, Pieces, to_json
+from astune.errors import ContextOverflow
+from astune.gateway.body import from_json, read_body
+from astune.gateway.call import Call, Vocabulary, to_json
 from astune.gateway.chat_completions import parse_chat_completion
 from astune.gateway.completions import parse_completion
-from astune.gateway.errors import ApiError, api_error, episode_over
+from astune.gateway.errors import CONTEXT_EXCEEDED, ApiError, api_error, episode_over
 from astune.gateway.responses import parse_response
 from astune.gateway.responses_call import Memory
+
+logger = logging.getLogger(__name__)
 
 # OpenAI's clients repeat a failed request, unless told not to; a repeated call would be a second turn.
 _ERROR_HEADERS = {"x-should-retry": "false"}
@@ -39,22 +44,20 @@ Parse = Callable[[object, Memory], Call]
 @dataclass(frozen=True)
 class Endpoint:
     """Where the calls of one agent of one episode go. `choices(request, n)` runs on `loop`; `from_elsewhere` calls it
-    from another one, and cancelling that cancels it. `memory` holds the responses that later ones may continue."""
+    from another one, and cancelling that cancels it. `failed` is told of calls that do not come so far, `note` of what
+    requests ask for and do not get. `memory` holds the responses that later ones may continue."""
 
     model: str
     choices: Choices
-    pieces: Pieces
+    vocabulary: Vocabulary
     loop: asyncio.AbstractEventLoop
+    context_length: int
+    failed: Callable[[Exception], None]
+    note: Callable[[str], None]
     memory: Memory = field(default_factory=Memory)
 
-    async def from_elsewhere(self, request: ChatRequest, n: int) -> Sequence[ChatAnswer]:
-        call = asyncio.run_coroutine_threadsafe(self.choices(request, n), self.loop)
-        try:
-            return await asyncio.wrap_future(call)
-        except asyncio.CancelledError:
-            if not call.cancelled():
-                raise
-            raise episode_over() from None
+    def from_elsewhere(self, request: ChatRequest, n: int) -> asyncio.Future[Sequence[ChatAnswer]]:
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.choices(request, n), self.loop))
 
 
 class OpenAIApp:
@@ -68,6 +71,7 @@ class OpenAIApp:
                 self._route("responses", parse_response),
                 self._route("completions", lambda body, _: parse_completion(body)),
                 Route("/{token}/v1/models", self._models, methods=["GET"]),
+                Route("/{token}/v1/models/{model:path}", self._model, methods=["GET"]),
             ],
             exception_handlers={ApiError: _error_response, HTTPException: _http_error_response},
         )
@@ -91,6 +95,9 @@ class OpenAIApp:
                 return
             except ApiError as error:
                 response = _error_response(request, error)
+            except Exception as error:
+                logger.exception("the endpoint failed at a request")
+                response = _error_response(request, ApiError(500, "internal_error", f"{type(error).__name__}: {error}"))
             await response(scope, receive, send)
 
         return Route(f"/{{token}}/v1/{path}", _Asgi(handle), methods=["POST"])
@@ -103,7 +110,14 @@ class OpenAIApp:
 
     async def _answer(self, request: Request, parse: Parse) -> Response:
         endpoint = self._endpoint(request)
-        call = parse(_from_json(await request.body()), endpoint.memory)
+        try:
+            body = await read_body(request, endpoint.context_length)
+        except ContextOverflow as error:
+            endpoint.failed(error)
+            raise ApiError(413, CONTEXT_EXCEEDED, str(error)) from None
+        call = parse(from_json(body), endpoint.memory)
+        for note in call.notes:
+            endpoint.note(note)
         asked = call.request
         if request.headers.get("x-stainless-retry-count", "0") != "0":
             asked = replace(asked, retry=True)
@@ -116,13 +130,20 @@ class OpenAIApp:
             raise
         except Exception as error:
             raise api_error(error, call.prompt_field) from error
+        answers = [replace(answer, answer_id=_unique(answer.answer_id, request)) for answer in answers]
         if call.stream:
-            return Response("".join(call.events(answers, endpoint.pieces)), media_type="text/event-stream")
-        return _json_response(call.body(answers, endpoint.pieces))
+            return Response("".join(call.events(answers, endpoint.vocabulary)), media_type="text/event-stream")
+        return _json_response(call.body(answers, endpoint.vocabulary))
 
     async def _models(self, request: Request) -> Response:
-        model = {"id": self._endpoint(request).model, "object": "model", "created": 0, "owned_by": "astune"}
-        return _json_response({"object": "list", "data": [model]})
+        return _json_response({"object": "list", "data": [_model_object(self._endpoint(request))]})
+
+    async def _model(self, request: Request) -> Response:
+        endpoint, asked = self._endpoint(request), request.path_params["model"]
+        if asked != endpoint.model:
+            message = f"The model {asked!r:.200} does not exist: there is {endpoint.model!r}."
+            raise ApiError(404, "model_not_found", message, "model")
+        return _json_response(_model_object(endpoint))
 
 
 class _Asgi:
@@ -141,16 +162,24 @@ def openai_app() -> OpenAIApp:
     return OpenAIApp()
 
 
-async def _unless_disconnected(
-    request: Request, answers: Coroutine[Any, Any, Sequence[ChatAnswer]]
-) -> Sequence[ChatAnswer]:
+def _model_object(endpoint: Endpoint) -> dict[str, Any]:
+    return {"id": endpoint.model, "object": "model", "created": 0, "owned_by": "astune"}
+
+
+def _unique(answer_id: str, request: Request) -> str:
+    """The id of an answer, of no other answer of any episode: the number in its episode behind a hash of the token,
+    which stays secret."""
+    token = hashlib.blake2b(request.path_params["token"].encode(), digest_size=8).hexdigest()
+    return f"{token}_{answer_id.rpartition('_')[2]}"
+
+
+async def _unless_disconnected(request: Request, work: asyncio.Future[Sequence[ChatAnswer]]) -> Sequence[ChatAnswer]:
     """The answers, unless the client goes away first: then the call is cancelled.
 
     Raises:
         ClientDisconnect: nobody waits for the answer any more.
         ApiError: the episode ended first.
     """
-    work = asyncio.ensure_future(answers)
     gone = asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -167,17 +196,6 @@ async def _unless_disconnected(
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _from_json(body: bytes) -> object:
-    """Raises ApiError if `body` is not JSON, or holds text that UTF-8 cannot (half of a surrogate pair)."""
-    try:
-        value = json.loads(body)
-        if b"\\u" in body:
-            json.dumps(value, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
-        raise ApiError(400, "invalid_json", f"the body is not JSON: {error}") from None
-    return value
 
 
 def _error_response(request: Request, error: Exception) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest
@@ -12,8 +12,16 @@ from astune.gateway.errors import invalid
 from astune.gateway.fields import Fields, integer, number
 from astune.sampling import MOST_TEMPERATURE, TEMPERATURE, TOP_P
 
-Pieces = Callable[[Sequence[int]], list[str]]
-"""One text per token id; joined, they are the text of all ids."""
+
+class Vocabulary(Protocol):
+    """What the tokens of an answer are to people and programs; `ChatFormat` is one."""
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """One text per token id; joined, they are the text of all ids."""
+
+    def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
+        """The bytes of each token, which need not be whole characters."""
+
 
 MOST_STOPS = 4
 MOST_CHOICES = 128
@@ -36,10 +44,14 @@ class Call(Protocol):
     @property
     def stream(self) -> bool: ...
 
-    def body(self, answers: Sequence[ChatAnswer], pieces: Pieces) -> dict[str, Any]:
+    @property
+    def notes(self) -> Sequence[str]:
+        """What the request asks for and does not get, a sentence each."""
+
+    def body(self, answers: Sequence[ChatAnswer], vocabulary: Vocabulary) -> dict[str, Any]:
         """The answer that is not streamed."""
 
-    def events(self, answers: Sequence[ChatAnswer], pieces: Pieces) -> Iterator[str]:
+    def events(self, answers: Sequence[ChatAnswer], vocabulary: Vocabulary) -> Iterator[str]:
         """The answer as server-sent events, each with its empty line."""
 
 
@@ -67,8 +79,18 @@ def choices_field(fields: Fields) -> int:
     return integer(fields, "n", at_least=1, at_most=MOST_CHOICES) or 1
 
 
-def envelope(answers: Sequence[ChatAnswer], kind: str, model: str) -> dict[str, Any]:
-    return {"id": answers[0].answer_id, "object": kind, "created": int(time.time()), "model": model}
+def token_logprobs(answer: ChatAnswer, vocabulary: Vocabulary) -> list[dict[str, Any]]:
+    """The sampled tokens with their log-probabilities."""
+    ids = answer.turn.output_ids
+    rows = zip(vocabulary.pieces(ids), vocabulary.token_bytes(ids), answer.turn.logprobs, strict=True)
+    return [
+        {"token": text, "logprob": logprob, "bytes": list(its_bytes), "top_logprobs": []}
+        for text, its_bytes, logprob in rows
+    ]
+
+
+def envelope(answers: Sequence[ChatAnswer], kind: str, prefix: str, model: str) -> dict[str, Any]:
+    return {"id": f"{prefix}-{answers[0].answer_id}", "object": kind, "created": int(time.time()), "model": model}
 
 
 def usage(answers: Sequence[ChatAnswer]) -> dict[str, int]:

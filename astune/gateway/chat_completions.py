@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest
-from astune.gateway.call import DONE, Pieces, choices_field, envelope, sampling_fields, sse, usage
+from astune.gateway.call import DONE, Vocabulary, choices_field, envelope, sampling_fields, sse, token_logprobs, usage
 from astune.gateway.errors import invalid
-from astune.gateway.fields import Fields, Known, flag, get, integer, read_fields
-from astune.gateway.messages import forced_call, read_messages, read_tools
+from astune.gateway.fields import REASONING, VERBOSITY, Fields, Known, flag, get, integer, notes_on, read_fields
+from astune.gateway.messages import check_json_schema, forced_call, read_messages, read_tools, strict_note
 
 # fmt: off
 KNOWN = Known(
@@ -35,8 +35,9 @@ KNOWN = Known(
     )),
     ignored=frozenset((
         "user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key",
-        "prompt_cache_retention",
+        "prompt_cache_retention", "prediction",
     )),
+    noted={"reasoning_effort": REASONING, "verbosity": VERBOSITY},
     neutral={
         "frequency_penalty": (0,),
         "presence_penalty": (0,),
@@ -71,39 +72,40 @@ class ChatCall:
     logprobs: bool
     token_ids: bool
     parallel_tool_calls: bool
+    notes: tuple[str, ...]
 
-    def body(self, answers: Sequence[ChatAnswer], pieces: Pieces) -> dict[str, Any]:
+    def body(self, answers: Sequence[ChatAnswer], vocabulary: Vocabulary) -> dict[str, Any]:
         choices = [
             {
                 "index": index,
                 "message": {"refusal": None, **self._message(answer)},
-                "logprobs": self._logprobs(answer, pieces),
+                "logprobs": self._logprobs(answer, vocabulary),
                 "finish_reason": answer.finish_reason,
                 **self._output_ids(answer),
             }
             for index, answer in enumerate(answers)
         ]
         return {
-            **envelope(answers, "chat.completion", self.model),
+            **envelope(answers, "chat.completion", "chatcmpl", self.model),
             "choices": choices,
             "usage": usage(answers),
             **self._prompt_ids(answers),
         }
 
-    def events(self, answers: Sequence[ChatAnswer], pieces: Pieces) -> Iterator[str]:
+    def events(self, answers: Sequence[ChatAnswer], vocabulary: Vocabulary) -> Iterator[str]:
         """Of each answer the role, the reasoning, the content, the tool calls and the end; then the usage."""
-        head = envelope(answers, "chat.completion.chunk", self.model)
+        head = envelope(answers, "chat.completion.chunk", "chatcmpl", self.model)
         if self.include_usage:
             head["usage"] = None
         for index, answer in enumerate(answers):
-            for place, choice in enumerate(self._deltas(index, answer, pieces)):
+            for place, choice in enumerate(self._deltas(index, answer, vocabulary)):
                 first = {} if index or place else self._prompt_ids(answers)
                 yield sse({**head, "choices": [choice], **first})
         if self.include_usage:
             yield sse({**head, "choices": [], "usage": usage(answers)})
         yield DONE
 
-    def _deltas(self, index: int, answer: ChatAnswer, pieces: Pieces) -> Iterator[dict[str, Any]]:
+    def _deltas(self, index: int, answer: ChatAnswer, vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
         def choice(delta: dict[str, Any], **end: Any) -> dict[str, Any]:
             return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None, **end}
 
@@ -115,7 +117,7 @@ class ChatCall:
             yield choice({"content": message["content"]})
         for number, tool_call in enumerate(message.get("tool_calls") or ()):
             yield choice({"tool_calls": [{"index": number, **tool_call}]})
-        logprobs = self._logprobs(answer, pieces)
+        logprobs = self._logprobs(answer, vocabulary)
         yield choice({}, logprobs=logprobs, finish_reason=answer.finish_reason, **self._output_ids(answer))
 
     def _message(self, answer: ChatAnswer) -> dict[str, Any]:
@@ -124,14 +126,10 @@ class ChatCall:
             return answer.message
         return {**answer.message, "tool_calls": calls[:1]}
 
-    def _logprobs(self, answer: ChatAnswer, pieces: Pieces) -> dict[str, Any] | None:
+    def _logprobs(self, answer: ChatAnswer, vocabulary: Vocabulary) -> dict[str, Any] | None:
         if not self.logprobs:
             return None
-        content = [
-            {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
-            for text, logprob in zip(pieces(answer.turn.output_ids), answer.turn.logprobs, strict=True)
-        ]
-        return {"content": content, "refusal": None}
+        return {"content": token_logprobs(answer, vocabulary), "refusal": None}
 
     def _prompt_ids(self, answers: Sequence[ChatAnswer]) -> dict[str, Any]:
         return {"prompt_token_ids": list(answers[0].turn.prompt_ids)} if self.token_ids else {}
@@ -162,6 +160,7 @@ def parse_chat_completion(body: object) -> ChatCall:
         logprobs=flag(fields, "logprobs"),
         token_ids=flag(fields, "return_token_ids"),
         parallel_tool_calls=flag(fields, "parallel_tool_calls", True),
+        notes=(*notes_on(fields, KNOWN), *strict_note(fields.get("tools", ()), fields.get("response_format"))),
     )
 
 
@@ -183,6 +182,6 @@ def _asks_for_json(fields: Fields) -> bool:
     kind = value.get("type")
     if kind not in _FORMATS:
         raise invalid("response_format.type", kind, f"one of {', '.join(_FORMATS)}")
-    if kind == "json_schema" and not isinstance(value.get("json_schema"), dict):
-        raise invalid("response_format.json_schema", value.get("json_schema"), "an object")
+    if kind == "json_schema":
+        check_json_schema("response_format.json_schema", value.get("json_schema"))
     return bool(kind != "text")

@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Any, ClassVar
 
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest
-from astune.gateway.call import DONE, Pieces, choices_field, envelope, sampling_fields, sse, usage
+from astune.gateway.call import DONE, Vocabulary, choices_field, envelope, sampling_fields, sse, usage
 from astune.gateway.errors import invalid, unsupported
 from astune.gateway.fields import Fields, Known, flag, get, integer, read_fields
 
@@ -55,24 +55,25 @@ class TextCall:
     include_usage: bool
     logprobs: bool
     token_ids: bool
+    notes: tuple[str, ...] = ()
 
-    def body(self, answers: Sequence[ChatAnswer], pieces: Pieces) -> dict[str, Any]:
-        choices = [self._choice(index, answer, pieces) for index, answer in enumerate(answers)]
-        return {**envelope(answers, "text_completion", self.model), "choices": choices, "usage": usage(answers)}
+    def body(self, answers: Sequence[ChatAnswer], vocabulary: Vocabulary) -> dict[str, Any]:
+        choices = [self._choice(index, answer, vocabulary) for index, answer in enumerate(answers)]
+        return {**envelope(answers, "text_completion", "cmpl", self.model), "choices": choices, "usage": usage(answers)}
 
-    def events(self, answers: Sequence[ChatAnswer], pieces: Pieces) -> Iterator[str]:
-        head = envelope(answers, "text_completion", self.model)
+    def events(self, answers: Sequence[ChatAnswer], vocabulary: Vocabulary) -> Iterator[str]:
+        head = envelope(answers, "text_completion", "cmpl", self.model)
         for index, answer in enumerate(answers):
-            yield sse({**head, "choices": [self._choice(index, answer, pieces)]})
+            yield sse({**head, "choices": [self._choice(index, answer, vocabulary)]})
         if self.include_usage:
             yield sse({**head, "choices": [], "usage": usage(answers)})
         yield DONE
 
-    def _choice(self, index: int, answer: ChatAnswer, pieces: Pieces) -> dict[str, Any]:
+    def _choice(self, index: int, answer: ChatAnswer, vocabulary: Vocabulary) -> dict[str, Any]:
         choice = {
             "index": index,
             "text": answer.message["content"] or "",
-            "logprobs": self._logprobs(answer, pieces),
+            "logprobs": self._logprobs(answer, vocabulary),
             "finish_reason": answer.finish_reason,
         }
         if self.token_ids:
@@ -80,10 +81,10 @@ class TextCall:
             choice["token_ids"] = list(answer.turn.output_ids)
         return choice
 
-    def _logprobs(self, answer: ChatAnswer, pieces: Pieces) -> dict[str, Any] | None:
+    def _logprobs(self, answer: ChatAnswer, vocabulary: Vocabulary) -> dict[str, Any] | None:
         if not self.logprobs:
             return None
-        tokens = pieces(answer.turn.output_ids)
+        tokens = vocabulary.pieces(answer.turn.output_ids)
         offsets = accumulate((len(token) for token in tokens[:-1]), initial=0)
         return {
             "tokens": tokens,

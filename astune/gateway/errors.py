@@ -6,6 +6,9 @@ from typing import Any
 
 from astune.errors import ContextOverflow, TooManyTokens, TooManyTurns, WorkflowError
 
+CONTEXT_EXCEEDED = "context_length_exceeded"
+"""OpenAI's code, as frameworks look for it."""
+
 
 class ApiError(Exception):
     """An answer with an HTTP status and OpenAI's error body. `param` is the field of the request that is at fault."""
@@ -41,7 +44,7 @@ def api_error(error: Exception, prompt_field: str) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ContextOverflow):
-        return ApiError(400, "context_length_exceeded", str(error), prompt_field)
+        return ApiError(400, CONTEXT_EXCEEDED, str(error), prompt_field)
     if isinstance(error, TooManyTurns):
         return ApiError(400, "max_turns_exceeded", str(error))
     if isinstance(error, TooManyTokens):

@@ -1,19 +1,20 @@
 """The parts of a request that are a conversation: messages and tools, checked before they reach the tracker.
 
-What real clients add is let through: null fields, `name`, `refusal`, `annotations`, `strict`, content as a list of
-text parts, content beside tool calls. What has no meaning for a text model (images, audio, the older
-`function_call`) is refused by name.
+What real clients add is let through: null fields, `name`, `refusal`, `annotations`, content as a list of text parts,
+content beside tool calls. `strict` is taken off, as models do not see it at OpenAI either. What has no meaning for a
+text model (images, audio, the older `function_call`) is refused by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from astune.gateway.errors import invalid, unsupported
 from astune.gateway.fields import Fields, get
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
+_STRICT = "strict is ignored. A schema is not enforced: what is in a call or in JSON is the policy's own."
 _TOOL_SHAPE = '{"type": "function", "function": {"name": ..., ...}}'
 
 
@@ -28,6 +29,7 @@ def read_messages(fields: Fields) -> tuple[Mapping[str, Any], ...]:
             raise invalid(f"messages[{i}].role", message.get("role"), f"one of {', '.join(_ROLES)}")
         _check_content(f"messages[{i}].content", message.get("content"))
         _check_calls(f"messages[{i}].tool_calls", message.get("tool_calls"))
+        _check_id(f"messages[{i}].tool_call_id", message.get("tool_call_id"))
         if message.get("function_call") is not None:
             raise unsupported(f"messages[{i}].function_call", "function_call is not supported here. Use tool_calls.")
     return tuple(messages)
@@ -52,15 +54,53 @@ def _check_calls(name: str, calls: object) -> None:
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise invalid(name, call, 'a list of {"id": ..., "type": "function", "function": {"name": ..., ...}}')
+        _check_id(f"{name}.id", call.get("id"))
+
+
+def _check_id(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, str):
+        raise invalid(name, value, "a string")
 
 
 def read_tools(fields: Fields) -> tuple[Mapping[str, Any], ...]:
     tools = get(fields, "tools", list, "a list of tools", [])
-    for i, tool in enumerate(tools):
-        function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise invalid(f"tools[{i}]", tool, _TOOL_SHAPE)
-    return tuple(tools)
+    return tuple(_read_tool(f"tools[{i}]", tool) for i, tool in enumerate(tools))
+
+
+def _read_tool(name: str, tool: object) -> Mapping[str, Any]:
+    function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
+    if not isinstance(tool, dict) or not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise invalid(name, tool, _TOOL_SHAPE)
+    if "strict" not in function:
+        return tool
+    check_strict(f"{name}.function.strict", function["strict"])
+    return {**tool, "function": {key: value for key, value in function.items() if key != "strict"}}
+
+
+def check_strict(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, bool):
+        raise invalid(name, value, "true or false")
+
+
+def check_json_schema(name: str, value: object, *, schema_needed: bool = False) -> None:
+    """A format that asks for JSON of a schema: its name, the schema, and whether it is `strict`."""
+    if not isinstance(value, dict):
+        raise invalid(name, value, "an object")
+    if not isinstance(value.get("name"), str):
+        raise invalid(f"{name}.name", value.get("name"), "a string")
+    schema = value.get("schema")
+    if not isinstance(schema, dict) and (schema_needed or schema is not None):
+        raise invalid(f"{name}.schema", schema, "an object")
+    check_strict(f"{name}.strict", value.get("strict"))
+
+
+def strict_note(tools: Iterable[Mapping[str, Any]], form: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """What is said where a tool or the format of the answer, in the shape of either API, is strict."""
+    outer = [*tools, form or {}]
+    shapes = [*outer, *(shape.get(inner) for shape in outer for inner in ("function", "json_schema"))]
+    if not any(isinstance(shape, Mapping) and shape.get("strict") for shape in shapes):
+        return ()
+    return (_STRICT,)
 
 
 def forced_call(choice: object, tools: tuple[Mapping[str, Any], ...]) -> dict[str, Any]:

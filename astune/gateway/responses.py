@@ -13,14 +13,14 @@ What an option comes to where a policy is trained is told in `chat_completions`;
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from astune.context_tracker.tracker import ChatRequest
 from astune.gateway.call import sampling_fields
 from astune.gateway.errors import ApiError, invalid, unsupported
-from astune.gateway.fields import Fields, Known, flag, get, integer, read_fields
-from astune.gateway.messages import forced_call
+from astune.gateway.fields import REASONING, VERBOSITY, Fields, Known, flag, get, integer, read_fields
+from astune.gateway.messages import check_json_schema, check_strict, forced_call, strict_note
 from astune.gateway.responses_call import Memory, ResponseCall
 from astune.gateway.responses_items import Message, fold
 
@@ -52,14 +52,9 @@ KNOWN = Known(
     },
 )
 # fmt: on
-_INSTEAD = {
-    "reasoning": "How the policy reasons is set by astune.model.chat_template_kwargs.",
-    "text": "Say in the instructions how long an answer should be.",
-}
-_AGENTS_SDK = (
-    "The OpenAI Agents SDK sends reasoning.effort and text.verbosity where an agent has no model name or one of gpt-5: "
-    "give it another name."
-)
+_REASONING = {"effort": REASONING, "summary": REASONING, "generate_summary": REASONING}
+_TEXT = {"verbosity": VERBOSITY}
+"""What the OpenAI Agents SDK sends where an agent has no model name, or one of gpt-5, and what is said of it."""
 _LOGPROBS = "message.output_text.logprobs"
 _INCLUDES = (_LOGPROBS, "reasoning.encrypted_content")
 _FORMATS = ("text", "json_object", "json_schema")
@@ -74,8 +69,8 @@ def parse_response(body: object, memory: Memory) -> ResponseCall:
         ApiError: 400, naming the field that is wrong, unknown or not supported.
     """
     fields = read_fields(body, KNOWN)
-    _refuse_all(fields, "reasoning", except_for=())
-    _refuse_all(fields, "text", except_for=("format",))
+    tools = get(fields, "tools", list, "a list of tools", [])
+    notes = (*_notes_in(fields, "reasoning", _REASONING), *_notes_in(fields, "text", _TEXT, honoured="format"))
     instructions = get(fields, "instructions", str, "a string", "")
     system = ({"role": "system", "content": instructions},) if instructions else ()
     conversation = _conversation(fields, memory)
@@ -97,15 +92,19 @@ def parse_response(body: object, memory: Memory) -> ResponseCall:
         parallel_tool_calls=flag(fields, "parallel_tool_calls", True),
         echo=_echo(fields),
         memory=memory,
+        notes=(*notes, *strict_note(tools, fields.get("text", {}).get("format"))),
     )
 
 
-def _refuse_all(fields: Fields, name: str, *, except_for: Sequence[str]) -> None:
-    """Refuse what the object `name` asks for; null asks for nothing."""
+def _notes_in(fields: Fields, name: str, ignored: Mapping[str, str], honoured: str = "") -> Iterator[str]:
+    """What is said of the ignored options of the object `name`. Null asks for nothing; what is not known is refused."""
     for key, value in get(fields, name, dict, "an object", {}).items():
-        if key not in except_for and value is not None:
-            option = f"{name}.{key}"
-            raise unsupported(option, f"{option}={value!r:.200} is not supported here. {_INSTEAD[name]} {_AGENTS_SDK}")
+        if key in ignored and isinstance(value, str):
+            yield f"{name}.{key} is ignored. {ignored[key]}"
+        elif key in ignored and value is not None:
+            raise invalid(f"{name}.{key}", value, "a string")
+        elif key != honoured and value is not None:
+            raise unsupported(f"{name}.{key}", f"{name}.{key}={value!r:.200} is not supported here")
 
 
 def _conversation(fields: Fields, memory: Memory) -> tuple[Message, ...]:
@@ -133,7 +132,7 @@ def _previous(fields: Fields, memory: Memory) -> tuple[Message, ...]:
 
 
 def _tools_and_force(fields: Fields) -> dict[str, Any]:
-    tools = tuple(_tool(i, tool) for i, tool in enumerate(get(fields, "tools", list, "a list of tools", [])))
+    tools = tuple(_tool(i, tool) for i, tool in enumerate(fields.get("tools", ())))
     choice = fields.get("tool_choice", "auto")
     if isinstance(choice, dict) and choice.get("type") == "function" and isinstance(choice.get("name"), str):
         choice = {"type": "function", "function": {"name": choice["name"]}}
@@ -146,7 +145,7 @@ def _tools_and_force(fields: Fields) -> dict[str, Any]:
 
 
 def _tool(index: int, tool: object) -> Message:
-    """A function in the shape of chat completions, which chat templates are made for. `strict` stays behind."""
+    """A function in the shape of chat completions, which templates are made for. `strict` stays behind, as there."""
     name = f"tools[{index}]"
     if not isinstance(tool, dict):
         raise invalid(name, tool, _TOOL_SHAPE)
@@ -155,7 +154,9 @@ def _tool(index: int, tool: object) -> Message:
     if not isinstance(tool.get("name"), str):
         raise invalid(name, tool, _TOOL_SHAPE)
     for key, value in tool.items():
-        if key not in (*_TOOL_FIELDS, "type", "strict") and value not in (None, False):
+        if key == "strict":
+            check_strict(f"{name}.strict", value)
+        elif key not in (*_TOOL_FIELDS, "type") and value not in (None, False):
             raise unsupported(f"{name}.{key}", f"{name}.{key}={value!r:.200} is not supported here")
     return {"type": "function", "function": {key: tool[key] for key in _TOOL_FIELDS if tool.get(key) is not None}}
 
@@ -165,9 +166,8 @@ def _asks_for_json(fields: Fields) -> bool:
     kind = value.get("type") if isinstance(value, dict) else None
     if kind not in _FORMATS:
         raise invalid("text.format.type", kind, f"one of {', '.join(_FORMATS)}")
-    for key, shape in (("name", str), ("schema", dict)) if kind == "json_schema" else ():
-        if not isinstance(value.get(key), shape):
-            raise invalid(f"text.format.{key}", value.get(key), "a string" if shape is str else "an object")
+    if kind == "json_schema":
+        check_json_schema("text.format", value, schema_needed=True)
     return bool(kind != "text")
 
 

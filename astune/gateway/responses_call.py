@@ -9,8 +9,8 @@ from itertools import accumulate
 from typing import Any, ClassVar
 
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest
-from astune.gateway.call import Pieces
-from astune.gateway.responses_items import Item, Message, answer_number, output_items
+from astune.gateway.call import Vocabulary, token_logprobs
+from astune.gateway.responses_items import Item, Message, output_items
 from astune.gateway.responses_stream import stream_events
 
 
@@ -36,21 +36,22 @@ class ResponseCall:
     parallel_tool_calls: bool
     echo: Mapping[str, Any]
     memory: Memory
+    notes: tuple[str, ...]
     n: int = 1
 
-    def body(self, answers: Sequence[ChatAnswer], pieces: Pieces) -> dict[str, Any]:
+    def body(self, answers: Sequence[ChatAnswer], vocabulary: Vocabulary) -> dict[str, Any]:
         """The response; it is remembered if the request says so."""
         (answer,) = answers
-        message, number = self._message(answer), answer_number(answer)
+        message, name = self._message(answer), answer.answer_id
         truncated = answer.finish_reason == "length"
-        logprobs = _logprobs(answer, pieces) if self.logprobs else []
-        output = output_items(message, number, truncated=truncated, logprobs=logprobs)
+        logprobs = token_logprobs(answer, vocabulary) if self.logprobs else []
+        output = output_items(message, name, truncated=truncated, logprobs=logprobs)
         if self.store:
-            self.memory.conversations[f"resp_{number}"] = (*self.conversation, message)
+            self.memory.conversations[f"resp_{name}"] = (*self.conversation, message)
             self.memory.items.update((item["id"], item) for item in output)
         now = int(time.time())
         return {
-            "id": f"resp_{number}",
+            "id": f"resp_{name}",
             "object": "response",
             "created_at": now,
             "completed_at": None if truncated else now,
@@ -59,11 +60,11 @@ class ResponseCall:
             "incomplete_details": {"reason": "max_output_tokens"} if truncated else None,
             **self.echo,
             "output": output,
-            "usage": _usage(answer, pieces),
+            "usage": _usage(answer, vocabulary),
         }
 
-    def events(self, answers: Sequence[ChatAnswer], pieces: Pieces) -> Iterator[str]:
-        return stream_events(self.body(answers, pieces))
+    def events(self, answers: Sequence[ChatAnswer], vocabulary: Vocabulary) -> Iterator[str]:
+        return stream_events(self.body(answers, vocabulary))
 
     def _message(self, answer: ChatAnswer) -> Message:
         calls = answer.message.get("tool_calls")
@@ -72,29 +73,22 @@ class ResponseCall:
         return {**answer.message, "tool_calls": calls[:1]}
 
 
-def _logprobs(answer: ChatAnswer, pieces: Pieces) -> list[dict[str, Any]]:
-    return [
-        {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
-        for text, logprob in zip(pieces(answer.turn.output_ids), answer.turn.logprobs, strict=True)
-    ]
-
-
-def _usage(answer: ChatAnswer, pieces: Pieces) -> dict[str, Any]:
+def _usage(answer: ChatAnswer, vocabulary: Vocabulary) -> dict[str, Any]:
     return {
         "input_tokens": answer.prompt_tokens,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
         "output_tokens": answer.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": _reasoning_tokens(answer, pieces)},
+        "output_tokens_details": {"reasoning_tokens": _reasoning_tokens(answer, vocabulary)},
         "total_tokens": answer.prompt_tokens + answer.completion_tokens,
     }
 
 
-def _reasoning_tokens(answer: ChatAnswer, pieces: Pieces) -> int:
+def _reasoning_tokens(answer: ChatAnswer, vocabulary: Vocabulary) -> int:
     """The sampled tokens that are part of the text of the reasoning, without the marks around it."""
     reasoning = answer.message.get("reasoning_content")
     if not reasoning:
         return 0
-    tokens = pieces(answer.turn.output_ids)
+    tokens = vocabulary.pieces(answer.turn.output_ids)
     start = "".join(tokens).find(reasoning)
     ends = list(accumulate(map(len, tokens)))
     inside = [end > start and end - len(text) < start + len(reasoning) for text, end in zip(tokens, ends, strict=True)]

@@ -2,7 +2,7 @@
 
 An answer travels as several items, in this order, and comes back as several items:
 
-    reasoning rs_3 | message msg_3 | function_call fc_3_0 | function_call fc_3_1      answer number 3
+    reasoning rs_5e_3 | message msg_5e_3 | function_call fc_5e_3_0 | function_call fc_5e_3_1      answer number 3
 
 `fold` makes one assistant message of them again, the one that the tracker recorded, so that the sampled tokens are
 found. Which items are one answer is told by their ids (or the ids of the calls), and where an item has none of ours by
@@ -15,7 +15,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from astune.context_tracker.tracker import ChatAnswer
 from astune.gateway.errors import ApiError, invalid, unsupported
 
 Item = Mapping[str, Any]
@@ -24,19 +23,15 @@ Message = Mapping[str, Any]
 _ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text")
 _SLOTS = ("reasoning_content", "content", "tool_calls")
-_OUR_ID = re.compile(r"(?:rs|msg)_(\d+)|fc_(\d+)_\d+|c(\d{5,})\d{3}")
-"""The last are ids of calls, as the tracker makes them."""
-
-
-def answer_number(answer: ChatAnswer) -> str:
-    """What the ids of a response and its items have in common: the number of the answer in its episode."""
-    return answer.answer_id.rpartition("_")[2]
+_OUR_ID = re.compile(r"(?:rs|msg)_(?:[0-9a-f]+_)?(\d+)|fc_(?:[0-9a-f]+_)?(\d+)_\d+|c(\d{5,})\d{3}")
+"""What stands before the number is the same for all answers of an endpoint. The last are ids of calls, as the tracker
+makes them."""
 
 
 def output_items(
-    message: Message, number: str, *, truncated: bool, logprobs: list[dict[str, Any]]
+    message: Message, name: str, *, truncated: bool, logprobs: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The items of an answer: its reasoning, its text (also an empty one, where it calls nothing), its calls.
+    """The items of the answer `name`: its reasoning, its text (also an empty one, where it calls nothing), its calls.
 
     `logprobs` are put beside the text. Of a truncated answer the last item is incomplete.
     """
@@ -44,12 +39,12 @@ def output_items(
     reasoning, text, calls = (message.get(slot) for slot in _SLOTS)
     if reasoning:
         parts = [{"type": "reasoning_text", "text": reasoning}]
-        items.append({"id": f"rs_{number}", "type": "reasoning", "summary": [], "content": parts})
+        items.append({"id": f"rs_{name}", "type": "reasoning", "summary": [], "content": parts})
     if text or not calls:
         part = {"type": "output_text", "text": text or "", "annotations": [], "logprobs": logprobs}
-        items.append({"id": f"msg_{number}", "type": "message", "role": "assistant", "content": [part]})
+        items.append({"id": f"msg_{name}", "type": "message", "role": "assistant", "content": [part]})
     for index, call in enumerate(calls or ()):
-        item = {"id": f"fc_{number}_{index}", "type": "function_call", "call_id": call["id"], **call["function"]}
+        item = {"id": f"fc_{name}_{index}", "type": "function_call", "call_id": call["id"], **call["function"]}
         items.append(item)
     for item in items:
         item["status"] = "completed"

@@ -86,7 +86,7 @@ async def _attempt(
         allow_inexact=setup.allow_inexact,
         wrap=None if setup.observer is None else setup.observer.source,
     )
-    tuner = Tuner(task, this.episode_id, tracker, setup.chat_format, setup.policy.context_length)
+    tuner = Tuner(task, this.episode_id, tracker, setup.chat_format, setup.policy.context_length, setup.notes)
     episode = None
     try:
         episode = await _played(tuner, tracker, setup)

@@ -14,6 +14,7 @@ from astune.context_tracker.tracker import ContextTracker
 from astune.task_judge.judge_base import Judge
 from astune.task_judge.scorers import Scorers
 from astune.types import Episode, Policy, Task
+from astune.workflow.notes import Notes
 from astune.workflow.workflow_base import WorkflowFactory
 
 
@@ -55,6 +56,8 @@ class RolloutSetup:
     observer: Observer | None = None
     scorers: Scorers | None = None
     """The judges that tasks name themselves."""
+    notes: Notes = field(default_factory=Notes)
+    """What was said once in this run."""
     environments: EnvServiceClient | None = None
     """Where tasks with an `env_type` get their instances."""
     environment_params: Mapping[str, Any] = field(default_factory=dict)

@@ -7,10 +7,12 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from astune.context_tracker.broken_history import broken_history
 from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest, ContextTracker
 from astune.errors import RolloutError, WorkflowError, nearest
 from astune.types import Task
+from astune.workflow.notes import Notes
 from astune.workflow.tool_log import ToolLog
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ class Tuner:
         tracker: ContextTracker,
         chat_format: ChatFormat,
         context_length: int,
+        notes: Notes | None = None,
     ) -> None:
         self.task = task
         self.episode_id = episode_id
@@ -56,6 +59,7 @@ class Tuner:
         self._tracker = tracker
         self._chat_format = chat_format
         self._context_length = context_length
+        self._notes = notes or Notes()
         self._loop = asyncio.get_running_loop()
         self._tokens: dict[tuple[str, bool, str | None], str] = {}
         self._calls: set[asyncio.Task[list[ChatAnswer]]] = set()
@@ -132,6 +136,10 @@ class Tuner:
             raise self._over()
         if self._environment is not None:
             self._environment.check_service()
+        for kind, where in broken_history(request.messages):
+            self._notes.once(
+                kind, f"{self.episode_id}, agent {name!r}: {where}. The model is shown such a history as it is"
+            )
         call = self._loop.create_task(self._tracker.choices(name, request, n, trainable=trainable, source=source))
         self._calls.add(call)
         try:
@@ -262,6 +270,11 @@ class Tuner:
             def choices(request: ChatRequest, n: int) -> Any:
                 return self.choices(request, n, name=name, trainable=trainable, source=source)
 
-            endpoint = Endpoint(name, choices, self._chat_format.pieces, self._loop)
+            def note(text: str) -> None:
+                self._notes.once(text, f"{self.episode_id}, agent {name!r}: {text}")
+
+            endpoint = Endpoint(
+                name, choices, self._chat_format, self._loop, self._context_length, self.failures.append, note
+            )
             self._tokens[key] = openai_app().add(endpoint)
         return self._tokens[key]

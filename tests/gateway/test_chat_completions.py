@@ -122,7 +122,7 @@ def test_what_real_clients_add_to_messages_and_tools_is_accepted():
         ("logit_bias", {"5": 1}),
         ("top_logprobs", 3),
         ("modalities", ["text", "audio"]),
-        ("reasoning_effort", "high"),
+        ("reasoning_effort", 3),
         ("top_k", 5),
         ("chat_template_kwargs", {"enable_thinking": False}),
         ("audio", {"voice": "alloy"}),

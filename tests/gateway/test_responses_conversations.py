@@ -57,7 +57,8 @@ async def test_a_response_has_its_items_its_usage_and_what_was_asked(make_tuner)
     )
     (turn,) = tracker.turns
     assert [item.type for item in response.output] == ["reasoning", "message", "function_call", "function_call"]
-    assert [item.id for item in response.output] == ["rs_0", "msg_0", "fc_0_0", "fc_0_1"]
+    name = response.id.removeprefix("resp_")
+    assert [item.id for item in response.output] == [f"rs_{name}", f"msg_{name}", f"fc_{name}_0", f"fc_{name}_1"]
     assert {item.status for item in response.output} == {"completed"}
     thought, message, first, second = response.output
     assert (thought.content[0].text, thought.summary) == ("I add.", [])
@@ -73,7 +74,7 @@ async def test_a_response_has_its_items_its_usage_and_what_was_asked(make_tuner)
     assert (response.status, response.incomplete_details, response.error) == ("completed", None, None)
     assert (response.instructions, response.temperature, response.metadata) == ("Add.", 0.5, {"a": "b"})
     assert response.tools[0].model_dump(exclude_unset=True) == {**TOOLS[0], "description": None}
-    assert (response.id, response.model, body["store"]) == ("resp_0", "m", True)
+    assert (name[-2:], response.model, body["store"]) == ("_0", "m", True)
 
 
 async def test_reasoning_tokens_are_those_of_its_text(make_tuner, chat_format):
@@ -112,7 +113,7 @@ async def test_logprobs_are_those_of_the_turn(make_tuner, chat_format):
 async def test_without_parallel_calls_the_agent_gets_the_first(make_tuner):
     tuner, _, _ = make_tuner([ONE + "\n" + TWO])
     _, response = await raw(tuner.openai_client(), tools=TOOLS, parallel_tool_calls=False)
-    assert [item.id for item in response.output] == ["fc_0_0"]
+    assert [item.id for item in response.output] == [response.id.replace("resp_", "fc_") + "_0"]
 
 
 class Point(BaseModel):
@@ -246,13 +247,14 @@ async def test_a_stored_response_is_continued_by_its_id(make_tuner, answer):
     tuner, tracker, _ = make_tuner([answer, answer, "Bye"])
     client, items, previous = tuner.openai_client(), [ASK], None
     for _ in range(3):
+        before = previous
         response = await ask(
             client, items, instructions="Be brief.", tools=TOOLS, previous_response_id=previous, stream=False
         )
         items, previous = results_of(response), response.id
     (timeline,) = tracker.timelines()
     assert len(timeline.spans) == 3
-    assert response.previous_response_id == "resp_1"
+    assert response.previous_response_id == before != previous
 
 
 @answers
@@ -316,13 +318,13 @@ async def test_calls_that_were_withheld_begin_a_timeline(make_tuner):
 async def test_what_was_not_stored_cannot_be_referred_to(make_tuner):
     tuner, tracker, _ = make_tuner(["One", "Two"])
     client = tuner.openai_client()
-    await ask(client, "Hi", store=False)
-    await ask(client, "Hi")
-    with pytest.raises(openai.BadRequestError, match="There are: resp_1") as error:
-        await ask(client, "Hi", previous_response_id="resp_0")
+    lost = await ask(client, "Hi", store=False)
+    kept = await ask(client, "Hi")
+    with pytest.raises(openai.BadRequestError, match=f"There are: {kept.id}") as error:
+        await ask(client, "Hi", previous_response_id=lost.id)
     assert (error.value.code, error.value.param) == ("previous_response_not_found", "previous_response_id")
     with pytest.raises(openai.BadRequestError) as error:
-        await ask(client, [{"type": "item_reference", "id": "msg_0"}])
+        await ask(client, [{"type": "item_reference", "id": lost.output[0].id}])
     assert (error.value.code, error.value.param) == ("item_not_found", "input[0].id")
     assert len(tracker.turns) == 2
 
@@ -330,7 +332,7 @@ async def test_what_was_not_stored_cannot_be_referred_to(make_tuner):
 async def test_stored_responses_are_those_of_one_agent_of_one_episode(make_tuner):
     tuner, _, _ = make_tuner(["One"])
     other, _, _ = make_tuner(["One"])
-    await ask(tuner.openai_client("solver"), "Hi")
+    known = await ask(tuner.openai_client("solver"), "Hi")
     for client in (tuner.openai_client("critic"), other.openai_client("solver")):
         with pytest.raises(openai.BadRequestError, match="There are: none"):
-            await ask(client, "Hi", previous_response_id="resp_0")
+            await ask(client, "Hi", previous_response_id=known.id)

@@ -104,7 +104,7 @@ def test_json_is_forced_where_no_tool_is_offered():
 @pytest.mark.parametrize(
     ("field", "value", "param"),
     [
-        ("reasoning", {"summary": "auto"}, "reasoning.summary"),
+        ("reasoning", {"summary": 1}, "reasoning.summary"),
         ("top_logprobs", 3, "top_logprobs"),
         ("stream_options", {"include_obfuscation": True}, "stream_options"),
         ("prompt", {"id": "p"}, "prompt"),
@@ -122,8 +122,15 @@ def test_an_option_that_is_not_honoured_is_refused_by_name(field, value, param):
     assert error.body()["error"]["type"] == "invalid_request_error"
 
 
-def test_the_defaults_of_the_agents_sdk_that_nothing_comes_of_are_refused_with_the_way_out():
-    assert "give it another name" in refusal(reasoning={"effort": "none"}).message
+def test_the_defaults_of_the_agents_sdk_that_nothing_comes_of_are_ignored_with_a_note():
+    call = parse(reasoning={"effort": "none", "summary": "auto"}, text={"verbosity": "low"})
+    assert call.request == parse().request
+    assert [note.partition(". ")[0] for note in call.notes] == [
+        "reasoning.effort is ignored",
+        "reasoning.summary is ignored",
+        "text.verbosity is ignored",
+    ]
+    assert parse().notes == ()
 
 
 @pytest.mark.parametrize(("field", "values"), KNOWN.neutral.items())
@@ -268,11 +275,11 @@ def test_items_without_ids_of_ours_are_one_answer_as_long_as_their_order_allows(
             [call("c00000000"), result("c00000000"), call("c00001000")],
             [(None, None, "c00000000"), "c00000000", (None, None, "c00001000")],
         ),
-        ([call("x", id="fc_0_0"), result("x"), call("y", id="fc_0_1")], [(None, None, "x", "y"), "x"]),
-        ([said("t", id="msg_0"), call("c00001000")], [(None, "t"), (None, None, "c00001000")]),
+        ([call("x", id="fc_5e_0_0"), result("x"), call("y", id="fc_5e_0_1")], [(None, None, "x", "y"), "x"]),
+        ([said("t", id="msg_5e_0"), call("c00001000")], [(None, "t"), (None, None, "c00001000")]),
         ([call("c00000000"), call("c00001000")], [(None, None, "c00000000"), (None, None, "c00001000")]),
         ([said("t"), call("c00000000"), call("c00001000")], [(None, "t", "c00000000"), (None, None, "c00001000")]),
-        ([call("c00000000"), said("t", id="msg_0"), reasoning("r", id="rs_0")], [("r", "t", "c00000000")]),
+        ([call("c00000000"), said("t", id="msg_5e_0"), reasoning("r", id="rs_5e_0")], [("r", "t", "c00000000")]),
     ],
 )
 def test_ids_of_ours_tell_which_items_are_one_answer(items, shapes):

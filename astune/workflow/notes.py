@@ -1,0 +1,24 @@
+"""What is said once per run, however many episodes it is true of."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+logger = logging.getLogger(__name__)
+
+
+class Notes:
+    """Warnings of a run, each subject once. Calls may come from several threads."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+        self._lock = threading.Lock()
+
+    def once(self, subject: str, text: str) -> None:
+        """Warn with `text`, unless something was said of `subject` before."""
+        with self._lock:
+            new = subject not in self._said
+            self._said.add(subject)
+        if new:
+            logger.warning("%s (said once per run)", text)
