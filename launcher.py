@@ -3,7 +3,7 @@
 import shlex
 import sys
 
-from astune.cli import main
+from astune.cli import entry
 
 if __name__ == "__main__":
-    sys.exit(main(program=shlex.join(["python", sys.argv[0]])))
+    entry(shlex.join(["python", sys.argv[0]]))

@@ -1,8 +1,6 @@
 """`python -m astune` is the command `astune`."""
 
-import sys
-
-from astune.cli import main
+from astune.cli import entry
 
 if __name__ == "__main__":
-    sys.exit(main(program="python -m astune"))
+    entry("python -m astune")

@@ -17,6 +17,9 @@ AstuneError
   InvariantError       something that must hold of every episode does not: a fault of ASTune
   SetupError           a workflow's `setup` failed, so that no episode can be played
   TrainingError        the run cannot go on (too many skipped updates, for example)
+  RunFolderError       a file of a run that cannot be written or read: a full disk, a broken line
+
+CtrlC, which is no AstuneError, is what the handlers of signals raise.
 """
 
 from __future__ import annotations
@@ -91,6 +94,14 @@ class InvariantError(AstuneError):
 
 class TrainingError(AstuneError):
     pass
+
+
+class RunFolderError(AstuneError):
+    pass
+
+
+class CtrlC(KeyboardInterrupt):
+    """A person's Ctrl-C; a plain `KeyboardInterrupt` may also be raised by a workflow, whose episode then fails."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

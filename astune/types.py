@@ -355,3 +355,5 @@ class RunReport:
     steps: int
     status: Literal["completed", "interrupted", "failed", "learned_nothing"]
     summary: Mapping[str, Any] = field(default_factory=dict)
+    error: Exception | None = None
+    """What ended a failed run, if it is nothing that was said already."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import os
 import sys
 import unicodedata
 import warnings
@@ -47,6 +48,11 @@ def _written(char: str) -> str:
 def tell(text: object = "", *, end: str = "\n", file: Any = None, flush: bool = False) -> None:
     """`print`, made visible."""
     print(visible(str(text)), end=end, file=file, flush=flush)
+
+
+def mute() -> None:
+    """Nothing more is written to standard output: who read it, or its terminal, has gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def make_logs_visible() -> None:

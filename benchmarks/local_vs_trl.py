@@ -47,7 +47,7 @@ from rich.table import Table
 from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from astune.backbone.local.backbone import assemble
+from astune.backbone.local.backbone import assemble, read_inputs
 from astune.backbone.local.loop import train_step
 from astune.backbone.model_dir import resolve_model_dir
 from astune.config.load import load_config
@@ -103,7 +103,8 @@ class Ours:
             "monitor": {"progress": "off", "tensorboard": False},
         }
         (folder / "job.yaml").write_text(json.dumps({"astune": astune_config}))
-        self._run = assemble(load_config(folder / "job.yaml"), stack)
+        loaded = load_config(folder / "job.yaml")
+        self._run = assemble(loaded, read_inputs(loaded, stack), None, stack)
         self._run.setup = replace(self._run.setup, policy=FullLength(self._run.setup.policy))
         self._loop = asyncio.new_event_loop()
 

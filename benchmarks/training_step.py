@@ -32,7 +32,7 @@ from rich.table import Table
 from transformers import AutoModelForCausalLM
 
 from astune.algorithm import to_samples
-from astune.backbone.local.backbone import assemble
+from astune.backbone.local.backbone import assemble, read_inputs
 from astune.backbone.local.batch import micro_batches
 from astune.backbone.local.learner import LocalLearner
 from astune.backbone.local.loop import roll_out
@@ -70,7 +70,8 @@ def demo_episodes() -> list[Sample]:
     """The training rows of a step of the demo, all groups taken as if they had a signal."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         overrides = [f"astune.runs_dir={folder}", "astune.monitor.progress='off'", "astune.monitor.tensorboard=false"]
-        run = assemble(load_config(DEMO, overrides), stack)
+        loaded = load_config(DEMO, overrides)
+        run = assemble(loaded, read_inputs(loaded, stack), None, stack)
         repeat, sampling = run.config.rollout.num_repeat, sampling_for(run.config, "sampled")
         groups = asyncio.run(roll_out(run, run.schedule.tasks(0), repeat, sampling, "rollout", "train/1"))
     return to_samples(groups, lambda rewards: [number % 2 - 0.5 for number in range(len(rewards))])[0]

@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "astune"
 LAYERS = (
     {"token_ids", "sampling", "paths", "visible"},
-    {"types", "errors", "resources", "concurrency", "terminal", "under_way"},
-    {"config", "workers", "user_code"},
+    {"types", "errors", "resources", "terminal", "under_way", "signals"},
+    {"config", "workers", "user_code", "concurrency", "foreign"},
     {"plugins", "clients", "monitor"},
     {"task_reader", "environment", "context_tracker", "task_judge", "algorithm"},
     {"gateway"},

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from astune.cli.parser import parse
 from astune.errors import (
@@ -18,10 +22,28 @@ from astune.errors import (
     PluginError,
     TaskError,
 )
-from astune.visible import make_logs_visible, tell
+from astune.signals import signals_as_ctrl_c
+from astune.visible import make_logs_visible, mute, tell
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+LEAVE_SECONDS = 5.0
+"""As long may threads go on when all is done."""
 BAD_INPUT_ERRORS = (ConfigError, PluginError, TaskError, ModelError, MissingDependency)
+
+
+def entry(program: str = "astune") -> NoReturn:
+    """The whole process. It ends though threads go on that somebody else's code has started."""
+    code = main(program=program)
+    deadline = time.monotonic() + LEAVE_SECONDS
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                with contextlib.suppress(OSError):
+                    tell(f"{program}: ends, though a thread goes on: {thread.name}", file=sys.stderr)
+                    sys.stdout.flush()
+                os._exit(code)
+    sys.exit(code)
 
 
 def main(argv: Sequence[str] | None = None, program: str = "astune") -> int:
@@ -32,14 +54,15 @@ def main(argv: Sequence[str] | None = None, program: str = "astune") -> int:
         sys.path.append(str(Path.cwd()))  # so that `package.module:Name` finds the user's own packages
     make_logs_visible()
     try:
-        code = command()
+        with signals_as_ctrl_c():
+            code = command()
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
         tell("interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # who read the output, as `head`, has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that nothing is written to it at the end
+        mute()
         return FAILED
     except AstuneError as error:
         tell(f"{program}: error: {error}", file=sys.stderr)

@@ -29,7 +29,7 @@ exit codes:
   0    done
   1    the run failed; the doctor or check-tasks found a fault; a replay or two episodes differ
   2    bad input: configuration, plug-in, data set, model, or a package that is not installed
-  130  interrupted; what was done is saved, and the command to resume is printed
+  130  stopped by Ctrl-C, SIGTERM or SIGHUP; what was done is saved, and the command to resume is printed
 """
 
 
@@ -131,6 +131,11 @@ def _add_run_and_config(commands: argparse._SubParsersAction[Parser]) -> None:
     for command in (run, demo):
         _add_debug_options(command)
         command.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
+        command.add_argument(
+            "--allow-changes",
+            action="store_true",
+            help="with --resume: go on though options are not those that the run began with",
+        )
     for command in (run, demo, show, convert):
         command.add_argument("--backbone", help="'debug', 'local', 'trinity' or a plug-in; sets astune.backbone")
         command.add_argument(

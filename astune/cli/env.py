@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
@@ -30,7 +29,8 @@ def serve(
     token_variable: str | None,
     workers: int,
 ) -> int:
-    """Serves until Ctrl-C or SIGTERM. Prints one line when it is ready; what else is printed goes to standard error."""
+    """Serves until Ctrl-C, SIGTERM or SIGHUP. Prints one line when it is ready; what else is printed goes to standard
+    error."""
     if options and len(specs) > 1:
         raise ConfigError("--option: with one --env only; of several it is not clear which it is for")
     for name, value in (("--max-instances", max_instances), ("--ttl", ttl), ("--workers", workers)):
@@ -38,7 +38,6 @@ def serve(
             raise ConfigError(f"{name} {value:g}: expected a number above 0")
     token = _token(token_variable)
     out = sys.stdout
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with redirect_stdout(sys.stderr):  # so that the environments' own output does not stand among the lines
         environments = [load_environment(spec, parse_options(options)) for spec in specs]
         app = make_app(environments, max_instances=max_instances, ttl=ttl, token=token, workers=workers)

@@ -26,6 +26,8 @@ def parse(arguments: Sequence[str], program: str) -> Callable[[], int]:
     for extra in rest:
         if "overrides" not in known and "files" not in known:
             parser.error(f"unexpected argument {extra!r}")
+    if getattr(known, "allow_changes", False) and not known.resume:
+        parser.error("--allow-changes: it says what to do with changed options at --resume, which is not given")
     if "overrides" in known:  # argparse leaves those that stand after an option in `rest`
         known.overrides += rest
     elif "files" in known:
@@ -64,6 +66,8 @@ def _command(known: argparse.Namespace, command_line: str) -> Callable[[], int]:
     if known.command in ("run", "demo"):
         conf = known.conf if known.command == "run" else run.demo_config()
         options = _debug_options(known)
+        if known.allow_changes:
+            options["astune.allow_changes"] = True
         return partial(run.run, conf, known.overrides, known.backbone, known.resume, options, command_line)
     if known.command == "report":
         return partial(run.report, known.run_dir)

@@ -15,7 +15,7 @@ from statistics import fmean
 from astune.config.judges import TaskJudgeConfig
 from astune.config.schema import AstuneConfig
 from astune.monitor.episodes import EpisodeRecord, episode_to_row
-from astune.monitor.jsonl import append_line, open_for_append
+from astune.monitor.jsonl import LineFile
 from astune.monitor.recording import Recording
 from astune.rollout.episode import ask_group, unjudged, verdict_or_error, with_verdict
 from astune.task_judge import GroupJudge, Judge, make_judge
@@ -62,12 +62,12 @@ async def rescore_all(
         new = None if out is None else out.with_name(out.name + ".new")
         if new is not None:
             new.unlink(missing_ok=True)
-        file = None if new is None else stack.enter_context(open_for_append(new))
+        file = None if new is None else stack.enter_context(LineFile(new))
         async for one in _judged_in_order(recordings, config_of):
             if file is not None:
                 recording = one.recording
                 record = EpisodeRecord(recording.step, recording.phase, one.after or recording.episode)
-                append_line(file, episode_to_row(record))
+                file.append(episode_to_row(record))
             done.append(_head(one))
     if new is not None and out is not None:
         os.replace(new, out)

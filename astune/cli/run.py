@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from astune.backbone.base import Backbone, check_keys, covers
 from astune.config.load import load_config
-from astune.errors import ConfigError, PluginError
+from astune.errors import AstuneError, ConfigError, PluginError
 from astune.plugins import load_plugin
 from astune.resources import tutorial_dir
 from astune.types import RunReport
-from astune.visible import tell
+from astune.visible import mute, tell
 
 BACKBONES = {
     "debug": "astune.backbone.debug:DebugBackbone",
@@ -34,6 +34,7 @@ def run(
 ) -> int:
     """Loads, checks, runs, reports. `options` are values by key; `command_line` is what the user typed, for the
     command that resumes."""
+    started_in = Path.cwd()
     loaded = load_config(conf, overrides, backbone=backbone, resume=resume, options=options)
     _refuse_debug_options(loaded.config.astune.backbone, options)
     try:
@@ -45,7 +46,9 @@ def run(
         tell(f"not used by {chosen.name}: {', '.join(ignored)}")
     result = chosen.run(loaded)
     can_resume = covers(chosen.honours, "astune.resume") and not covers(chosen.ignored_sections, "astune.resume")
-    _tell(result, can_resume=can_resume, command_line=command_line)
+    _tell(result, started_in, can_resume=can_resume, command_line=command_line)
+    if result.error is not None:
+        raise result.error
     return EXIT_CODES[result.status]
 
 
@@ -71,17 +74,35 @@ def report(run_dir: Path) -> int:
     return 0
 
 
-def _tell(result: RunReport, can_resume: bool, command_line: str) -> None:
-    """Writes the report of a run that left a folder, and says where things are."""
-    if result.run_dir.is_dir():
-        from astune.viewer.report import write_report
+def _tell(result: RunReport, started_in: Path, can_resume: bool, command_line: str) -> None:
+    """Writes the report of a run that left a folder, and says where things are, if anybody still listens."""
+    lines = list(_places(result.run_dir, started_in)) if result.run_dir.is_dir() else []
+    try:
+        for line in lines:
+            tell(line)
+        sys.stdout.flush()
+        if result.status == "learned_nothing":
+            tell(f"nothing was learned: {result.summary['nothing_learned']}", file=sys.stderr)
+        if result.status == "interrupted":
+            tell(f"interrupted{_hint(result, command_line) if can_resume else ''}", file=sys.stderr)
+    except OSError:  # the terminal was closed
+        mute()
 
-        tell(f"run     {result.run_dir}")
-        tell(f"report  {write_report(result.run_dir)}")
-        tell(f"view    astune view {os.path.relpath(result.run_dir)} --open")
-    if result.status == "learned_nothing":
-        tell(f"nothing was learned: {result.summary['nothing_learned']}", file=sys.stderr)
-    if result.status == "interrupted":
-        resume = command_line if "--resume" in command_line else f"{command_line} --resume"
-        hint = f" after step {result.steps}; to go on:\n  {resume}" if can_resume else ""
-        tell(f"interrupted{hint}", file=sys.stderr)
+
+def _places(run_dir: Path, started_in: Path) -> Iterator[str]:
+    from astune.viewer.report import write_report
+
+    here = os.path.relpath(run_dir, started_in)  # the workflow may have changed the working directory
+    yield f"run     {run_dir}"
+    try:
+        yield f"report  {write_report(run_dir)}"
+    except AstuneError as error:
+        yield f"report  not written: {error}. Then: astune report {here}"
+    yield f"view    astune view {here} --open"
+
+
+def _hint(result: RunReport, command_line: str) -> str:
+    if result.steps == 0:
+        return " before the first step was done; start again without --resume"
+    resume = command_line if "--resume" in command_line else f"{command_line} --resume"
+    return f" after step {result.steps}; to go on:\n  {resume}"

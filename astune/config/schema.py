@@ -149,7 +149,13 @@ class TrainerConfig(Section):
     max_unjudged_steps: NonNegativeInt = Field(
         3, description="steps in a row in which no episode could be judged before the run stops; 0: it goes on"
     )
-    save_every: NonNegativeInt = Field(0, description="steps between checkpoints; 0: only at the end and on Ctrl-C")
+    save_every: NonNegativeInt = Field(
+        0, description="steps between checkpoints, beside those of save_minutes, at the end and on Ctrl-C; 0: none"
+    )
+    save_minutes: NonNegativeFloat = Field(
+        10.0,
+        description="minutes after which the step that is done is saved, which a crash then loses at most; 0: none",
+    )
     keep_checkpoints: PositiveInt = Field(2, description="older checkpoints are deleted")
 
 
@@ -223,6 +229,9 @@ class AstuneConfig(Section):
     runs_dir: str = Field("runs", description="where runs are kept; relative to the working directory")
     backbone: Plugin = Field("local", description="'debug', 'local', 'trinity' or a plug-in; --backbone sets it")
     resume: bool = Field(False, description="go on from the newest checkpoint of the same run; --resume sets it")
+    allow_changes: bool = Field(
+        False, description="with resume: go on though options are not the run's own; --allow-changes sets it"
+    )
     seed: NonNegativeInt = Field(42, description="one seed for task order, sampling and everything else")
     model: ModelConfig = Field(default_factory=ModelConfig, description="the model that is trained")
     task_reader: TaskReaderConfig = Field(default_factory=TaskReaderConfig, description="where tasks come from")

@@ -16,18 +16,19 @@ whose tool results were seen `tools`: {"calculator": {"calls": 3, "errors": 1, "
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from astune.errors import AstuneError
-from astune.monitor.jsonl import append_line, keep_lines, open_for_append, plain, read_lines
+from astune.monitor.jsonl import LineFile, broken_line, keep_lines, plain, plain_foreign, read_lines
 from astune.monitor.run_dir import RunDir
 from astune.token_ids import WIDTH, Logprobs, TokenIds, shared_bytes
 from astune.types import Episode, EpisodeError, Span, StopReason, Task, Timeline, ToolUse, Turn, Verdict, WorkflowOutput
 
 LOGPROB_DIGITS = 5
+UNREADABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
+"""What making an episode from something else raises."""
 
 
 @dataclass(frozen=True)
@@ -48,19 +49,30 @@ class EpisodeLog:
 
     def __init__(self, run_dir: RunDir) -> None:
         self._folder = run_dir.episodes_dir
-        self._files: dict[str, TextIO] = {}
+        self._files: dict[str, LineFile] = {}
 
     def write(self, episode: Episode, *, step: int, phase: str) -> None:
-        """What is not JSON in the answer or the task's row is written as text; logprobs keep five digits."""
+        """What is not JSON in the answer or the task's row is written as text; logprobs keep five digits. Raises
+        RunFolderError where the disk does not take it."""
         if phase not in self._files:
-            self._files[phase] = open_for_append(episodes_path(self._folder, phase))
-        append_line(self._files[phase], episode_to_row(EpisodeRecord(step, phase, episode)))
+            self._files[phase] = LineFile(episodes_path(self._folder, phase))
+        self._files[phase].append(episode_to_row(EpisodeRecord(step, phase, episode)))
 
-    def truncate_after(self, step: int) -> None:
-        """Forgets the episodes of later steps: a run resumed from that checkpoint plays them again."""
+    def sync(self) -> None:
+        """Waits until all that was written is on the disk."""
+        for file in self._files.values():
+            file.sync()
+
+    def truncate_after(self, step: int, evaluated: Collection[str] | None = None) -> None:
+        """Forgets the episodes of later steps: a run resumed from that checkpoint plays them again. With `evaluated`,
+        the decodings whose evaluation at `step` was done, also those of an evaluation that was broken off there."""
         self.close()
+        done = None if evaluated is None else {"train", *(f"eval/{decoding}" for decoding in evaluated)}
         for path in self._folder.glob("*.jsonl"):
-            keep_lines(path, lambda row: bool(row["step"] <= step))
+            keep_lines(
+                path,
+                lambda row: row["step"] < step or (row["step"] == step and (done is None or row.get("phase") in done)),
+            )
 
     def close(self) -> None:
         for file in self._files.values():
@@ -83,8 +95,8 @@ def read_episodes(path: Path) -> Iterator[EpisodeRecord]:
     for number, row in enumerate(read_lines(path), start=1):
         try:
             yield episode_from_row(row)
-        except (KeyError, TypeError, ValueError) as error:
-            raise AstuneError(f"{path}, line {number}: not an episode ({type(error).__name__}: {error})") from error
+        except UNREADABLE as error:
+            raise broken_line(path, number, f"not an episode ({type(error).__name__}: {error})") from error
 
 
 def episode_to_row(record: EpisodeRecord) -> dict[str, Any]:
@@ -99,7 +111,7 @@ def episode_to_row(record: EpisodeRecord) -> dict[str, Any]:
         "passed": None if verdict is None else verdict.passed,
         "stop_reason": episode.stop_reason.value,
         "error": None if episode.error is None else vars(episode.error),
-        "answer": None if episode.output is None else episode.output.answer,
+        "answer": None if episode.output is None else plain_foreign(episode.output.answer),
         "output": None if episode.output is None else _output_to_row(episode.output),
         "verdict": None if verdict is None else _verdict_to_row(verdict),
         "metrics": episode.metrics,
@@ -120,7 +132,8 @@ def episode_to_row(record: EpisodeRecord) -> dict[str, Any]:
 
 def _output_to_row(output: WorkflowOutput) -> dict[str, Any]:
     row: dict[str, Any] = {"reward": output.reward, "metrics": output.metrics}
-    return row if output.response == output.answer else {**row, "response": output.response}
+    same = output.response is output.answer  # their == is somebody else's code
+    return row if same else {**row, "response": plain_foreign(output.response)}
 
 
 def _verdict_to_row(verdict: Verdict) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from astune.errors import MissingDependency
-from astune.monitor.jsonl import append_line, keep_lines, open_for_append, read_lines
+from astune.monitor.disk import writing
+from astune.monitor.jsonl import LineFile, keep_lines, read_lines
 from astune.monitor.run_dir import RunDir
 
 
@@ -24,13 +25,14 @@ class MetricsLog:
 
     def __init__(self, run_dir: RunDir, tensorboard: bool) -> None:
         self._path = run_dir.metrics_path
-        self._file = open_for_append(self._path)
+        self._file = LineFile(self._path)
         self._events = _EventFile(run_dir.tensorboard_dir) if tensorboard else None
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """`step` 0 is before the first update. NaN and infinities are written as null."""
+        """`step` 0 is before the first update. NaN and infinities are written as null. Raises RunFolderError where the
+        disk does not take it."""
         now = time.time()
-        append_line(self._file, {"step": step, "time": round(now, 3), **values})
+        self._file.append({"step": step, "time": round(now, 3), **values})
         if self._events is not None:
             self._events.scalars(step, now, values)
 
@@ -38,9 +40,13 @@ class MetricsLog:
         """Forgets what was logged after `step`: a run resumed from that checkpoint logs those steps again."""
         self._file.close()
         keep_lines(self._path, lambda row: bool(row["step"] <= step))
-        self._file = open_for_append(self._path)
+        self._file = LineFile(self._path)
         if self._events is not None:
             self._events.restart(step + 1)
+
+    def sync(self) -> None:
+        """Waits until all that was logged is on the disk."""
+        self._file.sync()
 
     def close(self) -> None:
         self._file.close()
@@ -49,7 +55,8 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The logged lines in order: `step`, `time`, and the figures (None where one was NaN or infinite)."""
+    """The logged lines in order: `step`, `time`, and the figures (None where one was NaN or infinite). Raises
+    RunFolderError that names a broken line."""
     return list(read_lines(path))
 
 
@@ -65,14 +72,17 @@ class _EventFile:
                 "astune.monitor.tensorboard needs the package tensorboard: pip install tensorboard, "
                 "or set astune.monitor.tensorboard=false"
             ) from error
-        folder.mkdir(parents=True, exist_ok=True)
         name = f"events.out.tfevents.{time.time_ns() // 1000}.{socket.gethostname()}.{os.getpid()}"
         self._event_pb2, self._summary_pb2 = event_pb2, summary_pb2
-        self._writer = RecordWriter((folder / name).open("xb"))
+        self._path = folder / name
+        with writing(self._path):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._writer = RecordWriter(self._path.open("xb", buffering=0))
         self._write(file_version="brain.Event:2")
 
     def scalars(self, step: int, now: float, values: Mapping[str, float]) -> None:
-        entries = [self._summary_pb2.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        value_of = self._summary_pb2.Summary.Value
+        entries = [value_of(tag=_encodable(tag), simple_value=value) for tag, value in values.items()]
         self._write(now, step=step, summary=self._summary_pb2.Summary(value=entries))
 
     def restart(self, step: int) -> None:
@@ -85,5 +95,10 @@ class _EventFile:
 
     def _write(self, now: float | None = None, **fields: Any) -> None:
         event = self._event_pb2.Event(wall_time=time.time() if now is None else now, **fields)
-        self._writer.write(event.SerializeToString())
-        self._writer.flush()
+        with writing(self._path):
+            self._writer.write(event.SerializeToString())
+
+
+def _encodable(tag: str) -> str:
+    """A lone surrogate, as names of metrics and agents may have one, is written as its escape."""
+    return tag.encode("utf-8", errors="backslashreplace").decode("utf-8")

@@ -10,6 +10,7 @@ with Progress("auto") as progress:
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -40,7 +41,8 @@ MANY_CALLS = 8
 
 
 class Progress:
-    """`mode` is `astune.monitor.progress`; auto means bars if `console` is a terminal. Never raises for odd figures."""
+    """`mode` is `astune.monitor.progress`; auto means bars if `console` is a terminal. Never raises for odd figures,
+    nor where the terminal was closed: it then shows nothing more."""
 
     def __init__(self, mode: ProgressMode, console: Console | None = None) -> None:
         self._console = console or Console()
@@ -116,12 +118,12 @@ class Progress:
 
     def run_finished(self, report: RunReport) -> None:
         self.close()
-        if self._mode != "off":
-            self._console.print(final_table(report, self.causes.most[:MOST_CAUSES]))
+        self._print(final_table(report, self.causes.most[:MOST_CAUSES]), soft_wrap=False)
 
     def close(self) -> None:
         """Takes the bars away. Safe to call twice."""
-        self._shown.close()
+        with contextlib.suppress(OSError):
+            self._shown.close()
 
     def __enter__(self) -> Progress:
         return self
@@ -136,7 +138,11 @@ class Progress:
         if self._mode == "plain":
             self._print(text)
 
-    def _print(self, text: RenderableType) -> None:
+    def _print(self, text: RenderableType, *, soft_wrap: bool = True) -> None:
         self._last_line = time.monotonic()
-        if self._mode != "off":
-            self._console.print(text, soft_wrap=True)
+        if self._mode == "off":
+            return
+        try:
+            self._console.print(text, soft_wrap=soft_wrap)
+        except OSError:
+            self._mode = "off"

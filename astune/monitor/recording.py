@@ -30,15 +30,14 @@ from astune import __version__
 from astune.config.schema import Config
 from astune.config.source import read_yaml
 from astune.errors import AstuneError, ConfigError, nearest
-from astune.monitor.episodes import EpisodeRecord, episode_from_row, episode_to_row, read_episodes
+from astune.monitor.disk import writing
+from astune.monitor.episodes import UNREADABLE, EpisodeRecord, episode_from_row, episode_to_row, read_episodes
 from astune.monitor.jsonl import plain
 from astune.types import Episode, StopReason, Task
 
 FORMAT = 1
 TIMING = ("seconds",)
 """The episode's figures that differ from run to run."""
-UNREADABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
-"""What making an episode from something else raises."""
 
 _OPEN = {(), ("config",), ("config", "astune"), ("episode",), ("episode", "turns"), ("episode", "timelines")}
 """Where each item has a line of its own."""
@@ -73,11 +72,12 @@ def recording_path(run_dir: Path, episode_id: str) -> Path:
 
 
 def write_recording(path: Path, episode: Episode, config: Config, *, step: int = 0, phase: str = "debug") -> None:
-    """Writes the file in one step: a crash leaves no half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Writes the file in one step: a crash leaves no half of it. Raises RunFolderError."""
     new = path.with_name(path.name + ".new")
-    new.write_bytes(recording_bytes(episode, config, step=step, phase=phase))
-    os.replace(new, path)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new.write_bytes(recording_bytes(episode, config, step=step, phase=phase))
+        os.replace(new, path)
 
 
 def recording_bytes(episode: Episode, config: Config, *, step: int = 0, phase: str = "debug") -> bytes:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import glob
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from astune.config.render import save_config
+from astune.config.compare import changes
+from astune.config.render import save_config as write_config
 from astune.config.schema import Config
-from astune.errors import ConfigError
+from astune.config.source import read_yaml
+from astune.errors import ConfigError, RunFolderError
+from astune.monitor.disk import checksums, sync, write_whole, writing, wrong_file
+from astune.monitor.run_lock import RunLock
 from astune.paths import MOST_BYTES, is_name
 
 COMPLETE = "COMPLETE"
-"""Marker file, written last: a checkpoint without it is half-written and never taken."""
+"""Marker file, written last: a checkpoint without it is half-written and never taken. It holds the checksums of the
+others, as `sha256sum --check COMPLETE` reads them."""
 
 
 class RunDir:
@@ -33,46 +39,59 @@ class RunDir:
         self.checkpoints_dir = path / "checkpoints"
         self.tensorboard_dir = path / "tensorboard"
         self.report_path = path / "report.html"
+        self._held: RunLock | None = None
 
     @classmethod
     def open(cls, config: Config, *, resume: bool) -> RunDir:
         """Makes the folder of a new run and saves the config in it; with `resume`, reopens the newest run of that name.
+        No other process can work in it until `close`, or until this one is gone.
 
-        Raises `ConfigError` if there is nothing to resume, or a name is none that a folder can have.
+        Raises `ConfigError` if there is nothing to resume, if another process has the run, for options that are not
+        the run's (unless `astune.allow_changes` says that they are meant), for a folder that cannot be written, and for
+        a name that no folder can have.
         """
-        settings = config.astune
-        name = settings.experiment_name or "run"
-        for key, given in (("project_name", settings.project_name), ("experiment_name", name)):
-            if not is_name(given):
-                raise ConfigError(
-                    f"astune.{key}: got {given!r:.300}, but a folder is called so; expected one name of up to "
-                    f"{MOST_BYTES} bytes, without / and \\ (where runs are kept is astune.runs_dir)"
-                )
-        parent = Path(settings.runs_dir) / settings.project_name
-        run_dir = cls.newest(parent, name) if resume else cls._create(parent, name)
-        run_dir._save_config(config)
+        run_dir = cls.reopen(config) if resume else cls._create(runs_folder(config), _name(config))
+        run_dir.save_config(config)
+        return run_dir
+
+    @classmethod
+    def reopen(cls, config: Config) -> RunDir:
+        """The newest run of that name, as it is: nothing in it is changed. Raises as `open` does."""
+        run_dir = cls.newest(runs_folder(config), _name(config))
+        run_dir._lock()
+        try:
+            run_dir._check_changes(config)
+        except BaseException:
+            run_dir.close()
+            raise
         return run_dir
 
     @classmethod
     def _create(cls, parent: Path, name: str) -> RunDir:
-        parent.mkdir(parents=True, exist_ok=True)
-        number, path = 1, parent / name
-        while True:
-            try:
-                path.mkdir()
-                return cls(path)
-            except FileExistsError:
-                number += 1
-                path = parent / f"{name}-{number}"
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            number = max(_runs(parent, name), default=0) + 1
+            while True:
+                path = parent / (name if number == 1 else f"{name}-{number}")
+                try:
+                    path.mkdir()
+                    break
+                except FileExistsError:  # a run that was started at the same time, or something else of that name
+                    number += 1
+        except OSError as error:
+            raise ConfigError(
+                f"astune.runs_dir: no folder can be made for the run in {parent} ({error.strerror}); expected a place "
+                "where this user may write"
+            ) from error
+        run_dir = cls(path)
+        run_dir._lock()
+        return run_dir
 
     @classmethod
     def newest(cls, parent: Path, name: str) -> RunDir:
-        """The run of that name with the highest number. Raises `ConfigError` if it cannot be resumed."""
-        numbers = {}
-        for path in parent.glob(f"{name}*"):
-            match = re.fullmatch(rf"{re.escape(name)}(?:-(\d+))?", path.name)
-            if match and path.is_dir():
-                numbers[int(match[1] or 1)] = path
+        """The run of that name with the highest number. The name is what its config.yaml says: `col-7` may be a run of
+        its own and no run of `col`. Raises `ConfigError` if it cannot be resumed."""
+        numbers = _runs(parent, name)
         if not numbers:
             raise ConfigError(
                 f"astune.resume: there is no run {parent / name} to go on with. "
@@ -81,36 +100,73 @@ class RunDir:
         run_dir = cls(numbers[max(numbers)])
         if run_dir.latest_checkpoint() is None:
             raise ConfigError(
-                f"astune.resume: {run_dir.path} has no complete checkpoint to go on from. "
-                "Start again without --resume; astune.trainer.save_every sets how often a run saves."
+                f"astune.resume: {run_dir.path} has no complete checkpoint to go on from. Start again without "
+                "--resume; astune.trainer.save_every and save_minutes set how often a run saves."
             )
         return run_dir
+
+    def _lock(self) -> None:
+        self._held = RunLock(self.path)
+
+    def close(self) -> None:
+        """Others may work in the folder from now on."""
+        if self._held is not None:
+            self._held.release()
+
+    def __enter__(self) -> RunDir:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
 
     def discard(self) -> None:
         """Removes the folder of a run that ended before it began. One that has a checkpoint is kept."""
         if self.latest_checkpoint() is None:
             shutil.rmtree(self.path)
 
-    def _save_config(self, config: Config) -> None:
+    def _check_changes(self, config: Config) -> None:
+        if config.astune.allow_changes or not self.config_path.is_file():
+            return
+        if found := changes(self.config_path, config):
+            listed = "\n".join(f"  {change}" for change in found)
+            raise ConfigError(
+                f"astune.resume: {self.path} was begun with other options, and would become another run:\n{listed}\n"
+                "Give the options that it has (its config.yaml), or add --allow-changes if the change is meant"
+            )
+
+    def save_config(self, config: Config) -> None:
         """Writes config.yaml. A resumed run's former config is kept beside it if it was another one."""
         new = self.path / "config.new.yaml"
-        save_config(config, new)
-        latest = self.latest_checkpoint()
-        if latest is not None and self.config_path.exists() and new.read_bytes() != self.config_path.read_bytes():
-            self.config_path.rename(self.path / f"config_until_{latest.name}.yaml")
-        new.replace(self.config_path)
+        with writing(self.config_path):
+            write_config(config, new)
+            sync(new)
+            latest = self.latest_checkpoint()
+            if latest is not None and self.config_path.exists() and new.read_bytes() != self.config_path.read_bytes():
+                former = self.path / f"config_until_{latest.name}.yaml"
+                if not former.exists():  # else the run was resumed there before, and no step of it has counted since
+                    shutil.copyfile(self.config_path, former)
+            new.replace(self.config_path)
+            sync(self.path)
 
     def checkpoint_path(self, step: int) -> Path:
         return self.checkpoints_dir / f"step_{step:06d}"
 
     @contextmanager
-    def save_checkpoint(self, step: int) -> Iterator[Path]:
-        """An empty folder to write the checkpoint into. It counts as complete once the block ends without error."""
+    def save_checkpoint(self, step: int, *errors: type[Exception]) -> Iterator[Path]:
+        """An empty folder to write the checkpoint into. It counts as complete, and is on the disk, once the block ends
+        without error. Raises RunFolderError where the disk does not take it; `errors` are those by which libraries tell
+        of that."""
         path = self.checkpoint_path(step)
-        _remove_checkpoint(path)
-        path.mkdir(parents=True)
-        yield path
-        (path / COMPLETE).touch()
+        all_errors: tuple[type[Exception], ...] = (OSError, *errors)
+        with writing(path, *errors):
+            _remove_checkpoint(path)
+            path.mkdir(parents=True)
+            try:
+                yield path
+                _complete(path)
+            except all_errors:
+                shutil.rmtree(path, ignore_errors=True)  # it takes room, and nobody could use it
+                raise
 
     def checkpoints(self) -> list[Path]:
         """Complete checkpoints, oldest first."""
@@ -119,12 +175,87 @@ class RunDir:
     def latest_checkpoint(self) -> Path | None:
         return next(reversed(self.checkpoints()), None)
 
+    def take_checkpoint(self, note: Callable[[str], None]) -> Path:
+        """The newest checkpoint that is as it was written. A newer one that is not is put aside, and `note` is told.
+        Raises RunFolderError if there is none."""
+        broken = []
+        while (path := self.latest_checkpoint()) is not None:
+            wrong = wrong_file(path, _written(path))
+            if wrong is None:
+                return path
+            aside = path.with_name(f"broken_{path.name}")
+            with writing(path):
+                shutil.rmtree(aside, ignore_errors=True)
+                path.rename(aside)
+            broken.append(f"{aside}: {wrong}")
+            note(f"the checkpoint of {path.name} is broken and was put aside as {aside}: {wrong}")
+        raise RunFolderError(
+            f"{self.path}: no checkpoint is left to go on from ({'; '.join(broken)}). Start again without --resume"
+        )
+
     def prune_checkpoints(self, keep: int) -> None:
         """Deletes all but the newest `keep` complete checkpoints, and everything half-written before the newest."""
         kept = self.checkpoints()[-keep:]
         for path in self.checkpoints_dir.glob("step_*"):
             if kept and path < kept[-1] and path not in kept:
                 _remove_checkpoint(path)
+
+
+def runs_folder(config: Config) -> Path:
+    """Where the runs of the project are, absolute: a workflow may change the working directory. Raises ConfigError for
+    a name that no folder can have."""
+    _check_name("project_name", config.astune.project_name)
+    return Path(config.astune.runs_dir).expanduser().absolute() / config.astune.project_name
+
+
+def _name(config: Config) -> str:
+    name = config.astune.experiment_name or "run"
+    _check_name("experiment_name", name)
+    return name
+
+
+def _check_name(key: str, given: str) -> None:
+    if not is_name(given):
+        raise ConfigError(
+            f"astune.{key}: got {given!r:.300}, but a folder is called so; expected one name of up to "
+            f"{MOST_BYTES} bytes, without / and \\ (where runs are kept is astune.runs_dir)"
+        )
+
+
+def _runs(parent: Path, name: str) -> dict[int, Path]:
+    """The runs of that name by the number of their folder: `name`, `name-2` and so on, less those whose config.yaml
+    has another name and those that ended before they had one."""
+    found = {}
+    for path in parent.glob(f"{glob.escape(name)}*"):
+        match = re.fullmatch(rf"{re.escape(name)}(?:-(\d+))?", path.name)
+        if match and (path / "config.yaml").is_file() and _name_of(path) in (name, None):
+            found[int(match[1] or 1)] = path
+    return found
+
+
+def _name_of(path: Path) -> str | None:
+    """The experiment's name in the config.yaml of a run; None where that cannot be read."""
+    try:
+        section = read_yaml(path / "config.yaml").values.get("astune")
+    except ConfigError:
+        return None
+    return str((section.get("experiment_name") if isinstance(section, dict) else None) or "run")
+
+
+def _complete(path: Path) -> None:
+    """Everything is on the disk before the marker is, and the marker before anybody is told."""
+    written = checksums(path)
+    for name in written:
+        sync(path / name)
+    sync(path)
+    write_whole(path / COMPLETE, "".join(f"{checksum}  {name}\n" for name, checksum in written.items()))
+    sync(path.parent)
+
+
+def _written(path: Path) -> dict[str, str]:
+    """The checksums of a checkpoint; none of one that an older ASTune has written."""
+    lines = (path / COMPLETE).read_text(encoding="utf-8", errors="replace").splitlines()
+    return {name: checksum for checksum, _, name in (line.partition("  ") for line in lines)}
 
 
 def _remove_checkpoint(path: Path) -> None:

@@ -25,9 +25,8 @@ import asyncio
 import logging
 import time
 import traceback
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import Any, Literal
 
 from astune.context_tracker.tracker import ContextTracker
@@ -39,6 +38,7 @@ from astune.errors import (
     TooManyTurns,
     WorkflowError,
 )
+from astune.foreign import contained, figure, shown, text_of
 from astune.rollout.environment import enter_environment, release, with_score
 from astune.rollout.metrics import FAILED
 from astune.rollout.setup import RolloutSetup
@@ -47,7 +47,7 @@ from astune.task_judge.judge_base import GroupJudge, Judge, check_verdict
 from astune.types import Episode, EpisodeError, Sampling, StopReason, Task, Verdict, WorkflowOutput
 from astune.under_way import UnderWay, under_way
 from astune.workflow.tuner import Tuner
-from astune.workflow.workflow_base import Workflow, checked_output
+from astune.workflow.workflow_base import checked_output
 
 logger = logging.getLogger(__name__)
 
@@ -148,24 +148,19 @@ async def _run(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup) -> _E
     output, raised = None, None
     try:
         await enter_environment(tuner, setup)
-        workflow = setup.workflow_factory()
-        work = _execute(workflow, tuner)
+        with contained("the workflow"):
+            workflow = setup.workflow_factory()
+            work = workflow.execute(tuner.task, tuner)
         if setup.observer is not None:
             setup.observer.started(tuner.episode_id, tuner.task, tracker, work)
         finished, value = await within(work, setup.episode_timeout, "the workflow", before_cancel=tuner.close)
         if not finished:
             return _out_of_time(setup.episode_timeout, tuner.failures)
-        output = checked_output(value, workflow)
+        with contained("the workflow's output"):
+            output = checked_output(value, workflow)
     except Exception as error:
         raised = error
     return _classified(output, raised, tuner.failures)
-
-
-async def _execute(workflow: Workflow, tuner: Tuner) -> object:
-    try:
-        return await workflow.execute(tuner.task, tuner)
-    except SystemExit as error:
-        raise WorkflowError(f"the workflow called sys.exit({error.code!r})") from error
 
 
 def _classified(output: WorkflowOutput | None, raised: Exception | None, failures: list[Exception]) -> _End:
@@ -271,7 +266,7 @@ async def _verdict(episode: Episode, setup: RolloutSetup) -> Verdict | None:
 async def ask_judge(judge: Judge, episode: Episode, seconds: float) -> Verdict:
     """The judge's verdict, checked. Raises JudgeError after `seconds` or for what is no verdict, and whatever the judge
     raises."""
-    return _checked(await _in_time(judge.judge(episode.task, episode), seconds))
+    return _checked(await _in_time(lambda: judge.judge(episode.task, episode), seconds))
 
 
 async def verdict_or_error(judge: Judge, episode: Episode, seconds: float) -> Verdict | Exception:
@@ -291,17 +286,19 @@ async def ask_group(judge: GroupJudge, episodes: Sequence[Episode], seconds: flo
         return [await verdict_or_error(judge, episodes[0], seconds)]
     task = episodes[0].task
     try:
-        answer = await _in_time(judge.judge_group(task, episodes), seconds)
+        answer = await _in_time(lambda: judge.judge_group(task, episodes), seconds)
         if not isinstance(answer, Sequence) or len(answer) != len(episodes):
             raise JudgeError(
-                f"the judge returned {answer!r:.100}; expected a verdict for each of {len(episodes)} episodes"
+                f"the judge returned {shown(answer)}; expected a verdict for each of {len(episodes)} episodes"
             )
     except Exception as error:
         return [error] * len(episodes)
     return [_checked_or_error(verdict) for verdict in answer]
 
 
-async def _in_time(work: Coroutine[Any, Any, object], seconds: float) -> object:
+async def _in_time(call: Callable[[], Coroutine[Any, Any, object]], seconds: float) -> object:
+    with contained("the judge"):
+        work = call()
     finished, answer = await within(work, seconds, "the judge")
     if not finished:
         raise JudgeError(f"the judge took longer than {seconds:g} s (astune.task_judge.timeout)")
@@ -311,24 +308,23 @@ async def _in_time(work: Coroutine[Any, Any, object], seconds: float) -> object:
 def _checked_or_error(verdict: object) -> Verdict | Exception:
     try:
         return verdict if isinstance(verdict, Exception) else _checked(verdict)
-    except JudgeError as error:
+    except Exception as error:
         return error
 
 
 def _checked(verdict: object) -> Verdict:
-    if not isinstance(verdict, Verdict):
-        raise JudgeError(f"the judge returned {verdict!r:.100} ({type(verdict).__name__}); expected a Verdict")
-    return check_verdict(verdict, verdict.judged_by or "the judge")
+    with contained("the judge"):
+        if not isinstance(verdict, Verdict):
+            raise JudgeError(f"the judge returned {shown(verdict)}; expected a Verdict")
+        return check_verdict(verdict, text_of(verdict.judged_by or "the judge"))
 
 
 def _own_verdict(output: WorkflowOutput) -> Verdict:
     """The reward that the workflow returned, as a verdict."""
-    values: dict[str, Any] = {"reward": output.reward, **output.metrics}
-    for name, value in values.items():
-        if not isinstance(value, Real):
-            raise JudgeError(f"the workflow returned {name}={value!r:.100} ({type(value).__name__}); expected a number")
-    metrics = {name: float(value) for name, value in output.metrics.items()}
-    return check_verdict(Verdict(float(values["reward"]), metrics=metrics, judged_by="workflow"), "the workflow")
+    reward = figure(output.reward)
+    if reward is None:
+        raise JudgeError(f"the workflow returned reward={shown(output.reward)}; expected a finite number")
+    return check_verdict(Verdict(reward, metrics=output.metrics, judged_by="workflow"), "the workflow")
 
 
 def _warn_of_unused_call(episode: Episode) -> None:
@@ -366,11 +362,14 @@ def _warn_of_inexact_turns(tracker: ContextTracker, setup: RolloutSetup) -> None
 
 
 def _error(stage: Stage, error: Exception, trace: str) -> EpisodeError:
-    return EpisodeError(stage, type(error).__name__, str(error), trace)
+    return EpisodeError(stage, type(error).__name__, text_of(error), trace)
 
 
 def _trace(error: Exception) -> str:
-    return "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    try:
+        return "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    except Exception as fault:  # an exception's own attributes may be anything
+        return f"(no traceback: showing it raised {type(fault).__name__})\n"
 
 
 def _metrics(tracker: ContextTracker, this: UnderWay, seconds: float) -> dict[str, float]:

@@ -7,7 +7,8 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from astune.errors import RolloutError
+from astune.errors import CtrlC, RolloutError
+from astune.foreign import contained, text_of
 
 logger = logging.getLogger(__name__)
 
@@ -18,11 +19,12 @@ CANCEL_GRACE = 5.0
 async def within(
     work: Coroutine[Any, Any, object], seconds: float, what: str, before_cancel: Callable[[], None] | None = None
 ) -> tuple[bool, object]:
-    """(True, result) of `work`, or (False, None) if it takes longer, whatever it makes of being cancelled.
+    """(True, result) of `work`, or (False, None) if it takes longer, whatever it makes of being cancelled. Raises what
+    it raises; what is no `Exception` comes as `RolloutError`.
 
     `before_cancel` is called first where it is cut short: what takes away all that it could go on with.
     """
-    job = asyncio.ensure_future(work)
+    job = asyncio.ensure_future(_contained(work, what))
     try:
         await asyncio.wait({job}, timeout=seconds)
     except asyncio.CancelledError:
@@ -33,7 +35,15 @@ async def within(
         return False, None
     if job.cancelled():
         raise RolloutError(f"{what} was cancelled by its own code (asyncio.CancelledError)")
+    error = job.exception()
+    if error is not None and not isinstance(error, Exception | CtrlC):
+        raise RolloutError(f"{what} raised {type(error).__name__}: {text_of(error)}") from error
     return True, job.result()
+
+
+async def _contained(work: Coroutine[Any, Any, object], what: str) -> object:
+    with contained(what):
+        return await work
 
 
 async def _stop(job: asyncio.Future[object], what: str, before_cancel: Callable[[], None] | None) -> None:

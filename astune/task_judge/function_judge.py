@@ -20,6 +20,7 @@ from numbers import Real
 from typing import Any, Protocol, runtime_checkable
 
 from astune.errors import JudgeError, PluginError, nearest
+from astune.foreign import contained, shown, text_of
 from astune.task_judge.judge_base import check_verdict
 from astune.types import Episode, Task, Verdict
 
@@ -74,10 +75,11 @@ class FunctionJudge:
         return {name: values[name] for name in self._parameters}
 
     async def _call(self, arguments: dict[str, Any]) -> Any:
-        if inspect.iscoroutinefunction(self._function):
-            return await self._function(**arguments)
-        result = await _in_thread(self._function, arguments)
-        return await result if inspect.isawaitable(result) else result
+        with contained(f"judge {self._name}"):
+            if inspect.iscoroutinefunction(self._function):
+                return await self._function(**arguments)
+            result = await _in_thread(self._function, arguments)
+            return await result if inspect.isawaitable(result) else result
 
 
 def _check_parameters(function: Callable[..., Any], name: str) -> tuple[str, ...]:
@@ -111,11 +113,18 @@ async def _in_thread(function: Callable[..., Any], arguments: dict[str, Any]) ->
             future.set_result(result)
 
     def run() -> None:
-        error, result = None, None
+        error: Exception | None = None
+        result = None
         try:
             result = context.run(function, **arguments)
+        except StopIteration as raised:  # which no future can hold
+            error = JudgeError("it raised StopIteration")
+            error.__cause__ = raised
         except Exception as raised:
             error = raised
+        except BaseException as raised:
+            error = JudgeError(f"it raised {type(raised).__name__}: {text_of(raised)}")
+            error.__cause__ = raised
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(finish, error, result)
 
@@ -133,6 +142,5 @@ def _as_verdict(result: Any, name: str) -> Verdict:
     if isinstance(result, RewardAndMetrics):
         return Verdict(reward=result.reward, metrics=dict(result.metrics or {}), judged_by=name)
     raise JudgeError(
-        f"judge {name} returned {type(result).__name__} {result!r:.80}, expected a number, a truth value, "
-        "a JudgeOutput or a Verdict"
+        f"judge {name} returned {shown(result)}, expected a number, a truth value, a JudgeOutput or a Verdict"
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from numbers import Real
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 from astune.errors import JudgeError
+from astune.foreign import figure, figures, no_figure, shown, text_of
 from astune.types import Episode, Task, Verdict
 
 SHARE_OF_AN_ANSWER = 0.25
@@ -43,8 +43,21 @@ async def judge_alone(judge: GroupJudge, task: Task, episode: Episode) -> Verdic
 
 
 def check_verdict(verdict: Verdict, judged_by: str) -> Verdict:
-    """`verdict` itself, if its reward and metrics are finite numbers. Raises `JudgeError` otherwise."""
-    for name, value in {"reward": verdict.reward, **verdict.metrics}.items():
-        if not isinstance(value, Real) or not math.isfinite(value):
-            raise JudgeError(f"{judged_by}: {name} must be a finite number, found {value!r}")
-    return verdict
+    """The verdict with its reward and its metrics as plain finite numbers. Raises `JudgeError` where they are none."""
+    reward, passed = figure(verdict.reward), figure(verdict.passed)
+    if reward is None:
+        raise JudgeError(f"{judged_by}: {no_figure('reward', verdict.reward)}")
+    if verdict.passed is not None and passed not in (0.0, 1.0):
+        raise JudgeError(f"{judged_by}: passed must be true, false or None, found {shown(verdict.passed)}")
+    try:
+        metrics = figures(verdict.metrics)
+    except ValueError as error:
+        raise JudgeError(f"{judged_by}: {error}") from error
+    return replace(
+        verdict,
+        reward=reward,
+        passed=None if verdict.passed is None else bool(passed),
+        reason="" if verdict.reason is None else text_of(verdict.reason),
+        metrics=metrics,
+        judged_by="" if verdict.judged_by is None else text_of(verdict.judged_by),
+    )

@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from astune.config.schema import Config
 from astune.monitor import RunDir, read_metrics, summarize
+from astune.monitor.disk import writing
 from astune.monitor.receipt import Metrics
 from astune.monitor.summary import decodings, series, show_figure, show_idle, show_judging, show_seconds, show_tools
 from astune.viewer.charts import SMALL_CHARTS, STYLE, curve_svg, small_svg
@@ -70,7 +71,8 @@ def write_report(run_dir: Path) -> Path:
         changed=_changed(config),
         config=config,
     )
-    run.report_path.write_text(page, encoding="utf-8", errors="backslashreplace")
+    with writing(run.report_path):
+        run.report_path.write_text(page, encoding="utf-8", errors="backslashreplace")
     return run.report_path
 
 

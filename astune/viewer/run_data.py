@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from astune.monitor.episodes import EpisodeRecord, episode_from_row, episodes_path
-from astune.monitor.jsonl import read_lines
+from astune.monitor.episodes import UNREADABLE, EpisodeRecord, episode_from_row, episodes_path
+from astune.monitor.jsonl import broken_line, read_lines
 from astune.user_code import place_of
+
+T = TypeVar("T")
 
 KIND_COLUMNS = ("kind", "type", "category", "level", "difficulty", "subject", "source")
 """Columns of a task's row that are looked at first when results are split by kind of task."""
@@ -47,7 +49,7 @@ class Head:
 
 def read_heads(run: Path, phase: str) -> list[Head]:
     path = episodes_path(run / "episodes", phase)
-    return [head_of(line, row) for line, row in enumerate(read_lines(path))] if path.exists() else []
+    return list(_each(path, head_of)) if path.exists() else []
 
 
 def head_of(line: int, row: Mapping[str, Any]) -> Head:
@@ -73,8 +75,18 @@ def read_records(run: Path, phase: str, heads: Iterable[Head]) -> dict[int, Epis
     wanted = {head.line for head in heads}
     if not wanted:
         return {}
-    rows = enumerate(read_lines(episodes_path(run / "episodes", phase)))
-    return {line: episode_from_row(row) for line, row in rows if line in wanted}
+    path = episodes_path(run / "episodes", phase)
+    found = _each(path, lambda line, row: (line, episode_from_row(row)) if line in wanted else None)
+    return dict(one for one in found if one is not None)
+
+
+def _each(path: Path, made: Callable[[int, Mapping[str, Any]], T]) -> Iterator[T]:
+    """What `made` makes of each line, counted from 0. Raises RunFolderError that names a line that is no episode."""
+    for line, row in enumerate(read_lines(path)):
+        try:
+            yield made(line, row)
+        except UNREADABLE as error:
+            raise broken_line(path, line + 1, f"not an episode ({type(error).__name__}: {error})") from error
 
 
 @dataclass(frozen=True)

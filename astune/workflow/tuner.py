@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from astune.context_tracker.broken_history import broken_history
 from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest, ContextTracker
 from astune.errors import RolloutError, WorkflowError, nearest
+from astune.foreign import LARGEST, figure, shown
 from astune.types import Task
 from astune.workflow.notes import Notes
 from astune.workflow.tool_log import ToolLog
@@ -159,7 +159,7 @@ class Tuner:
         without one of their own get.
         """
         self._check_reward(name, value)
-        self.agent_rewards[name] = self.agent_rewards.get(name, 0.0) + float(value)
+        self.agent_rewards[name] = self._sum(name, self.agent_rewards.get(name, 0.0), value)
 
     def reward_turn(self, name: str, value: float, turn: int = -1) -> None:
         """Give one turn of the agent called `name` a reward on top, its last unless `turn` says otherwise (counted
@@ -169,7 +169,7 @@ class Tuner:
         if not -len(mine) <= turn < len(mine):
             raise WorkflowError(f"reward_turn({name!r}, turn={turn}): the agent has had {len(mine)} turns")
         number = mine[turn]
-        self.turn_rewards[number] = self.turn_rewards.get(number, 0.0) + float(value)
+        self.turn_rewards[number] = self._sum(name, self.turn_rewards.get(number, 0.0), value)
 
     @property
     def environment(self) -> TaskEnvironment:
@@ -230,8 +230,8 @@ class Tuner:
 
     def _check_reward(self, name: str, value: float) -> list[int]:
         """The numbers of the agent's turns, if it has any and `value` is a reward."""
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise WorkflowError(f"the reward of agent {name!r} is {value!r:.100}; expected a finite number")
+        if isinstance(value, bool) or figure(value) is None:
+            raise WorkflowError(f"the reward of agent {name!r} is {shown(value)}; expected a finite number")
         turns = self._tracker.turns
         known = sorted({turn.agent for turn in turns})
         if name not in known:
@@ -240,6 +240,11 @@ class Tuner:
                 f"There are: {', '.join(known) or 'none yet'}."
             )
         return [number for number, turn in enumerate(turns) if turn.agent == name]
+
+    def _sum(self, name: str, before: float, value: float) -> float:
+        if (total := figure(before + float(value))) is None:
+            raise WorkflowError(f"the rewards of agent {name!r} add up to more than {LARGEST:g}")
+        return total
 
     def close(self) -> None:
         """End the episode: calls and steps under way are cancelled, later ones are refused."""

@@ -20,9 +20,11 @@ import inspect
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from astune.errors import PluginError, WorkflowError, nearest
+from astune.foreign import figures, shown
 from astune.types import Task, WorkflowOutput
 from astune.workflow.agentscope import check_reply, converted_output
 
@@ -116,17 +118,21 @@ def checked_output(value: object, workflow: Workflow) -> WorkflowOutput:
     """`value` as a `WorkflowOutput`; AgentScope 1.x's own output is converted.
 
     Raises:
-        WorkflowError: `value` is something else, or the answer shows that the agent waits for a permission.
+        WorkflowError: `value` is something else, its metrics are no numbers, or the answer shows that the agent waits
+            for a permission.
     """
     output = value if isinstance(value, WorkflowOutput) else converted_output(value)
     source = location(workflow.function if isinstance(workflow, FunctionWorkflow) else type(workflow).execute)
     if output is None:
         raise WorkflowError(
-            f"{source} returned {_shown(value)}; expected astune.WorkflowOutput, "
+            f"{source} returned {'None' if value is None else shown(value)}; expected astune.WorkflowOutput, "
             "for example WorkflowOutput(answer=...) for the judge, or WorkflowOutput(answer=..., reward=1.0)."
         )
     check_reply(output.answer, source)
-    return output
+    try:
+        return replace(output, metrics=figures(output.metrics))
+    except ValueError as error:
+        raise WorkflowError(f"{source} returned an output whose {error}") from error
 
 
 def location(function: Callable[..., Any]) -> str:
@@ -137,11 +143,6 @@ def location(function: Callable[..., Any]) -> str:
     """
     code = inspect.unwrap(function).__code__
     return f"{function.__qualname__} ({code.co_filename}:{code.co_firstlineno})"
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return "None" if value is None else f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
 
 
 def _checked_class(target: type) -> type[Workflow]:

@@ -67,7 +67,10 @@ async def stops(task, tuner):
 
 async def interrupted(task, tuner):
     if task.task_id == "b":
-        raise KeyboardInterrupt
+        import signal
+        signal.raise_signal(signal.SIGINT)
+        import asyncio
+        await asyncio.sleep(5)
     return await ask(task, tuner)
 
 

@@ -35,6 +35,7 @@ def test_resume_reopens_the_newest_run(make_config):
     for _ in range(11):
         run_dir = RunDir.open(make_config(), resume=False)
         save(run_dir, 5)
+        run_dir.close()
     RunDir.open(make_config(experiment_name="demo-extra"), resume=False)
     assert RunDir.open(make_config(), resume=True).path.name == "demo-11"
 
@@ -47,6 +48,7 @@ def test_resume_without_a_run_says_which_one_is_missing(make_config):
 def test_resume_without_a_complete_checkpoint_says_so(make_config):
     run_dir = RunDir.open(make_config(), resume=False)
     run_dir.checkpoint_path(3).mkdir(parents=True)
+    run_dir.close()
     with pytest.raises(ConfigError, match="no complete checkpoint"):
         RunDir.open(make_config(), resume=True)
 
@@ -58,7 +60,7 @@ def test_resume_without_a_complete_checkpoint_says_so(make_config):
 )
 def test_resume_with_another_config_keeps_the_former_one(make_config):
     save(RunDir.open(make_config(seed=1), resume=False), 4)
-    run_dir = RunDir.open(make_config(seed=2), resume=True)
+    run_dir = RunDir.open(make_config(seed=2, allow_changes=True), resume=True)
     assert "seed: 2" in run_dir.config_path.read_text()
     assert "seed: 1" in (run_dir.path / "config_until_step_000004.yaml").read_text()
 

@@ -81,8 +81,8 @@ async def test_what_a_function_may_return(make_episode: MakeEpisode, returned: A
         (Verdict(float("-inf")), "reward must be a finite number, found -inf"),
         (JudgeOutput(reward="high"), "reward must be a finite number, found 'high'"),  # type: ignore[arg-type]
         (JudgeOutput(1.0, {"length": float("nan")}), "length must be a finite number, found nan"),
-        (None, "returned NoneType None, expected a number, a truth value, a JudgeOutput or a Verdict"),
-        ("1.0", "returned str '1.0', expected a number"),
+        (None, "returned None (NoneType), expected a number, a truth value, a JudgeOutput or a Verdict"),
+        ("1.0", "returned '1.0' (str), expected a number"),
     ],
 )
 async def test_what_is_no_reward_is_an_error_that_names_the_judge(

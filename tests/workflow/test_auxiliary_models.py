@@ -111,9 +111,9 @@ async def test_rewards_of_agents_and_turns_are_kept_by_name_and_number(make):
     ("give", "message"),
     [
         (lambda tuner: tuner.reward("seler", 1.0), r"no agent called 'seler' .* Did you mean 'seller'\? There are"),
-        (lambda tuner: tuner.reward("seller", float("nan")), "is nan; expected a finite number"),
-        (lambda tuner: tuner.reward("seller", True), "is True; expected a finite number"),
-        (lambda tuner: tuner.reward_turn("seller", "1"), "is '1'; expected a finite number"),
+        (lambda tuner: tuner.reward("seller", float("nan")), r"is nan \(float\); expected a finite number"),
+        (lambda tuner: tuner.reward("seller", True), r"is True \(bool\); expected a finite number"),
+        (lambda tuner: tuner.reward_turn("seller", "1"), r"is '1' \(str\); expected a finite number"),
         (lambda tuner: tuner.reward_turn("seller", 1.0, turn=1), r"turn=1\): the agent has had 1 turns"),
         (lambda tuner: tuner.reward_turn("seller", 1.0, turn=-2), r"turn=-2\): the agent has had 1 turns"),
     ],

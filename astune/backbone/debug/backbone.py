@@ -23,9 +23,10 @@ from astune.backbone.debug.terminal import Terminal
 from astune.backbone.debug.update import update_view
 from astune.backbone.debug.workflow_frames import end_debugging
 from astune.backbone.parts import environment_service, rollout_setup
+from astune.concurrency import run_and_leave
 from astune.config.load import LoadedConfig
 from astune.config.schema import AstuneConfig, Config
-from astune.errors import ConfigError, SetupError
+from astune.errors import ConfigError, CtrlC, SetupError
 from astune.monitor import EpisodeLog, RunDir
 from astune.monitor.causes import cause_of
 from astune.plugins import load_plugin
@@ -50,6 +51,7 @@ class DebugBackbone:
     name: ClassVar[str] = "debug"
     honours: ClassVar[frozenset[str]] = frozenset({"astune"})
     ignored_sections: ClassVar[frozenset[str]] = UPDATE_SECTIONS | {
+        "astune.allow_changes",
         "astune.evaluation",
         "astune.monitor",
         "astune.resume",
@@ -82,11 +84,17 @@ class DebugBackbone:
         show_update = update_view(config, model, self._screen.console) if config.debug.with_update else None
         session = Session(config, setup, model, self._screen, terminal, advantage, show_update)
         settings = _named_debug(loaded.config)
-        run_dir = RunDir.open(settings, resume=False)
-        self._screen.run_started(config, model.name, run_dir.path, _in_words(groups, config))
-        name = run_dir.path.name
+        with RunDir.open(settings, resume=False) as run_dir:
+            self._screen.run_started(config, model.name, run_dir.path, _in_words(groups, config))
+            finished = self._played(session, groups, settings, run_dir)
+        self._screen.run_finished(session.episodes)
+        summary = {"episodes": len(session.episodes)}
+        return RunReport(run_dir.path, 0, _status(finished, session.episodes), summary)
+
+    def _played(self, session: Session, groups: Sequence[Attempts], settings: Config, run_dir: RunDir) -> bool:
+        """Whether all were played, or Ctrl-C or the end of pdb ended it before."""
+        config, name = session.config, run_dir.path.name
         studio_id = f"{config.project_name}/{name}/{int(time.time())}"
-        finished = False
         with (
             EpisodeLog(run_dir) as log,
             studio(config.debug.studio_url, project=config.project_name, name=name, run_id=studio_id) as in_studio,
@@ -94,16 +102,14 @@ class DebugBackbone:
             contextlib.suppress(KeyboardInterrupt, bdb.BdbQuit, asyncio.CancelledError),
         ):
             try:
-                asyncio.run(session.play(groups, Keep(settings, run_dir, log), in_studio))
-                finished = True
+                run_and_leave(session.play(groups, Keep(settings, run_dir, log), in_studio))
+                return True
             except SetupError:
                 run_dir.discard()  # a run that never began leaves nothing behind
                 raise
             finally:
                 end_debugging()
-        self._screen.run_finished(session.episodes)
-        summary = {"episodes": len(session.episodes)}
-        return RunReport(run_dir.path, 0, _status(finished, session.episodes), summary)
+        return False
 
 
 def _status(finished: bool, episodes: Sequence[Episode]) -> Literal["completed", "interrupted", "failed"]:
@@ -131,7 +137,7 @@ def _interruptible(session: Session) -> Iterator[None]:
 
     def interrupt(*_: object) -> None:
         if session.terminal.waiting or session.stopping or not session.running:
-            raise KeyboardInterrupt
+            raise CtrlC
         session.stop()
 
     before = signal.signal(signal.SIGINT, interrupt)

@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import signal
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import torch
 
-from astune.algorithm import ADVANTAGES
+from astune.algorithm import ADVANTAGES, AdvantageFunction
 from astune.backbone.local.learner import LocalLearner
-from astune.backbone.local.loop import Run, save, train
+from astune.backbone.local.loop import Run, evaluations_left, save, train
 from astune.backbone.local.loss import LOSSES
 from astune.backbone.local.setup import load_policy
 from astune.backbone.parts import environment_service, read_tasks, rollout_setup
 from astune.backbone.schedule import TaskSchedule
+from astune.concurrency import run_and_leave
 from astune.config.load import LoadedConfig
-from astune.errors import ConfigError, SetupError, TrainingError, nearest
+from astune.config.schema import AstuneConfig
+from astune.errors import ConfigError, CtrlC, RunFolderError, SetupError, TrainingError, nearest
 from astune.monitor.blocking import LoopWatch
 from astune.monitor.episodes import EpisodeLog
 from astune.monitor.learning import Learning
-from astune.monitor.metrics import MetricsLog
+from astune.monitor.metrics import MetricsLog, read_metrics
 from astune.monitor.progress import Progress
+from astune.monitor.receipt import Metrics
 from astune.monitor.run_dir import RunDir
-from astune.monitor.summary import report_of
+from astune.monitor.summary import report_of, summarize
 from astune.plugins import load_plugin
-from astune.types import RunReport
+from astune.signals import on_ctrl_c
+from astune.types import RunReport, Task
 from astune.workflow.lifetime import lifetime
 
 Status = Literal["completed", "interrupted", "failed"]
@@ -41,16 +47,29 @@ class LocalBackbone:
 
     def run(self, loaded: LoadedConfig) -> RunReport:
         with ExitStack() as stack:
-            run = assemble(loaded, stack)
+            inputs = read_inputs(loaded, stack)
+            run_dir = stack.enter_context(RunDir.reopen(loaded.config)) if inputs.config.resume else None
+            if run_dir is not None and (report := finished(run_dir, inputs)) is not None:
+                return report
+            run = assemble(loaded, inputs, run_dir, stack)
             run.progress.run_started(loaded.config, run.run_dir, run.schedule.total_steps)
-            status = asyncio.run(_set_up(run))
-            report = report_of(run.run_dir, run.step, status)
+            status, error = run_and_leave(_set_up(run))
+            report = replace(report_of(run.run_dir, run.step, status), error=error)
             run.progress.run_finished(report)
             return report
 
 
-def assemble(loaded: LoadedConfig, stack: ExitStack) -> Run:
-    """Everything that can be wrong in the input is found before the run folder is made."""
+@dataclass(frozen=True)
+class Inputs:
+    """What the user gave, less the model."""
+
+    config: AstuneConfig
+    advantage: AdvantageFunction
+    schedule: TaskSchedule
+    held_out: Sequence[Task]
+
+
+def read_inputs(loaded: LoadedConfig, stack: ExitStack) -> Inputs:
     config = loaded.config.astune
     if config.algorithm.loss not in LOSSES:
         raise ConfigError(
@@ -60,14 +79,38 @@ def assemble(loaded: LoadedConfig, stack: ExitStack) -> Run:
     advantage = load_plugin(config.algorithm.advantage, kind="advantage", builtin=ADVANTAGES)
     config = stack.enter_context(environment_service(config))
     tasks = read_tasks(config)
-    schedule, held_out = TaskSchedule(tasks.training, config), tasks.validation
+    return Inputs(config, advantage, TaskSchedule(tasks.training, config), tasks.validation)
+
+
+def finished(run_dir: RunDir, inputs: Inputs) -> RunReport | None:
+    """What a run came to of which nothing is left to do; None if there is."""
+    step = _step_of(run_dir.latest_checkpoint())
+    metrics = read_metrics(run_dir.metrics_path) if run_dir.metrics_path.exists() else []
+    total = inputs.schedule.total_steps
+    left = evaluations_left(inputs.config, total, step, _evaluated(metrics, step)) if inputs.held_out else []
+    if step < total or left:
+        return None
+    with Progress(inputs.config.monitor.progress) as progress:
+        progress.note(
+            f"{run_dir.path} is finished: all of its {step} steps are done, so nothing is; a greater "
+            "astune.trainer.total_steps goes on"
+        )
+    return RunReport(run_dir.path, step, "completed", summarize(metrics))
+
+
+def assemble(loaded: LoadedConfig, inputs: Inputs, run_dir: RunDir | None, stack: ExitStack) -> Run:
+    """The parts of a run. `run_dir` is that of a run to go on with. Everything that can be wrong in the input is found
+    before the folder of a new one is made."""
+    config, schedule = inputs.config, inputs.schedule
     torch.manual_seed(config.seed)
     model, sampler, chat_format = load_policy(config)
     setup = rollout_setup(config, sampler, chat_format)
     updates = schedule.total_steps * config.trainer.updates_per_step
     learner = LocalLearner(model, sampler, config.algorithm, config.trainer, updates)
-
-    run_dir = RunDir.open(loaded.config, resume=config.resume)
+    if run_dir is None:
+        run_dir = stack.enter_context(RunDir.open(loaded.config, resume=False))
+    else:
+        run_dir.save_config(loaded.config)
     progress = stack.enter_context(Progress(config.monitor.progress))
     metrics = MetricsLog(run_dir, config.monitor.tensorboard)
     stack.callback(metrics.close)
@@ -83,29 +126,29 @@ def assemble(loaded: LoadedConfig, stack: ExitStack) -> Run:
         setup,
         sampler,
         learner,
-        advantage,
+        inputs.advantage,
         schedule,
-        held_out,
+        inputs.held_out,
     )
     if config.resume:
         _resume(run)
-    if not held_out:
+    if not inputs.held_out:
         progress.note("no validation tasks are configured, so nothing is evaluated")
     return run
 
 
 def _resume(run: Run) -> None:
     """Go back to the newest checkpoint; what was logged after it is dropped and done again."""
-    checkpoint = run.run_dir.latest_checkpoint()
-    assert checkpoint is not None, "RunDir.open(resume=True) makes sure there is one"
+    checkpoint = run.run_dir.take_checkpoint(run.progress.note)
     run.learner.load(checkpoint)
-    run.step = int(checkpoint.name.removeprefix("step_"))
+    run.step = _step_of(checkpoint)
     run.metrics.truncate_after(run.step)
-    run.episodes.truncate_after(run.step)
+    run.evaluated = _evaluated(read_metrics(run.run_dir.metrics_path), run.step)
+    run.episodes.truncate_after(run.step, run.evaluated)
     run.progress.note(f"going on from step {run.step} ({checkpoint})")
 
 
-async def _set_up(run: Run) -> Status:
+async def _set_up(run: Run) -> tuple[Status, Exception | None]:
     """The run between `setup` and `teardown` of its workflow."""
     try:
         async with lifetime(run.setup.workflow_factory):
@@ -115,25 +158,50 @@ async def _set_up(run: Run) -> Status:
         raise
 
 
-async def _until_stopped(run: Run) -> Status:
-    """Train to the end, to the first Ctrl-C (between two model steps), or to where training cannot go on. Whatever
-    ends it, what was learned is saved."""
+def _step_of(checkpoint: Path | None) -> int:
+    assert checkpoint is not None, "RunDir.reopen makes sure there is one"
+    return int(checkpoint.name.removeprefix("step_"))
+
+
+def _evaluated(metrics: Metrics, step: int) -> set[str]:
+    """How held-out tasks were decoded in the evaluations at a step that were done."""
+    return {key.split("/")[1] for row in metrics if row["step"] == step for key in row if key.startswith("eval/")}
+
+
+async def _until_stopped(run: Run) -> tuple[Status, Exception | None]:
+    """Train to the end, to the first Ctrl-C (between two model steps), or to where training cannot go on. Whatever ends
+    it, the steps that are done are saved; a second Ctrl-C ends the run at once."""
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(train(run))
+    stopping = False
 
     def stop() -> None:
-        loop.remove_signal_handler(signal.SIGINT)  # a second Ctrl-C ends the process at once
-        task.cancel()
+        nonlocal stopping
+        if stopping:
+            raise CtrlC
+        stopping = True
+        loop.call_soon_threadsafe(task.cancel)
 
-    loop.add_signal_handler(signal.SIGINT, stop)
+    with on_ctrl_c(stop):
+        status, error = await _ended(run, task)
+        if not isinstance(error, RunFolderError):
+            try:
+                save(run)
+                run.metrics.sync()
+                run.episodes.sync()
+            except RunFolderError as unsaved:
+                status, error = "failed", unsaved
+    if isinstance(error, TrainingError | RunFolderError):
+        run.progress.note(f"stopped: {error}")
+        error = None
+    return status, error
+
+
+async def _ended(run: Run, task: asyncio.Future[None]) -> tuple[Status, Exception | None]:
     try:
         await task
     except asyncio.CancelledError:
-        return "interrupted"
-    except TrainingError as error:
-        run.progress.note(f"stopped: {error}")
-        return "failed"
-    finally:
-        loop.remove_signal_handler(signal.SIGINT)
-        save(run)
-    return "completed"
+        return "interrupted", None
+    except Exception as error:
+        return "failed", error
+    return "completed", None

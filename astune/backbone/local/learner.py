@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from astune.backbone.local.loss import LOSSES, bounded
 from astune.backbone.local.model import LoadedModel, save_model
 from astune.backbone.local.sampler import Sampler
 from astune.config.schema import AlgorithmConfig, TrainerConfig
-from astune.errors import TrainingError
+from astune.errors import ModelError, RunFolderError, TrainingError
 from astune.types import Sample
 
 STATE_FILE = "trainer_state.pt"
@@ -43,6 +44,8 @@ class LocalLearner:
             loaded.model.parameters(), lr=trainer.learning_rate, betas=trainer.betas, weight_decay=trainer.weight_decay
         )
         self.updates = 0
+        self.changes = 0
+        """How often the weights were changed, counted before each change."""
         self._skipped_in_a_row = 0
         self._changed = False
 
@@ -61,6 +64,7 @@ class LocalLearner:
         if finite:
             for group in self._optimizer.param_groups:
                 group["lr"] = rate
+            self.changes += 1
             self._optimizer.step()
             self._changed = True
         self._optimizer.zero_grad(set_to_none=True)
@@ -152,11 +156,17 @@ class LocalLearner:
         torch.save(state | {"policy_version": self._sampler.policy_version}, directory / STATE_FILE)
 
     def load(self, directory: Path) -> None:
-        """Go on from what `save` wrote."""
-        state = torch.load(directory / STATE_FILE, map_location=self._loaded.device, weights_only=True)
-        self._loaded.load_weights(directory)
-        self._optimizer.load_state_dict(state["optimizer"])
-        self.updates = state["updates"]
+        """Go on from what `save` wrote. Raises RunFolderError where that is broken or of another model."""
+        try:
+            state = torch.load(directory / STATE_FILE, map_location=self._loaded.device, weights_only=True)
+            self._loaded.load_weights(directory)
+            self._optimizer.load_state_dict(state["optimizer"])
+            self.updates = state["updates"]
+        except (OSError, EOFError, RuntimeError, ValueError, KeyError, UnpicklingError, ModelError) as error:
+            raise RunFolderError(
+                f"{directory} cannot be gone on from: {type(error).__name__}: {error}. If its files are damaged, "
+                "delete the folder to go on from the checkpoint before it"
+            ) from error
         self._loaded.copy_to_sampler()
         self._sampler.forget()
         self._sampler.policy_version = state["policy_version"]

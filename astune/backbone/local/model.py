@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
@@ -20,6 +21,10 @@ from astune.config.schema import ModelConfig
 from astune.errors import ModelError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DISK_ERRORS = (RuntimeError, SafetensorError)
+"""By which torch and safetensors tell of a disk that takes no more."""
+MOST_NAMED = 5
+"""Tensors that a message names."""
 TOKENIZER_FILES = (
     "tokenizer*",
     "chat_template*",
@@ -100,15 +105,44 @@ def longest_context(model: Any) -> int:
 
 
 def read_weights(directory: Path) -> Any:
-    """The model in `directory`, in float32, with the attention that takes a `Layout`."""
+    """The model in `directory`, in float32, with the attention that takes a `Layout`. Raises ModelError also where its
+    files lack a tensor of the model, have one too many or one of another shape: transformers would draw at random what
+    is not there. Tied weights may be left out."""
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     if not (directory / "config.json").is_file():
         raise ModelError(f"{directory} has no config.json, so it is no model folder in Hugging Face's format")
     try:
-        return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation=ATTENTION)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"the model in {directory} does not load: {error}") from error
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            directory,
+            dtype=torch.float32,
+            attn_implementation=ATTENTION,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+    except (OSError, ValueError, KeyError, TypeError, *DISK_ERRORS) as error:
+        raise ModelError(f"the model in {directory} does not load: {type(error).__name__}: {error}") from error
+    model, found = loaded
+    _check_tensors(directory, found)
+    return model
+
+
+def _check_tensors(directory: Path, found: dict[str, Any]) -> None:
+    """`found` is what transformers tells of loading."""
+    mismatched = [f"{name} {tuple(saved)} for {tuple(own)}" for name, saved, own in sorted(found["mismatched_keys"])]
+    wrong = {"lack": sorted(found["missing_keys"]), "have too much": sorted(found["unexpected_keys"])}
+    wrong["have in another shape"] = mismatched
+    said = [f"{what} {_listed(names)}" for what, names in wrong.items() if names]
+    if said:
+        raise ModelError(
+            f"the weights in {directory} are not those of the model that its config.json describes: they "
+            f"{'; they '.join(said)}. Fetch or copy the model again, all its files"
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def save_model(loaded: LoadedModel, directory: Path) -> None:

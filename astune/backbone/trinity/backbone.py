@@ -51,7 +51,7 @@ class TrinityBackbone:
             prepared = prepare(loaded)
             from astune.backbone.trinity.session import open_run
 
-            run_dir = RunDir.open(loaded.config, resume=loaded.config.astune.resume)
+            run_dir = stack.enter_context(RunDir.open(loaded.config, resume=loaded.config.astune.resume))
             progress = stack.enter_context(Progress(loaded.config.astune.monitor.progress))
             progress.run_started(loaded.config, run_dir, prepared.steps)
             for note in prepared.notes:
@@ -144,10 +144,15 @@ def open_recorder(
 def go_back(recorder: Recorder, tasks_per_step: int) -> None:
     """Sets explorer, metrics and episodes back to the newest checkpoint: Trinity's explorer saves its place at every
     synchronisation, its trainer only at a checkpoint, so after a crash the explorer would leave out what is between."""
-    checkpoint = recorder.run_dir.latest_checkpoint()
-    assert checkpoint is not None, "RunDir.open(resume=True) makes sure there is one"
-    place = json.loads((checkpoint / CHECKPOINT_FILE).read_text())
-    recorder.step, recorder.batch = place["step"], place["batch"]
+    checkpoint = recorder.run_dir.take_checkpoint(recorder.progress.note)
+    try:
+        place = json.loads((checkpoint / CHECKPOINT_FILE).read_text())
+        recorder.step, recorder.batch = int(place["step"]), int(place["batch"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"astune.resume: {checkpoint / CHECKPOINT_FILE} does not say where Trinity's checkpoint is "
+            f"({type(error).__name__}: {error}): it is damaged, or the run was another backbone's"
+        ) from error
     saved = Path(place["trinity"])
     if not saved.is_dir():
         raise ConfigError(f"astune.resume: {checkpoint} stands for {saved}, which is gone; start without --resume")

@@ -8,14 +8,13 @@ nothing else on the cluster.
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import ray
 from trinity.buffer.pipelines.task_pipeline import check_and_run_task_pipeline
@@ -33,6 +32,7 @@ from astune.backbone.trinity.outcome import LogWatch, how_far
 from astune.backbone.trinity.preflight import check_before, check_cluster, check_gpus, connect
 from astune.config.load import LoadedConfig
 from astune.errors import ConfigError, SetupError, TrainingError
+from astune.signals import on_ctrl_c
 
 Status = Literal["completed", "interrupted", "failed"]
 
@@ -156,7 +156,7 @@ class Run:
         self._mailbox = open_mailbox(engine, self.config.explorer.name)
         self._watch = LogWatch(Path(self.config.log.save_dir))
         thread = threading.Thread(target=self._launch, name="trinity", daemon=True)
-        with on_interrupt(self._interrupted):
+        with on_ctrl_c(self._interrupted):
             thread.start()
             failed = self._supervise(thread)
         self._settle()
@@ -277,13 +277,3 @@ class Run:
             return f"{head}: {type(outcome).__name__}: {outcome}"
         found = "no log has an error" if logged is None else f"{logged.actor}: {logged.exception} ({logged.file})"
         return f"{head}; Trinity's launcher reports success, and {found}"
-
-
-@contextmanager
-def on_interrupt(handle: Any) -> Iterator[None]:
-    """Calls `handle` on Ctrl-C instead of raising KeyboardInterrupt."""
-    before = signal.signal(signal.SIGINT, lambda *_: handle())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

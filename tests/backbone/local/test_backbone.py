@@ -205,8 +205,9 @@ def test_invariants_are_checked_in_evaluations_and_in_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, override: str
 ) -> None:
     monkeypatch.setattr("astune.context_tracker.timeline.TurnForest.timelines", lambda forest: ())
-    with pytest.raises(InvariantError, match="turn 0 has 0 spans of its own"):
-        run_job(write_job(tmp_path), "astune.monitor.check_invariants=true", override)
+    report = run_job(write_job(tmp_path), "astune.monitor.check_invariants=true", override)
+    assert report.status == "failed" and isinstance(report.error, InvariantError)
+    assert "turn 0 has 0 spans of its own" in str(report.error)
 
 
 def test_several_updates_per_step(tmp_path: Path) -> None:

@@ -1,0 +1,71 @@
+"""Files that must not be lost, and what to say where the disk does not take or give them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from astune.errors import RunFolderError
+
+
+@contextmanager
+def writing(path: Path, *also: type[Exception]) -> Iterator[None]:
+    """Around everything that writes `path`: an error of the disk, and those of `also` by which libraries tell of it,
+    come as `RunFolderError` that names it."""
+    errors: tuple[type[Exception], ...] = (OSError, *also)
+    try:
+        yield
+    except errors as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise RunFolderError(
+            f"{path} cannot be written ({why}). Make room, or let the user of this process write there; what the run "
+            "had saved before is whole, and --resume goes on from its newest checkpoint"
+        ) from error
+
+
+def write_whole(path: Path, text: str) -> None:
+    """The file is replaced in one step, once it is on the disk: no crash leaves half of it."""
+    new = path.with_name(path.name + ".new")
+    with new.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, path)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Waits until a file, or the list of files of a folder, is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def checksums(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file below the folder, by its path in it."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): _sha256(path) for path in files}
+
+
+def wrong_file(folder: Path, expected: Mapping[str, str]) -> str | None:
+    """The first file that is not there or not as `checksums` found it, and what is wrong with it; None if all are."""
+    for name, checksum in expected.items():
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if _sha256(path) != checksum:
+            return f"{name} is not as it was written (its checksum differs)"
+    return None
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
