@@ -70,6 +70,7 @@ ADVICE = {
     "frozen": "give one agent at least tuner.model(name) as it is: without trainable=False",
     "inexact": "serve the model with an engine that returns token ids and log-probabilities, or set "
     "astune.rollout.allow_inexact",
+    "skipped_update": "lower astune.trainer.learning_rate, and look for rewards that are huge",
     "no_logprobs": "let the engine return log-probabilities",
     "forced": "let the agent call its tools of its own accord, or use the policy instead of another engine",
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+import openai
+
 from astune import Task, Tuner, Workflow, WorkflowOutput
 
 
@@ -38,3 +40,28 @@ class Blocker(Asker):
         print("asking")
         time.sleep(0.1)
         return await super().execute(task, tuner)
+
+
+class Vandal(Asker):
+    """Half of its episodes ask for what a model cannot do, each before an honest call."""
+
+    async def execute(self, task: Task, tuner: Tuner) -> WorkflowOutput:
+        if task.metadata.get("broken"):
+            client = tuner.openai_client("vandal")
+            for prompt in ([10**6], [1, 2**31 - 1, 2]):
+                try:
+                    await client.completions.create(model="m", prompt=prompt)
+                except openai.BadRequestError:
+                    continue
+                raise AssertionError("that was no prompt")
+            for options in ({"temperature": 1e-300}, {"temperature": 1e-6}, {"top_p": 1e-50}):
+                await client.completions.create(model="m", prompt=[1, 2, 3], **options)
+        return await super().execute(replace(task, metadata={}), tuner)
+
+
+class Greedy(Asker):
+    """Rewards as large as numbers get."""
+
+    async def execute(self, task: Task, tuner: Tuner) -> WorkflowOutput:
+        output = await super().execute(task, tuner)
+        return replace(output, reward=1.7e308 * (2 * (output.reward or 0.0) - 1))

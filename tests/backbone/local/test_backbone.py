@@ -103,6 +103,53 @@ def test_a_resumed_run_equals_one_that_was_never_stopped(tmp_path: Path) -> None
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+SHORT = ("astune.trainer.total_steps=2", "astune.evaluation.before=false", "astune.evaluation.every=0",
+         "astune.evaluation.after=false", "astune.monitor.check_invariants=true")  # fmt: skip
+
+
+def test_agents_that_ask_for_what_no_model_can_do_harm_neither_the_others_nor_the_update(tmp_path: Path) -> None:
+    conf = write_job(tmp_path, tasks=2, broken=1)
+    runs = [
+        run_job(
+            conf, f"astune.rollout.agentscope_learn_protocol={AGENT}:{name}", f"astune.experiment_name={name}", *SHORT
+        )
+        for name in ("Vandal", "Asker")
+    ]
+    rows = [row for row in read_metrics(runs[0].run_dir / "metrics.jsonl") if "episodes/total" in row]
+    assert len(rows) == 2
+    for row in rows:
+        assert row["stop/completed"] == 6
+        assert (row.get("updates/skipped", 0), row["tokens/dropped_greedy"] > 0) == (0, True)
+        assert row["tokens/sampled"] == row["tokens/trained"] + sum(row[name] for name in row if "/dropped_" in name)
+    said = []
+    for run in runs:
+        records = list(read_episodes(run.run_dir / "episodes" / "train.jsonl"))
+        first = [record.episode for record in records if record.step == 1 and record.episode.task.answer != "0"]
+        said.append([[turn.output_ids for turn in episode.turns] for episode in first])
+    assert said[0] == said[1] and len(said[0]) == 3  # the other task's agents sampled the same tokens in the first step
+
+
+@pytest.mark.fault(
+    "Agents and the engine",
+    "rewards are as large as numbers get (1.7e308)",
+    "with `grpo` they are compared as others are; with `dr_grpo` the update is thrown away and counted",
+)
+@pytest.mark.parametrize("advantage", ["grpo", "dr_grpo"])
+def test_huge_rewards_end_no_run(tmp_path: Path, advantage: str) -> None:
+    options = (f"astune.rollout.agentscope_learn_protocol={AGENT}:Greedy", f"astune.algorithm.advantage={advantage}")
+    report = run_job(write_job(tmp_path), *options, *SHORT)
+    rows = [row for row in read_metrics(report.run_dir / "metrics.jsonl") if "episodes/total" in row]
+    assert (report.status, len(rows)) == ("completed", 2)
+    for row in rows:
+        assert row["tokens/sampled"] == row["tokens/trained"] + sum(row[name] for name in row if "/dropped_" in name)
+    if advantage == "grpo":
+        assert sum(row.get("updates/skipped", 0) for row in rows) == 0 < rows[-1]["policy_version"]
+    else:
+        assert all(row["updates/skipped"] == 1 and row["tokens/trained"] == 0 for row in rows)
+        assert [row["policy_version"] for row in rows] == [0, 0]
+        assert rows[0]["tokens/dropped_skipped_update"] > 0
+
+
 def test_evaluations_do_not_change_what_is_learned(tmp_path: Path) -> None:
     conf = write_job(tmp_path, tasks=24)
     settings = ("astune.rollout.num_repeat=8", "astune.trainer.tasks_per_step=8")
