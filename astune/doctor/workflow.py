@@ -290,8 +290,8 @@ def _untrained(episode: Episode, where: str) -> Iterator[Finding]:
         return
     listed = ", ".join(f"{number} {reason}" for reason, number in reasons.items())
     mend = (
-        "take temperature=0 (or below 0.01), top_k=1 or a tiny top_p out of the agent's model options: greedy turns "
-        "are not trained"
+        "take temperature=0 out of the agent's model options (a temperature below 0.01, top_k=1 and a tiny top_p are "
+        "the same): greedy turns are not trained"
         if "greedy" in reasons
         else "give one agent at least tuner.model(name) as it is: without source=... and trainable=False"
     )
