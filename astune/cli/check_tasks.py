@@ -18,7 +18,20 @@ from astune.backbone.parts import environment_service
 from astune.config.load import load_config
 from astune.config.rules import ASKS_MODELS
 from astune.config.schema import AstuneConfig
-from astune.doctor.task_check import GOLD, KINDS, Bench, CheckedTask, Opinion, benches, check_bench
+from astune.doctor.task_check import (
+    ALWAYS,
+    GOLD,
+    KINDS,
+    MUST_PASS,
+    READ,
+    Bench,
+    CheckedTask,
+    Opinion,
+    Probes,
+    benches,
+    check_bench,
+    probes,
+)
 from astune.doctor.wordings import IN_A_FORMAT
 from astune.errors import ConfigError, TaskError
 from astune.task_judge import Scorers
@@ -31,6 +44,8 @@ from astune.visible import tell
 
 MOST_SHOWN = 20
 """Tasks that fail, one by one; --json has all."""
+MOST_FAULTS = 5
+"""Answers to one of them; further ones are only named."""
 
 
 @dataclass
@@ -62,9 +77,10 @@ def check_tasks(conf: Path, overrides: Sequence[str], split: str, limit: int | N
         specs = {*(part.judge for part in config.task_judge.judges), *Scorers(config.task_judge).specs(tasks)}
         import_registered(specs, config.rollout.agentscope_learn_protocol)
         chosen = _choose(benches(tasks, config.task_judge), tasks, check)
-        for line in _announced(chosen):
+        tried = [probes(bench) for bench in chosen]
+        for line in _announced(chosen, tried):
             tell(line, file=sys.stderr)
-        asyncio.run(_run(chosen, check))
+        asyncio.run(_run(chosen, tried, check))
     if as_json:
         tell(json.dumps(_to_json(conf, check), indent=2, ensure_ascii=False))
     else:
@@ -108,31 +124,35 @@ def _choose(found: Sequence[Bench], tasks: Sequence[Task], check: _Check) -> lis
     return chosen
 
 
-def _announced(chosen: Sequence[Bench]) -> list[str]:
+def _announced(chosen: Sequence[Bench], tried: Sequence[Probes]) -> list[str]:
     """What it may cost."""
     return [
-        f"{bench.title} asks models: up to {_calls(bench):,} calls for {_count(bench.tasks)}, less what the cache has; "
-        "--limit N takes fewer tasks"
-        for bench in chosen
+        f"{bench.title} asks models: up to {_calls(bench, of):,} calls for {_count(bench.tasks)}, less what the cache "
+        "has; --limit N takes fewer tasks"
+        for bench, of in zip(chosen, tried, strict=True)
         if bench.asks_models
     ]
 
 
-def _calls(bench: Bench) -> int:
+def _answers(bench: Bench, tried: Probes) -> int:
+    return len(bench.tasks) * len(ALWAYS) + sum(map(len, tried))
+
+
+def _calls(bench: Bench, tried: Probes) -> int:
     """An answer is compared with the reference in both orders where attempts are compared. Replies that are no JSON are
     asked for once more on top, as in a run."""
     compares = bench.config.llm.mode != "pointwise"
     asking = sum(2 if name == "LlmAsJudge" and compares else 1 for name in bench.names if name in ASKS_MODELS)
-    return len(bench.tasks) * len(KINDS) * bench.config.llm.votes * asking
+    return _answers(bench, tried) * bench.config.llm.votes * asking
 
 
-async def _run(chosen: Sequence[Bench], check: _Check) -> None:
+async def _run(chosen: Sequence[Bench], tried: Sequence[Probes], check: _Check) -> None:
     console = Console(stderr=True)
     columns = (TextColumn("judging"), BarColumn(), MofNCompleteColumn(), TextColumn("answers"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("", total=sum(len(bench.tasks) for bench in chosen) * len(KINDS))
-        for bench in chosen:
-            done, wording = await check_bench(bench, lambda: progress.advance(bar))
+        bar = progress.add_task("", total=sum(map(_answers, chosen, tried)))
+        for bench, of in zip(chosen, tried, strict=True):
+            done, wording = await check_bench(bench, lambda: progress.advance(bar), of)
             check.done.append((bench, wording, done))
 
 
@@ -144,9 +164,11 @@ def _report(check: _Check) -> list[str]:
     lines += [f"left out: {_count(of)}: {why}" for why, of in check.left_out]
     lines += ["", f"{'':<24}{'passes':>8}{'fails':>8}{'no verdict':>12}"]
     for kind, counts in _counts(check).items():
-        mark = "   <- should pass" if kind == GOLD else "   <- should fail"
+        mark = "   <- should pass" if kind in MUST_PASS else "   <- should fail"
         wrong = counts["wrong"]
         lines.append(f"{kind:<24}{counts['pass']:>8}{counts['fail']:>8}{counts['error']:>12}{mark if wrong else ''}")
+    if untried := [kind for kind in KINDS if kind not in _counts(check)]:
+        lines.append(f"not tried, as no task has a reference that suits: {', '.join(untried)}")
     failing = check.failing
     if failing:
         lines.append("")
@@ -161,13 +183,17 @@ def _report(check: _Check) -> list[str]:
 
 def _shown(one: CheckedTask) -> list[str]:
     lines = [f"{_place(one.task)}  task {one.task.task_id!r}, reference {one.task.answer!r:.60}"]
-    for kind in one.faults:
+    for kind in one.faults[:MOST_FAULTS]:
         opinion = one.opinions[kind]
         lines.append(f"    {_fault(kind, opinion)}: {_short(opinion.text)}: {opinion.said}")
+    if also := one.faults[MOST_FAULTS:]:
+        lines.append(f"    also: {', '.join(also)}")
     return lines
 
 
 def _fault(kind: str, opinion: Opinion) -> str:
+    if kind == READ:
+        return "no other answer equals the reference"
     if kind != GOLD:
         return f"{kind} passes"
     return "the reference answer cannot be judged" if opinion.error is not None else "the reference answer fails"
@@ -181,7 +207,7 @@ def _closing(check: _Check) -> list[str]:
     failing, total = check.failing, len(check.tasks)
     lines = []
     judged = [one for one in check.tasks if one.opinions[GOLD].error is None]
-    if errors := sum(one.opinions[kind].error is not None for one in judged for kind in KINDS[1:]):
+    if errors := sum(one.opinions[kind].error is not None for one in judged for kind in one.opinions):
         lines.append(f"{errors} answers that must fail got no verdict: a run leaves such attempts out, it gives no 0")
     if failing:
         return [*lines, f"{len(failing)} of {total} tasks fail"]
@@ -190,11 +216,12 @@ def _closing(check: _Check) -> list[str]:
 
 def _counts(check: _Check) -> dict[str, dict[str, int]]:
     """By kind of answer: how many pass, fail and get no verdict, and how often that is wrong."""
-    counts = {kind: {"pass": 0, "fail": 0, "error": 0, "wrong": 0} for kind in KINDS}
+    seen = {kind for one in check.tasks for kind in one.opinions}
+    counts = {kind: {"pass": 0, "fail": 0, "error": 0, "wrong": 0} for kind in KINDS if kind in seen}
     for one in check.tasks:
         faults = one.faults
         for kind, opinion in one.opinions.items():
-            passes = opinion.right if kind == GOLD else kind in faults
+            passes = opinion.right if kind in MUST_PASS else kind in faults
             outcome = "error" if opinion.error is not None else "pass" if passes else "fail"
             counts[kind][outcome] += 1
             counts[kind]["wrong"] += kind in faults

@@ -12,17 +12,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache, lru_cache
 
 from astune.config.judges import TaskJudgeConfig
 from astune.config.rules import ASKS_MODELS
 from astune.context_tracker.chat_format import ChatFormat
 from astune.doctor.errors import named
+from astune.doctor.near_misses import KINDS as NEAR
+from astune.doctor.near_misses import OF_NUMBERS, near_misses
 from astune.doctor.packages import imported_by, source_of
-from astune.doctor.wordings import NO_ANSWER, all_at_once, right_answer, wordings
+from astune.doctor.wordings import MATH_JUDGE, NO_ANSWER, all_at_once, as_answer, right_answer, wordings
 from astune.resources import tiny_model_dir
-from astune.task_judge import BUILTIN_JUDGES, Judge, Scorers, make_judge
-from astune.task_judge.math_answer import reference_answer
+from astune.task_judge import BUILTIN_JUDGES, Judge, MathAnswerAsJudge, Scorers, make_judge
+from astune.task_judge.math_answer import normalise, reference_answer
+from astune.task_judge.math_compare import Relation, compare
+from astune.task_judge.math_quantity import read_quantity
 from astune.types import Episode, Span, StopReason, Task, Timeline, Turn, Verdict, WorkflowOutput
 from astune.user_code import code_of
 
@@ -34,15 +39,21 @@ NOT_BY_THE_ANSWER = {"ToolUseJudge", "EnvServiceJudge"}
 """Judges of what an agent does: no answer alone is right before them."""
 NETWORK = {"openai", "httpx", "httpx2", "requests", "aiohttp", "urllib", "socket", "anthropic", "dashscope", "litellm"}
 
-GOLD, EMPTY, UNKNOWN, REPEATED, ALL = (
+GOLD, READ, EMPTY, UNKNOWN, REPEATED, ALL, OTHER = (
     "the reference answer",
+    "a readable reference",
     "an empty answer",
     '"I don\'t know"',
     "the question repeated",
     "all options at once",
+    "another task's answer",
 )
-KINDS = (GOLD, EMPTY, UNKNOWN, REPEATED, ALL)
-"""Answers that `check_tasks` gives to every task. The first must be right, the others must not."""
+MUST_PASS = (GOLD, READ)
+ALWAYS = (GOLD, EMPTY, UNKNOWN, REPEATED, ALL)
+"""Answers that `check_tasks` gives to every task."""
+KINDS = (GOLD, READ, EMPTY, UNKNOWN, REPEATED, ALL, OTHER, *NEAR)
+"""All of them. The first must be right, of the second an answer in other words must be able to be; the others must be
+wrong."""
 
 
 @dataclass(frozen=True)
@@ -217,24 +228,89 @@ class CheckedTask:
     def faults(self) -> list[str]:
         """Kinds of answers of which the judge says the wrong thing. An answer that it cannot judge does not pass."""
         right = self.opinions[GOLD]
-        passing = [kind for kind in KINDS[1:] if self.opinions[kind].passes_beside(right)]
-        return passing if right.right else [GOLD, *passing]
+        return [
+            kind
+            for kind, opinion in self.opinions.items()
+            if (not opinion.right if kind in MUST_PASS else opinion.passes_beside(right))
+        ]
 
 
-async def check_bench(bench: Bench, on_opinion: OnOpinion = lambda: None) -> tuple[list[CheckedTask], str]:
-    """All its tasks, with the words in which the reference answers were written."""
+NEARLY = Fraction(1, 100)
+"""By less may numbers differ of which a judge may take one for the other rounded."""
+Probes = Sequence[Mapping[str, str]]
+"""For each task of a bench, wrong answers by kind: those of `KINDS` that suit it, beside those that suit all."""
+
+
+def probes(bench: Bench) -> Probes:
+    """A model is asked about two of them for each task, in turn."""
+    references = [reference_answer(task.answer or "") for task in bench.tasks]
+    found: list[Mapping[str, str]] = []
+    for number, task in enumerate(bench.tasks):
+        near = near_misses(task)
+        if "ReasoningGymJudge" in bench.names:  # which often takes several answers
+            found.append({kind: text for kind, text in near.items() if kind in OF_NUMBERS})
+            continue
+        if bench.asks_models and near:
+            kind = [*near][number % len(near)]
+            near = {kind: near[kind]}
+        other = _another(references[number], [*references[number + 1 : number + 20], *references[:20]])
+        found.append(({} if other is None else {OTHER: other}) | near)
+    return found
+
+
+def _another(reference: str, others: Sequence[str]) -> str | None:
+    """The first that certainly is another answer: another number, else words that share none."""
+    own = normalise(reference)
+    normal = {other: normalise(other) for other in dict.fromkeys(others)}
+    number = read_quantity(own)
+    for other, text in normal.items():
+        given = read_quantity(text) if number else None
+        if number and given and number.equals(given) is not True and abs(number.value - given.value) > NEARLY:
+            return other
+    words = {*own.lower().split()}
+    for other, text in normal.items():
+        if text and not words & {*text.lower().split()} and compare(own, text) in (Relation.UNREAD, Relation.DIFFERENT):
+            return other
+    return None
+
+
+async def check_bench(
+    bench: Bench, on_opinion: OnOpinion = lambda: None, tried: Probes | None = None
+) -> tuple[list[CheckedTask], str]:
+    """All its tasks, with the words in which the reference answers were written. `tried` is what `probes` found."""
     first, wording = await in_best_words(bench, bench.tasks[:TO_FIND_THE_WORDS])
     for _ in first:
         on_opinion()
     rest = bench.tasks[len(first) :]
     gold = [*first, *await ask(bench, [(task, right_answer(task, wording)) for task in rest], on_opinion)]
     references = [reference_answer(task.answer or "") for task in bench.tasks]
-    answers: list[tuple[Task, str | None]] = []
-    for number, task in enumerate(bench.tasks):
+    wrong: list[tuple[Task, str, str | None]] = []
+    for number, (task, probe) in enumerate(zip(bench.tasks, probes(bench) if tried is None else tried, strict=True)):
         others = [*references[number + 1 : number + 20], *references[:20]]
         at_once = all_at_once(task, others, wording, place=number)
-        answers += [(task, text) for text in (NO_ANSWER[EMPTY], NO_ANSWER[UNKNOWN], task.query, at_once)]
-    wrong = iter(await ask(bench, answers, on_opinion))
-    return [
-        CheckedTask(right.task, {GOLD: right} | {kind: next(wrong) for kind in KINDS[1:]}) for right in gold
-    ], wording
+        always = (NO_ANSWER[EMPTY], NO_ANSWER[UNKNOWN], task.query, at_once)
+        wrong += [(task, kind, text) for kind, text in zip(ALWAYS[1:], always, strict=True)]
+        whole = not bench.asks_models  # a model would be confused by a solution that ends with another answer
+        wrong += [(task, kind, as_answer(task, text, wording, whole)) for kind, text in probe.items()]
+    opinions = await ask(bench, [(task, text) for task, _, text in wrong], on_opinion)
+    found = [{GOLD: right} for right in gold]
+    for of_task, reading in zip(found, await _readings(bench), strict=False):
+        of_task[READ] = reading
+    by_task = {id(task): of_task for task, of_task in zip(bench.tasks, found, strict=True)}
+    for (task, kind, _), opinion in zip(wrong, opinions, strict=True):
+        by_task[id(task)][kind] = opinion
+    return [CheckedTask(right.task, of_task) for right, of_task in zip(gold, found, strict=True)], wording
+
+
+async def _readings(bench: Bench) -> list[Opinion]:
+    """Whether an answer in other words than the reference can equal it; none where that is not for mathematics to say.
+    A paragraph in a box equals itself."""
+    if MATH_JUDGE not in bench.names:
+        return []
+    judge = MathAnswerAsJudge(bench.config)
+
+    async def one(task: Task) -> Opinion:
+        why = await judge.unreadable(task.answer or "")
+        return Opinion(task, task.answer, Verdict(float(why is None), why is None, why or ""))
+
+    return await asyncio.gather(*map(one, bench.tasks))

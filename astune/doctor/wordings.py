@@ -9,6 +9,7 @@ from typing import Any
 
 from astune.config.judges import TaskJudgeConfig
 from astune.task_judge.math_answer import normalise, reference_answer
+from astune.task_judge.math_compare import Relation, compare
 from astune.types import Task
 
 MATH_JUDGE = "MathAnswerAsJudge"
@@ -63,6 +64,17 @@ def right_answer(task: Task, wording: str) -> str:
     return answer if wording == "{}" else wording.format(reference_answer(answer))
 
 
+def as_answer(task: Task, text: str, wording: str, whole: bool) -> str:
+    """`text` in the place of the reference answer: in the same words, and `whole` with the solution that stands before
+    it.
+
+    >>> as_answer(Task("1", "2 + 2?", answer="2 and 2 are 4\\n#### 4"), "5", "{}", whole=True)
+    '2 and 2 are 4\\n#### 5'
+    """
+    before, found, after = (task.answer or "").rpartition(reference_answer(task.answer or "") or "####")
+    return f"{before}{text}{after}" if whole and found and wording == "{}" else wording.format(text)
+
+
 def wrong_answer(task: Task, others: Iterable[Task], wording: str) -> str:
     """The right answer of another task, in the same words; a number that hardly any task has if there is none."""
     own = normalise(reference_answer(task.answer or ""))
@@ -83,7 +95,8 @@ def all_at_once(task: Task, others: Sequence[str], wording: str, place: int) -> 
     if not said:
         own = reference_answer(task.answer or "")
         same = normalise(own)
-        said = [*islice((other for other in dict.fromkeys(others) if normalise(other) != same), 2)] or ["-987654321"]
+        differ = (each for each in dict.fromkeys(others) if compare(same, normalise(each)) is not Relation.EQUAL)
+        said = [*islice(differ, 2)] or ["-987654321"]
         said.insert(place % (len(said) + 1), own)
     return wording.format(f"{', '.join(said[:-1])} or {said[-1]}")
 

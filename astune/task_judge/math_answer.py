@@ -64,11 +64,13 @@ _THINKING = re.compile(
 )
 _SENTENCE_END = re.compile(r"\n|[.!?](?=\s|$)|。|,?\s(?:because|since)\b|[,，]?因为")  # noqa: RUF001
 _NUMBER = re.compile(r"[-−]?\$?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:/\d+)?%?")  # noqa: RUF001
+_PLAIN_NUMBER = re.compile(r"-?[0-9][0-9,]*(?:\.[0-9]+)?", re.ASCII)
 _TEXT_COMMAND = re.compile(
     r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mbox|operatorname|underline)\s*\{([^{}]*)\}"
 )
 _SPACE_COMMAND = re.compile(r"(?<!\\)\\[,!;: ]|\\q?quad(?![A-Za-z])|\\displaystyle(?![A-Za-z])|~")
 _SHORT_FRACTION = re.compile(r"\\frac\s*([0-9A-Za-z])\s*([0-9A-Za-z])")
+_LETTER_OR_POWER = re.compile(r"[A-Za-z*^=]")
 _BOLD = re.compile(r"(?<![\w)\]}*])\*\*([^*]+)\*\*(?![\w*])")
 _POWER = re.compile(r"(?<=[\w)\]}])(?:\*\*| \*\* )(?=[-+\w(\\{])")
 _EXPONENT = re.compile(r"\^\s*([-+]\s*(?:[\d.]+|[A-Za-z])|\d*\.\d+)(?![\d.])")
@@ -115,6 +117,8 @@ def reference_answer(answer: str) -> str:
 def outside_thinking(text: str) -> str:
     """`text` without what a model only thought: between <think> and </think> or their like, before an end whose
     beginning stood in the prompt, and behind a beginning that has no end."""
+    if "<" not in text and "[" not in text and "◁" not in text:
+        return text
     said: list[str] = []
     start, thinks = 0, False
     for mark in _THINKING.finditer(text):
@@ -134,6 +138,8 @@ def _said_at_the_end(text: str) -> str:
 def normalise(text: str) -> str:
     """`text` without marks that change how an answer looks but not what it is: delimiters of LaTeX and Markdown,
     text commands, thin spaces, a full stop at the end. Idempotent. A text longer than an answer is left as it is."""
+    if _PLAIN_NUMBER.fullmatch(text):
+        return text
     before = ""
     while text != before and len(text) <= MAX_LENGTH:
         before = text
@@ -232,6 +238,8 @@ def _strip_marks(text: str) -> str:
 
 def _in_latex(text: str) -> str:
     """Formulas as programs spell them: 9*pi, 2*y**2, sqrt(2), exp(x)."""
+    if not _LETTER_OR_POWER.search(text):
+        return text
     text = _POWER.sub("^", _BOLD.sub(r"\1", text)).replace("**", "").replace("==", "=")
     text = _PLAIN_LETTER.sub(lambda letter: f"\\{letter[0].lower()} ", _EXPONENT.sub(r"^{\1}", text))
     text = re.sub(r"(?<![\\A-Za-z])sqrt ?(\d+)", r"\\sqrt{\1}", text)

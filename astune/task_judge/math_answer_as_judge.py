@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 
@@ -9,13 +10,19 @@ from astune.config.judges import TaskJudgeConfig
 from astune.errors import JudgeError
 from astune.task_judge.answer_text import answer_text, cut_off
 from astune.task_judge.judge_base import SHARE_OF_AN_ANSWER
-from astune.task_judge.math_answer import FinalAnswer, extract_answer, normalise, reference_answer
-from astune.task_judge.math_compare import Relation, compare, for_algebra, is_unfinished
+from astune.task_judge.math_answer import MAX_LENGTH, FinalAnswer, extract_answer, is_words, normalise, reference_answer
+from astune.task_judge.math_compare import Relation, compare, for_algebra, is_known_kind, is_unfinished
 from astune.task_judge.math_pool import AnswerAtFault, MathPool
-from astune.task_judge.math_quantity import read_quantity
+from astune.task_judge.math_quantity import read_quantity, without_label
 from astune.types import Episode, Task, Verdict
 
 NAME = "MathAnswerAsJudge"
+MOST_WORDS = 6
+"""A reference of more words is prose: nobody else writes just these."""
+SIGNS = frozenset(("<", ">", "=", "+", "-", "/", "*"))
+"""References that are compared as text."""
+_NOTHING = re.compile(r"[\s.?!$_]*|.*(?:####|\\boxed|</?answer>).*", re.IGNORECASE | re.DOTALL)
+_WITH_UNIT = re.compile(r"[-+]?[\d.,]+ (?:[A-ZΩµ]|[A-Za-zΩµ]{2,}|[A-Za-z] ?/|\\frac ?\{ ?[A-Za-z])[^+\-=<>]*")
 
 
 class Outcome(Enum):
@@ -96,6 +103,24 @@ class MathAnswerAsJudge:
             return MathOpinion(Outcome.UNREAD, f"{error}; the reference alone is read quickly")
         except JudgeError as error:
             return MathOpinion(Outcome.FAILED, str(error))
+
+    async def unreadable(self, answer: str) -> str | None:
+        """Why hardly any answer but its very text can equal the reference in `answer`; None if others can."""
+        reference = reference_answer(answer)
+        normal = normalise(reference)
+        if _NOTHING.fullmatch(normal):
+            return "the reference is empty"
+        formula = without_label(normal)
+        words = len(formula.split())
+        if len(normal) > MAX_LENGTH or (is_words(formula) and words > MOST_WORDS and read_quantity(normal) is None):
+            return f"the reference is prose, {words} words: no answer in other words equals it"
+        if is_words(formula) or read_quantity(normal) is not None or is_known_kind(normal) or normal in SIGNS:
+            return None
+        if formula == normal and _WITH_UNIT.fullmatch(normal):
+            return "the reference has a unit that is not known, so it is taken for a formula: write the number alone"
+        if await self._pool.reads(for_algebra(normal)):
+            return None
+        return "the reference cannot be read as mathematics: no answer but its very text equals it"
 
     async def _compare(self, question: str, reference: str, final: FinalAnswer) -> MathOpinion:
         expected, given = normalise(reference), normalise(final.text)

@@ -40,7 +40,7 @@ _SAYS_MORE = re.compile(
     re.IGNORECASE,
 )
 _TAKES_BACK = re.compile(
-    r"(?:unless|if|except|or|but|nor|cannot)\b|(?:is|was|ca)n't\b|(?:is|was) (?:not|wrong|incorrect|false)\b"
+    r"[,;/&+]|(?:unless|if|except|or|but|nor|cannot)\b|(?:is|was|ca)n't\b|(?:is|was) (?:not|wrong|incorrect|false)\b"
 )
 _ANSWER_LABEL = re.compile(r"A ?: ?(.+)", re.DOTALL)
 _OPTION = re.compile(r"\(?[A-J]\)?")
@@ -79,9 +79,16 @@ def compare(reference: str, answer: str) -> Relation:
         return Relation.UNREAD
     if not given and (is_words(label_off := without_label(answer)) or _lists_numbers(label_off)):
         return Relation.UNREAD
+    if expected and len({part.value for part in map(read_quantity, answer.split(", ")) if part}) > 1:
+        return Relation.DIFFERENT  # several numbers are not one
     if "=" not in reference and _UNSOLVED.fullmatch(answer.partition("=")[0].strip()) and "=" in answer:
         return Relation.DIFFERENT  # 2x = 10 says what x is, but 10 is not it; math-verify takes the last side
     return Relation.ALGEBRA
+
+
+def is_known_kind(text: str) -> bool:
+    """Whether a normalised answer is an option, a time, a ratio or a number in another base: no algebra."""
+    return any(kind(text, text) is not None for kind in (_choices, _yes_or_no, _times, _ratios, _bases))
 
 
 def for_algebra(text: str) -> str:
@@ -116,7 +123,7 @@ def _without_answer_label(reference: str, answer: str) -> str:
 def _one_side(text: str, other: str) -> str:
     r"""Of an exact value and its rounding, \pi \approx 3.14, the rounding where `other` is a decimal."""
     sides = _APPROXIMATION.fullmatch(text)
-    if sides is None:
+    if sides is None or "," in sides[1] or is_words(sides[1]):
         return text
     rounded = rf"\approx {sides[2]}"
     exact, decimal, beside = read_quantity(sides[1]), read_quantity(rounded), read_quantity(other)

@@ -42,6 +42,8 @@ SCALES: dict[str, Fraction] = {
     for word in words.split()
 }  # fmt: skip
 
+_SCALE = re.compile(rf"(?:{'|'.join(SCALES)})(?![A-Za-z])")
+
 _NUMBER = re.compile(
     r"""(?:(?:(?P<rounded>about|approximately|around|roughly|\\approx|≈)|exactly|only|an?)\s*)?
     (?P<sign>[-+]?|(?:[Mm]inus|[Nn]egative)(?=\ ))\s*
@@ -106,7 +108,7 @@ def read_quantity(text: str, unit_letters: bool = False) -> Quantity | None:
     if match is None or (match["sign"] and match["inner"]) or (number := _value(match)) is None:
         return None
     rest, attached = match["rest"], not text[: match.start("rest")].endswith(" ")
-    scale = next((word for word in SCALES if re.match(rf"{word}(?![A-Za-z])", rest)), "")
+    scale = found[0] if (found := _SCALE.match(rest)) else ""
     if scale:
         number, rest, attached = number * SCALES[scale], rest[len(scale) :].strip(), False
     if match["inner"] == "-" or match["sign"] not in ("", "+"):
