@@ -47,7 +47,7 @@ _MARKER = re.compile(r"\\(?:boxed|fbox)|</?answer>|####", re.IGNORECASE)
 _THE_ANSWER_IS = re.compile(
     r"\b(?:the|my|our)\s+(?:(?:final|correct|right|best)\s+){0,2}answer\s+(?:is|would\s+be|should\s+be|will\s+be)\b"
     r"|\bthe\s+(?:correct|right|best)\s+(?:option|choice)\s+is\b"
-    r"|^[ \t>#*_]*(?:final\s+|correct\s+)?(?:answer[ \t*_]*(?:[:：=]|is\b)|ans[ \t*_]*[:=.])"  # noqa: RUF001
+    r"|^[ \t>#*_-]*(?:final\s+|correct\s+)?(?:answer[ \t*_]*(?:[:：=]|is\b)|ans[ \t*_]*[:=.])"  # noqa: RUF001
     r"|^[ \t>#*_]*(?:the\s+)?(?:final\s+|correct\s+)?answer[ \t*_]*$"
     r"|^[ \t>*_]*(?=(?P<letter>(?-i:A))[ \t*_]*[:：])"  # noqa: RUF001
     r"|答案[ \t*]*(?:[是为选:：])|故选[ \t*]*[:：]?",  # noqa: RUF001

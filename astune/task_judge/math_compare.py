@@ -47,7 +47,7 @@ _OPTION = re.compile(r"\(?[A-J]\)?")
 _TIME = re.compile(r"(\d{1,2})(?::([0-5]\d))?(?:\s*([ap])\.?m\.?)?", re.IGNORECASE)
 _UNSOLVED = re.compile(r"\d+\s*[a-z]|\d*\s*[a-z]\s*[+-]\s*\d+", re.IGNORECASE)
 
-_AND_OR = re.compile(r"(?:\s*[,;]\s*|\s+)(?:and|or)\s+")
+_AND_OR = re.compile(r"(?:\s*[,;]\s*|\s+)(?:and|or)\s+(?![A-Za-z]{2,})")
 _NAME = re.compile(r"^(?:\\angle ?)?(?:[A-Za-z]|[A-Z]{2,3})(?:_\{?\w+\}?|\([^()=]*\))?\s*=\s*(?!.*=)")
 _APPROXIMATION = re.compile(r"(.*\S) ?(?:\\approx(?![A-Za-z])|≈) ?(\S.*)")
 _TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
@@ -204,7 +204,7 @@ def _bases(reference: str, answer: str) -> bool | None:
 
 def _lists_numbers(text: str) -> bool:
     """Numbers side by side with nothing between them: math-verify multiplies or adds them, or takes the first."""
-    return re.search(r"\d\s+\.?\d", text) is not None
+    return re.search(r"(?<![_\d])\d+\s+\.?\d", text) is not None
 
 
 _OPERATION = re.compile(
@@ -213,6 +213,7 @@ _OPERATION = re.compile(
     r"|(?P<derivative>\\frac ?\{ ?d[^{}]*\} ?\{ ?d ?[A-Za-z](?:\^\{?\d\}?)? ?\})"
 )
 _LOOKS = re.compile(r"\\left(?![A-Za-z])|\\right(?![A-Za-z])|\\[,!;: ]|\\[cd]ot(?![A-Za-z])|\\times(?![A-Za-z])|[\s*$]")
+_CALCULATES = re.compile(r"[-+*/^(]|\\(?:sqrt|frac|times|cdot)(?![A-Za-z])")
 _FRACTION = re.compile(r"\\[dtc]?frac ?\{([^{}]*)\} ?\{([^{}]*)\}")
 
 
@@ -222,7 +223,7 @@ def is_unfinished(question: str, reference: str, answer: str) -> bool:
     if _operations(answer) - _operations(reference):
         return True
     plain = _plain(answer)
-    if sorted(plain) == sorted(_plain(reference)) or not re.search(r"[-+*/^(]|\\sqrt", plain):
+    if sorted(plain) == sorted(_plain(reference)) or not _CALCULATES.search(answer):
         return False
     spaced = r"\s*".join(map(re.escape, plain))
     alone = rf"(?<![\w\\^_+*/-])(?<![+*/-] ){spaced}(?!\w|\s*[-+*/^_!(])"

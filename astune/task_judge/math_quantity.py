@@ -19,18 +19,20 @@ _CHANGES_VALUE = (
     "factorial reciprocal inverse inverted opposite upside negative negated minus plus times over divided multiplied "
     "mod modulo remainder base sqrt sin cos tan log pi "
     "or nor not no never neither cannot unless except excluding but if otherwise else instead rather maybe perhaps "
-    "probably possibly wrong incorrect false invalid impossible less fewer least more most below above under"
+    "probably possibly wrong incorrect false invalid impossible less fewer least more most below above under "
+    "minimum maximum percentage modulus recurring repeating counting provided depending assuming conditional undefined "
+    "unknown unclear unsure ish until without versus although though however whereas raised choose fold error guess"
 )
 CHANGES_VALUE = frozenset(_CHANGES_VALUE.split())
 """Words that make "number, then words" something else than that number: 72 or so, 72 plus tax."""
 _NUMERAL = re.compile(
     r"(?:thir|four|fif|six|seven|eigh|nine)teen(?:ths?)?|(?:twen|thir|for|fif|six|seven|eigh|nine)t(?:y|ies|ieths?)"
     r"|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|hundred|thousand)ths?|[a-z]*illion(?:s|ths?)?"
-    r"|(?:hundred|thousand|dozen|lakh|crore)s|[a-z]+n't"
+    r"|(?:hundred|thousand|dozen|lakh|crore)s|[a-z]+n't|[a-z]+fold"
 )
 """Further ones: 72 tenths, 72 quadrillion, 72 isn't it."""
 _FALLS_SHORT = re.compile(r"\b(?:short|shy)(?: of\b|$)")
-_CHANGES_VALUE_CHINESE = re.compile("[十百千万亿半分之或和与至到不非零一二两三四五六七八九负倍加减乘除阶若]")
+_CHANGES_VALUE_CHINESE = re.compile("[十百千万亿半分之或和与至到不非零一二两三四五六七八九负倍加减乘除阶若外]")
 _UNITS_CHINESE = re.compile("千[米克]|分钟")
 SCALES: dict[str, Fraction] = {
     word: Fraction(factor)

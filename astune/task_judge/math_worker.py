@@ -36,9 +36,11 @@ from sympy import (  # type: ignore[import-untyped]
     Basic,
     Eq,
     Expr,
+    FiniteSet,
     Float,
     Integer,
     Symbol,
+    Tuple,
     UnevaluatedExpr,
     expand,
     preorder_traversal,
@@ -110,6 +112,8 @@ def equal(reference: str, answer: str, half: str | None = None) -> bool | None:
     expected, given = _with_names(found[0]), _with_names(read[0])
     if half is not None and _is_near(expected, given, float(Fraction(half))):
         return True
+    if isinstance(given, Tuple):
+        expected = _as_point(expected)
     known = _by_sides(expected, given)
     return _means(expected, given) if known is None else known
 
@@ -126,6 +130,14 @@ def _with_names(formula: Any) -> Any:
     """With a symbol for what no formula defines: f(2) = 5 says something of f(2), as x = 5 does of x."""
     functions = formula.atoms(AppliedUndef) if isinstance(formula, Basic) else ()
     return formula.xreplace({each: Symbol(str(each), real=True) for each in functions}) if functions else formula
+
+
+def _as_point(formula: Any) -> Any:
+    """x = 2, y = 3 as (2, 3), in the order of the letters: math-verify takes it for a set."""
+    parts = formula.args if isinstance(formula, FiniteSet) else ()
+    if len(parts) < 2 or not all(_defines(part) for part in parts):
+        return formula
+    return Tuple(*(part.rhs for part in sorted(parts, key=lambda part: str(part.lhs))))
 
 
 def _is_near(expected: Any, given: Any, half: float) -> bool:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sympy import srepr
 
 from astune.task_judge import math_worker
-from astune.task_judge.math_answer import extract_answer, normalise, reference_answer
+from astune.task_judge.math_answer import LOOKED_AT, extract_answer, normalise, outside_thinking, reference_answer
 from astune.task_judge.math_compare import Relation, compare, for_algebra
 from astune.task_judge.math_quantity import read_quantity
 from astune.task_judge.math_units import UNITS
@@ -84,6 +84,43 @@ def test_extraction_stays_linear_in_text_that_repeats_itself(text: str) -> None:
     finally:
         sys.setprofile(None)
     assert steps < 20 * len(text)
+
+
+@pytest.mark.fault(
+    "Judges",
+    "an answer of 50,000 boxes, open braces or backslashes",
+    "read in linear time, its last 100,000 characters",
+)
+@pytest.mark.parametrize(
+    "piece", [r"\boxed{72} ", r"\boxed{", "{", "\\", "$", "<think>", "</think>", "<answer>", "A: 1\n"]
+)
+def test_of_a_very_long_text_only_the_end_is_looked_at(piece: str) -> None:
+    found = extract_answer(piece * 50_000 + r"\boxed{72}", "boxed")
+    if piece == "<think>":
+        assert found is None
+    else:
+        assert found is not None and found.text.endswith("72") and len(found.text) <= LOOKED_AT
+
+
+def test_nested_boxes_are_each_looked_at_once() -> None:
+    found = extract_answer(r"\boxed{" * 10_000 + "72" + "}" * 10_000, "boxed")
+    assert found is not None and found.text.startswith(r"\boxed{") and found.text.count("72") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a<think>b</think>c", "ac"),
+        ("a<think>b", "a"),
+        ("a</think>b", "b"),
+        ("a<think>b<think>c</think>d", "ad"),
+        ("<reasoning>a</reasoning>b<thought>c</thought>d", "bd"),
+        ("[THINK]a[/THINK]b", "b"),
+        ("a < b, [1]", "a < b, [1]"),
+    ],
+)
+def test_what_was_only_thought_was_not_said(text: str, said: str) -> None:
+    assert outside_thinking(text) == said
 
 
 @pytest.mark.parametrize(

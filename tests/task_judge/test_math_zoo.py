@@ -28,6 +28,8 @@ NOT_SEEN_AS_EQUAL = {
     "word-26": "a number in words",
     "chinese-13": "a number in Chinese numerals",
     "chinese-15": "a fraction in Chinese numerals",
+    "python-130": "a logarithm with its base behind a comma",
+    "python-133": "whole division",
 }
 """Right answers that get no reward. There is no wrong one that gets a reward."""
 
@@ -56,6 +58,11 @@ def marked(case: dict[str, Any]) -> Any:
     return pytest.param(case, id=case["id"], marks=marks)
 
 
+@pytest.mark.fault("Judges", "an answer only looks right: 72 tenths, 1=1 for x=5, a box in the thinking", "reward 0")
+@pytest.mark.fault("Judges", "a right answer is written in an unusual way: 9*pi, CRLF, `A: 18`", "reward 1")
+@pytest.mark.fault(
+    "Judges", "an answer repeats the question: an integral, a binomial", "0; `must_be_evaluated: false` allows it"
+)
 @pytest.mark.parametrize("case", [marked(case) for case in ZOO])
 def test_an_answer_of_the_zoo_gets_the_reward_that_common_sense_gives_it(
     rewards: dict[str, Any], case: dict[str, Any]
