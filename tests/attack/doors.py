@@ -77,16 +77,19 @@ def _of_http(served: Served) -> Iterator[Case]:
 
 
 def _of_json(served: Served) -> Iterator[Case]:
-    def body(name: str, sent: bytes, fair: frozenset[int] = REFUSED) -> Case:
-        return Case(name, served.request.bytes(served.authority, sent), fair)
-
-    for sent in (b"", b"{", b"null", b"1", b'"x"', b"[]", b"{}", b"\xff\xfe", b"\x00", b'{"a": NaN}'):
-        yield body(f"the body {sent!r}", sent)
-    yield body("JSON of depth 400", b'{"a": ' * 400 + b"1" + b"}" * 400)
-    yield body("JSON of depth 200,000", b"[" * 200_000 + b"]" * 200_000)
-    yield body("a number of 400 digits", b'{"n": ' + b"9" * 400 + b"}")
-    yield body("a number of 100,000 digits", b'{"n": ' + b"9" * 100_000 + b"}")
-    yield body("half a surrogate pair for a key", b'{"\\ud800": 1}')
+    strict = REFUSED | ({200} if served.kind == "environment" else set())  # which asks for no field and ignores others
+    for sent in (b"", b"{", b"null", b"1", b'"x"', b"[]", b"\xff\xfe", b"\x00"):
+        yield Case(f"the body {sent!r}", served.request.bytes(served.authority, sent), REFUSED)
+    for name, sent in {
+        "an empty object": b"{}",
+        "NaN": b'{"a": NaN}',
+        "JSON of depth 400": b'{"a": ' * 400 + b"1" + b"}" * 400,
+        "JSON of depth 200,000": b'{"a": ' * 200_000 + b"1" + b"}" * 200_000,
+        "a number of 400 digits": b'{"n": ' + b"9" * 400 + b"}",
+        "a number of 100,000 digits": b'{"n": ' + b"9" * 100_000 + b"}",
+        "half a surrogate pair for a key": b'{"\\ud800": 1}',
+    }.items():
+        yield Case(name, served.request.bytes(served.authority, sent), strict)
 
 
 def _of_the_gateway(served: Served) -> Iterator[Case]:
@@ -118,7 +121,7 @@ def _of_the_gateway(served: Served) -> Iterator[Case]:
     many = b'{"messages": [' + b",".join([b'{"role": "user", "content": "a"}'] * 100_000) + b"]}"
     yield Case("100,000 messages", served.request.bytes(served.authority, many), FAIR)
     path = served.request.path.replace("chat/completions", "completions")
-    for prompt in (b"[-1]", b"[9999999]", b"[1.5]", b"[null]", b"[true]", b"[%s]" % digits, b"[[1]]"):
+    for prompt in (b"[-1]", b"[9999999]", b"[1.5]", b"[null]", b"[true]", b"[%s]" % digits, b"[[1.5]]"):
         text = served.request.bytes(served.authority, b'{"prompt": ' + prompt + b"}")
         yield Case(
             f"the prompt {prompt[:20].decode()}", text.replace(served.request.path.encode(), path.encode(), 1), REFUSED
