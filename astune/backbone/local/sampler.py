@@ -101,7 +101,9 @@ class Sampler:
         return self._context_length
 
     def forget(self) -> None:
-        """Empty the cache: what comes next no longer depends, to the last bit, on what ran before."""
+        """Empty the cache: what comes next no longer depends, to the last bit, on what ran before. Calls that were
+        cancelled may still be under way here, as after the last episode of a step that ran out of time: they end."""
+        self._drop_cancelled()
         if self._waiting or self._running:
             raise PolicyError("the cache was emptied while answers were being sampled")
         self._cache.clear()
@@ -194,7 +196,7 @@ class Sampler:
     def _admit(self) -> None:
         """Give waiting requests a slot and compute their prompts but for the last token. Requests that share a
         long prefix with one of this round wait for the next round and copy it."""
-        self._waiting = [request for request in self._waiting if not request.future.done()]
+        self._drop_cancelled()
         while self._waiting and len(self._running) < self._cache.slots:
             admitted: list[Request] = []
             later: list[Request] = []
@@ -209,6 +211,11 @@ class Sampler:
             self._prefill([request for request in admitted if self._missing(request) > 0])
             for request in admitted:
                 request.pending = int(request.prompt[-1])
+
+    def _drop_cancelled(self) -> None:
+        self._waiting = [request for request in self._waiting if not request.future.done()]
+        for request in [request for request in self._running.values() if request.future.done()]:
+            self._release(request)
 
     def _missing(self, request: Request) -> int:
         return len(request.prompt) - 1 - int(self._cache.lengths[request.slot])

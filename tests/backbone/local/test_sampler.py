@@ -120,6 +120,26 @@ async def test_a_cancelled_call_leaves_the_others_alone(model: Any) -> None:
 
 
 @pytest.mark.fault(
+    "Agents and the engine",
+    "the last episode of a step runs out of time within a model call",
+    "the call ends, and the step is learned from",
+)
+async def test_calls_that_were_just_cancelled_do_not_keep_new_weights_away(model: Any) -> None:
+    """More calls than slots: some wait, some are under way, and nobody steps between cancelling and publishing."""
+    sampler = sampler_over(model)
+    doomed = [asyncio.ensure_future(sampler.generate([5, n], Sampling(max_tokens=100, seed=1))) for n in range(40)]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    for call in doomed:
+        call.cancel()
+    await asyncio.gather(*doomed, return_exceptions=True)
+    assert sampler.publish() == 1
+    after, fresh = sampler, sampler_over(model)
+    sampling = Sampling(max_tokens=8, seed=2)
+    assert (await after.generate(SYSTEM, sampling)).output_ids == (await fresh.generate(SYSTEM, sampling)).output_ids
+
+
+@pytest.mark.fault(
     "Agents and the engine", "the model computes NaN", "the call fails with that reason; nothing is sampled"
 )
 async def test_logits_that_are_not_numbers_fail_the_call(model: Any) -> None:
