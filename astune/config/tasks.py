@@ -12,13 +12,20 @@ from astune.config.section import Located, OptionalPlugin, Plugin, Section
 class JsonlFile(Section):
     file_path: Annotated[str | None, Located("file")] = Field(
         None,
-        description="JSON Lines file, or .jsonl.gz, .json, .csv, .parquet; relative to the config file that names it",
+        description="JSON Lines file, or .jsonl.gz, .json, .csv, .tsv, .parquet; relative to the file that names it",
     )
 
 
 class JsonlReaderConfig(Section):
     training: JsonlFile = Field(default_factory=JsonlFile, description="tasks to train on")
     validation: JsonlFile = Field(default_factory=JsonlFile, description="held-out tasks for evaluation")
+
+
+class CsvConfig(Section):
+    separator: Literal["comma", "semicolon", "tab", "pipe"] | None = Field(
+        None, description="between columns of .csv files: comma, semicolon, tab or pipe; null: comma, in .tsv files tab"
+    )
+    encoding: str = Field("utf-8", description="of .csv and .tsv files, as utf-16, latin-1 or cp1252")
 
 
 class HuggingFaceReaderConfig(Section):
@@ -107,6 +114,7 @@ class TaskReaderConfig(Section):
         description="'jsonl', 'huggingface', 'env_service', 'reasoning_gym', or a plug-in 'package.module:Class'",
     )
     jsonl: JsonlReaderConfig = Field(default_factory=JsonlReaderConfig, description="used by type jsonl")
+    csv: CsvConfig = Field(default_factory=CsvConfig, description="how .csv and .tsv files are written")
     huggingface: HuggingFaceReaderConfig = Field(
         default_factory=HuggingFaceReaderConfig, description="used by type huggingface"
     )

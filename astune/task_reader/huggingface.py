@@ -12,12 +12,14 @@ from typing import Any
 
 import httpx
 
-from astune.config.tasks import HuggingFaceReaderConfig, TaskReaderConfig
+from astune.config.tasks import CsvConfig, HuggingFaceReaderConfig, TaskReaderConfig
 from astune.errors import ConfigError, MissingDependency, TaskError, nearest
+from astune.task_reader.csv_file import CSV_SUFFIXES, csv_options
 from astune.task_reader.table_reader import TableReader
 from astune.task_reader.task_reader_base import Row, Rows, Split
 
-FILE_FORMATS = {".parquet": "parquet", ".arrow": "arrow", ".json": "json", ".jsonl": "json", ".csv": "csv"}
+FILE_FORMATS = {".parquet": "parquet", ".arrow": "arrow", ".json": "json", ".jsonl": "json"}
+FILE_FORMATS |= dict.fromkeys(CSV_SUFFIXES, "csv")
 KEY = "astune.task_reader.huggingface"
 
 
@@ -42,8 +44,8 @@ class TaskReaderHuggingFace(TableReader):
             raise TaskError(f"{KEY}.dataset_path is not set: give a hub id, a local folder or a local file")
         place = f"{self._source.dataset_path}[{name}]"
         if self._source.streaming:
-            return TableRows(_first_rows(self._source, split, name, self._limits[split]), place)
-        return TableRows(_load(self._source, self._source.dataset_path, name), place)
+            return TableRows(_first_rows(self._source, split, name, self._limits[split], self.config.csv), place)
+        return TableRows(_load(self._source, self._source.dataset_path, name, self.config.csv), place)
 
 
 @dataclass(frozen=True)
@@ -67,13 +69,13 @@ class TableRows:
         return f"{self.source} row {index + 1}"
 
 
-def local_rows(path: Path) -> Rows:
-    """The rows of a .json, .jsonl, .csv, .parquet or .arrow file. Raises `TaskError` that names the file, and
+def local_rows(path: Path, csv: CsvConfig) -> Rows:
+    """The rows of a .json, .jsonl, .csv, .tsv, .parquet or .arrow file. Raises `TaskError` that names the file, and
     `MissingDependency` without `datasets`."""
-    return TableRows(_load(HuggingFaceReaderConfig(), str(path), "train"), str(path))
+    return TableRows(_load(HuggingFaceReaderConfig(), str(path), "train", csv), str(path))
 
 
-def _load(source: HuggingFaceReaderConfig, path: str, split: str) -> Any:
+def _load(source: HuggingFaceReaderConfig, path: str, split: str, csv: CsvConfig) -> Any:
     """The `datasets.Dataset` of one split. A data set that was saved without splits is the split `train`."""
     datasets = _datasets()
     with _explained(path, source.dataset_name):
@@ -81,7 +83,7 @@ def _load(source: HuggingFaceReaderConfig, path: str, split: str) -> Any:
             saved = datasets.load_from_disk(path)
             splits = saved if isinstance(saved, dict) else {"train": saved}
         else:
-            builder = _builder(datasets, source, path)
+            builder = _builder(datasets, source, path, csv)
             with _naming_the_file(datasets, builder, path):
                 builder.download_and_prepare()
             splits = builder.info.splits
@@ -92,7 +94,9 @@ def _load(source: HuggingFaceReaderConfig, path: str, split: str) -> Any:
             raise TaskError(f"{path}: split {split!r} cannot be read: {error}") from error
 
 
-def _first_rows(source: HuggingFaceReaderConfig, split: Split, name: str, limit: int | None) -> Sequence[Row]:
+def _first_rows(
+    source: HuggingFaceReaderConfig, split: Split, name: str, limit: int | None, csv: CsvConfig
+) -> Sequence[Row]:
     """The first `limit` rows of a stream: they are kept in memory, and nothing on disk."""
     datasets, path = _datasets(), str(source.dataset_path)
     if limit is None:
@@ -103,21 +107,21 @@ def _first_rows(source: HuggingFaceReaderConfig, split: Split, name: str, limit:
             f"Set streaming: false, or take its first rows with astune.task_reader.max_{split}_tasks"
         )
     if _is_saved(path):  # memory-mapped where it lies
-        return list(islice(_load(source, path, name), limit))
+        return list(islice(_load(source, path, name, csv), limit))
     with _explained(path, source.dataset_name):
-        builder = _builder(datasets, source, path)
+        builder = _builder(datasets, source, path, csv)
         with _naming_the_file(datasets, builder, path):
             streams = builder.as_streaming_dataset()
             _check_split(path, name, list(streams))
             return list(islice(streams[name], limit))
 
 
-def _builder(datasets: Any, source: HuggingFaceReaderConfig, path: str) -> Any:
+def _builder(datasets: Any, source: HuggingFaceReaderConfig, path: str, csv: CsvConfig) -> Any:
     file_format = FILE_FORMATS.get(Path(path).suffix)
     if (file_format or path.startswith((".", "/", "~"))) and not Path(path).exists():
         raise TaskError(f"{KEY}.dataset_path: {path} does not exist{_nearest_entry(path)}")
     if file_format and Path(path).is_file():
-        return datasets.load_dataset_builder(file_format, data_files=path)
+        return datasets.load_dataset_builder(file_format, data_files=path, **csv_options(Path(path), csv))
     return datasets.load_dataset_builder(path, source.dataset_name, revision=source.revision)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import weakref
 import zlib
 from array import array
@@ -24,7 +25,7 @@ from astune.task_reader.task_reader_base import Row, Rows, Split
 BATCH = 1 << 20
 """Bytes whose lines are looked for at a time."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-TABLE_SUFFIXES = (".json", ".csv", ".parquet")
+TABLE_SUFFIXES = (".json", ".csv", ".tsv", ".parquet")
 """Files that the package `datasets` reads; all others are taken for JSON Lines."""
 
 
@@ -48,7 +49,7 @@ class TaskReaderJsonl(TableReader):
         if path.suffix in TABLE_SUFFIXES:
             from astune.task_reader.huggingface import local_rows
 
-            return local_rows(path)
+            return local_rows(path, self.config.csv)
         rows = JsonlRows(path)
         if not rows.has(0):
             raise TaskError(f"{path}: no tasks, the file is empty")
@@ -180,6 +181,8 @@ def parse_line(line: bytes, place: str) -> dict[str, Any]:
         raise TaskError(f"{place}:{error.colno}: broken JSON, {error.msg}, near {excerpt!r}{_hint(text)}") from error
     except (ValueError, RecursionError) as error:
         raise TaskError(f"{place}: broken JSON, {error}") from error
+    if _HALF_PAIR.search(text):
+        _check_characters(value, place)
     if not isinstance(value, dict):
         raise TaskError(f"{place}: expected an object, found a {type(value).__name__}{_hint(text)}")
     return value
@@ -187,6 +190,20 @@ def parse_line(line: bytes, place: str) -> dict[str, Any]:
 
 def _reject_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON value")
+
+
+_HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
+"""Escapes that make a character only in pairs."""
+
+
+def _check_characters(value: Any, place: str) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        around = error.object[max(0, error.start - 30) : error.end + 30]
+        raise TaskError(
+            f"{place}: {error.object[error.start]!r} is half of a surrogate pair and no character, near {around!r}"
+        ) from error
 
 
 _DECODER = json.JSONDecoder(parse_constant=_reject_constant)

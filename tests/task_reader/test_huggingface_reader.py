@@ -5,11 +5,11 @@ import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
-from astune.config.tasks import HuggingFaceReaderConfig, JsonlFile, JsonlReaderConfig, TaskReaderConfig
+from astune.config.tasks import CsvConfig, HuggingFaceReaderConfig, JsonlFile, JsonlReaderConfig, TaskReaderConfig
 from astune.errors import ConfigError, MissingDependency, TaskError
 from astune.task_reader import Split, TaskReaderHuggingFace, TaskReaderJsonl
 from astune.task_reader.huggingface import local_rows
@@ -146,7 +146,7 @@ def test_a_file_of_any_format_gives_rows_with_their_places(tmp_path: Path, suffi
         next((tmp_path / "saved").glob("*.arrow")).rename(path)
     else:
         getattr(Dataset.from_list(ROWS), f"to_{suffix[1:]}")(path)
-    rows = local_rows(path)
+    rows = local_rows(path, CsvConfig())
     assert [rows[index] for index in range(len(rows))] == ROWS
     assert rows.place(2) == f"{path} row 3"
 
@@ -154,7 +154,7 @@ def test_a_file_of_any_format_gives_rows_with_their_places(tmp_path: Path, suffi
 def test_a_file_that_is_not_there_gets_the_nearest_name(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("a\n1\n")
     with pytest.raises(TaskError, match=r"row\.csv does not exist\. Did you mean 'rows\.csv'\?"):
-        local_rows(tmp_path / "row.csv")
+        local_rows(tmp_path / "row.csv", CsvConfig())
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -260,3 +260,65 @@ def test_importing_the_readers_loads_no_datasets() -> None:
     code = "import astune.task_reader, sys; print('datasets' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "encoding", "config"),
+    [
+        ("a.csv", "query,answer\nWie groß?,2\n", "utf-8-sig", {}),
+        ("a.csv", "query;answer\nWie groß?;2\n", "utf-8", {"separator": "semicolon"}),
+        ("a.csv", "query|answer\nWie groß?|2\n", "utf-8", {"separator": "pipe"}),
+        ("a.tsv", "query\tanswer\nWie groß?\t2\n", "utf-8", {}),
+        ("a.csv", "query\tanswer\nWie groß?\t2\n", "utf-16", {"separator": "tab", "encoding": "utf-16"}),
+        ("a.csv", "query,answer\nWie groß?,2\n", "latin-1", {"encoding": "latin-1"}),
+    ],
+)
+def test_a_csv_is_read_as_it_is_written(
+    tmp_path: Path, name: str, text: str, encoding: str, config: dict[str, Any]
+) -> None:
+    (tmp_path / name).write_bytes(text.encode(encoding))
+    rows = local_rows(tmp_path / name, CsvConfig(**config))
+    assert [rows[index] for index in range(len(rows))] == [{"query": "Wie groß?", "answer": 2}]
+
+
+@pytest.mark.fault(
+    "Input files and settings",
+    "A CSV file has another separator or encoding than expected",
+    "An error that names the line and the key to set",
+)
+@pytest.mark.parametrize(
+    ("name", "data", "config", "message"),
+    [
+        ("a.csv", b"query;answer\nOne, two?;2\n", {}, "a.csv:1: one column, 'query;answer', which looks separated by "
+         "';': set astune.task_reader.csv.separator to semicolon"),
+        ("a.tsv", b"query,answer\nOne?,2\n", {}, "set astune.task_reader.csv.separator to comma"),
+        ("a.csv", b"query|answer\nOne?|2\n", {"separator": "tab"}, "set astune.task_reader.csv.separator to pipe"),
+        ("a.csv", "query,answer\nx,2\n".encode("utf-16"), {}, "written in utf-16: set astune.task_reader.csv."),
+        ("a.csv", "query,answer\nx,2\n".encode("utf-32"), {}, "written in utf-32: set astune.task_reader.csv."),
+        ("a.csv", "query,answer\nx,2\n".encode("utf-16-le"), {}, "a.csv:1: a NUL character; is it in another"),
+        ("a.csv", "query,answer\nä,2\n".encode("latin-1"), {}, "set astune.task_reader.csv.encoding to what the"),
+        ("a.csv", b"query,answer\na\0b,2\n", {}, "a.csv:2: a NUL character"),
+    ],
+)  # fmt: skip
+def test_a_csv_that_is_written_otherwise_says_what_to_set(
+    tmp_path: Path, name: str, data: bytes, config: dict[str, Any], message: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(TaskError) as raised:
+        local_rows(tmp_path / name, CsvConfig(**config))
+    assert message in str(raised.value)
+    assert message in message_of(
+        TaskReaderHuggingFace(
+            TaskReaderConfig(
+                type="huggingface",
+                huggingface=HuggingFaceReaderConfig(dataset_path=str(tmp_path / name)),
+                csv=CsvConfig(**config),
+            )
+        )
+    )
+
+
+def test_an_encoding_that_there_is_not_gets_the_nearest_name(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("query\nx\n")
+    with pytest.raises(ConfigError, match=r"csv\.encoding: there is no 'latin-I'\. Did you mean 'latin-1'\?"):
+        local_rows(tmp_path / "a.csv", CsvConfig(encoding="latin-I"))

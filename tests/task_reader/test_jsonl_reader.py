@@ -184,6 +184,12 @@ BAD_FILES = [
     (['{"query": "a", "answer": NaN}'], ":1: broken JSON, NaN is no JSON value"),
     (['{"query": "a"}', b'{"query": "\xff"}'], ":2: byte 12 is not UTF-8"),
     (["{" + '"a":[' * 100_000], ":1"),
+    (
+        ['{"query": "a"}', r'{"query": "a \ud83d b"}'],
+        r":2: '\ud83d' is half of a surrogate pair and no character",
+    ),
+    ([r'{"query": "a", "notes": {"\udc00": 1}}'], r":1: '\udc00' is half of a surrogate pair"),
+    (['{"query": "a\0"}'], ":1:13: broken JSON, Invalid control character"),
     (["", "  "], ": no tasks, the file is empty"),
     ([], ": no tasks, the file is empty"),
     (['{"query": "a"}', '{"answer": 1}'], ":2: no query"),
@@ -226,3 +232,8 @@ def test_a_broken_archive_is_an_error_and_never_skipped(tmp_path: Path, content:
 def test_no_training_file_at_all_is_an_error_that_names_the_key() -> None:
     with pytest.raises(TaskError, match=r"astune\.task_reader\.jsonl\.training\.file_path is not set"):
         read()
+
+
+def test_both_halves_of_a_surrogate_pair_are_a_character(tmp_path: Path) -> None:
+    path = write(tmp_path / "train.jsonl", r'{"query": "a \ud83d\ude00 b"}')
+    assert read(path).training[0].query == "a \U0001f600 b"

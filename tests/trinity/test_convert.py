@@ -262,6 +262,8 @@ BESIDE: Mapping[str, Mapping[str, object]] = {
     "astune.task_reader.validation_fraction": {"astune.task_reader.jsonl.validation.file_path": None},
     "astune.task_judge.llm.max_opponents": {"astune.task_judge.llm.mode": "pairwise"},
     "astune.task_judge.llm.votes": {"astune.task_judge.llm.temperature": 1.0},
+    "astune.task_reader.csv.separator": {"astune.task_reader.jsonl.training.file_path": "/data/train.csv"},
+    "astune.task_reader.csv.encoding": {"astune.task_reader.jsonl.training.file_path": "/data/train.tsv"},
     "astune.trainer.examples": {"astune.algorithm.method": "sft"},
     "astune.trainer.examples_filter": EXAMPLES | {"astune.algorithm.method": "sft"},
 }
