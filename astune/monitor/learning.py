@@ -66,6 +66,7 @@ EQUAL = Nothing(
     "tell better from worse",
 )
 ADVICE = {
+    "skipped_update": "lower astune.trainer.learning_rate; see whether the model's weights are sound",
     "greedy": "take temperature=0 out of the agent's model options and of astune.rollout.temperature",
     "frozen": "give one agent at least tuner.model(name) as it is: without trainable=False",
     "inexact": "serve the model with an engine that returns token ids and log-probabilities, or set "
@@ -86,11 +87,18 @@ def why_nothing(row: Mapping[str, Any]) -> Nothing | None:
         return UNJUDGED
     if not row.get("turns/total"):
         return NO_CALLS
-    dropped = {key.removeprefix("tokens/dropped_"): count or 0 for key, count in row.items() if "/dropped_" in key}
-    reason = max(dropped, key=lambda name: dropped[name], default="no_signal")
+    turns = _by_reason(row, "turns/left_out_")
+    tokens = _by_reason(row, "tokens/dropped_")
+    # equal rewards are no wonder where no turn could have been trained: attempts that are drawn greedily are equal
+    counts = turns if sum(turns.values()) == row["turns/total"] else tokens
+    reason = max(counts, key=lambda name: counts[name], default="no_signal")
     if reason in ("no_signal", "unjudged"):
         return _without_signal(row, episodes)
     return Nothing(reason, LEFT_OUT.get(reason, reason).rstrip("."), ADVICE.get(reason, "see docs/runs.md"))
+
+
+def _by_reason(row: Mapping[str, Any], prefix: str) -> dict[str, float]:
+    return {key.removeprefix(prefix): count or 0 for key, count in row.items() if key.startswith(prefix)}
 
 
 def _without_signal(row: Mapping[str, Any], episodes: float) -> Nothing:

@@ -28,6 +28,8 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "tokens/prompt": float(sum(len(turn.prompt_ids) for turn in turns)),
     }
     metrics |= {f"stop/{reason.value}": float(count) for reason, count in sorted(stops.items())}
+    excluded = Counter(turn.excluded for turn in turns if turn.excluded is not None)
+    metrics |= {f"turns/left_out_{reason}": float(count) for reason, count in sorted(excluded.items())}
     if episodes:
         metrics["turns/mean"] = len(turns) / len(episodes)
     return (

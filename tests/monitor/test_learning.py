@@ -22,7 +22,7 @@ EQUAL = {
 }
 UNJUDGED = {**EQUAL, "episodes/unjudged": 8.0}
 NO_CALLS = {**EQUAL, "turns/total": 0.0, "tokens/dropped_no_signal": 0.0}
-GREEDY = {**EQUAL, "tokens/dropped_greedy": 300.0}
+GREEDY = {**EQUAL, "turns/left_out_greedy": 8.0}
 
 
 @pytest.fixture
@@ -47,7 +47,9 @@ def text_of(screen: Console) -> str:
         ({**EQUAL, "groups/no_signal": 8.0}, "one_attempt", "astune.rollout.num_repeat"),
         (NO_CALLS, "no_calls", "tuner.model"),
         (GREEDY, "greedy", "temperature=0"),
+        ({**EQUAL, "turns/left_out_greedy": 2.0}, "no_signal", "astune.rollout.temperature"),
         ({**EQUAL, "tokens/dropped_frozen": 300.0}, "frozen", "trainable=False"),
+        ({**EQUAL, "tokens/dropped_skipped_update": 300.0}, "skipped_update", "learning_rate"),
         (UNJUDGED, "unjudged", "astune doctor"),
     ],
 )
