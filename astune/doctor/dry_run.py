@@ -28,7 +28,7 @@ from astune.types import Episode, Sampling, Task
 from astune.workflow.lifetime import lifetime
 
 T = TypeVar("T")
-_ENDS = re.compile(r"structured|finish|final|answer|submit|respon|done", re.IGNORECASE)
+ENDS = re.compile(r"structured|finish|final|answer|submit|respon|done", re.IGNORECASE)
 """Names of tools that hand in an answer."""
 GRACE = 10.0
 """Seconds on top of an episode's own limit; after them its thread is left behind."""
@@ -42,11 +42,13 @@ class Blocked(Exception):
 
 @dataclass(frozen=True)
 class Script:
-    """What models say. With `probe_tool`, the first call that offers that tool is answered by calling it without its
-    arguments: a call that an untrained model makes sooner or later, and that runs nothing."""
+    """What models say. With `probe_tool`, the first call that offers that tool is answered by calling it: without its
+    arguments, a call that an untrained model makes sooner or later and that runs nothing; with `valid`, with arguments
+    that fit its schema."""
 
     text: str
     probe_tool: str | None = None
+    valid: bool = False
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class _Actor:
         """The message and the text it is written with."""
         request, text = call.request, self._script.text
         tools = {tool["function"]["name"]: tool for tool in request.tools}
-        ending = next((name for name in tools if _ENDS.search(name)), None)
+        ending = next((name for name in tools if ENDS.search(name)), None)
         if request.force == "json_object":
             content = json.dumps({"answer": text, "response": text})
             return {"role": "assistant", "content": content}, content.removeprefix(call.prompt.answer_start)
@@ -162,7 +164,8 @@ class _Actor:
             return _calls(ending, filled(tools[ending]["function"].get("parameters", {}), text))
         if self._probe is not None and self._probe in tools:
             name, self._probe = self._probe, None
-            return _calls(name, {})
+            fitting = filled(tools[name]["function"].get("parameters", {}), text)
+            return _calls(name, fitting if self._script.valid else {})
         self._answered.add(call.agent)
         return {"role": "assistant", "content": text}, text
 

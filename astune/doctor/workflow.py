@@ -14,8 +14,9 @@ from astune.context_tracker.chat_format import ChatFormat
 from astune.doctor.dry_run import Blocked, DryRun, Script, needs_arguments, play
 from astune.doctor.errors import named
 from astune.doctor.findings import Finding, fail, ok, warn
-from astune.doctor.packages import how_to_install, imported_by, source_of, version_of
+from astune.doctor.packages import how_to_install
 from astune.doctor.patient import Missing, Patient
+from astune.doctor.valid_call import tool_to_try, valid_call_findings
 from astune.doctor.wordings import right_answer, wordings, wrong_answer
 from astune.errors import PluginError, SetupError
 from astune.plugins import load_plugin
@@ -110,17 +111,14 @@ def _judge(patient: Patient) -> Judge | None:
 
 def check_dry_run(patient: Patient) -> Iterator[Finding]:
     setup, task = dry_setup(patient), patient.first_task()
-    sampling = sampling_for(patient.config, "sampled")
     seconds = min(SECONDS, patient.config.rollout.episode_timeout)
     try:
         played = _best(patient, setup, task, seconds)
         patient.dry_run = played
         problems = [*_problems(patient, played)]
         yield from problems
-        probed = next((name for name, tool in played.tools.items() if needs_arguments(tool)), None)
-        if probed is not None and not any(problem.level == "fail" for problem in problems):
-            script = Script(played.script.text, probe_tool=probed)
-            yield from _tool_problems(patient, play(task, setup, script, sampling, seconds=seconds), probed)
+        if not any(problem.level == "fail" for problem in problems):
+            yield from _called_tools(patient, setup, task, played, seconds)
     except SetupError as error:
         cause = error.__cause__ or error
         mend = "let it work on this machine: what it opens must be there before a run starts"
@@ -131,6 +129,21 @@ def check_dry_run(patient: Patient) -> Iterator[Finding]:
             where=error.place or patient.where(KEY),
             mend=DO_NOT_BLOCK,
         )
+
+
+def _called_tools(
+    patient: Patient, setup: RolloutSetup, task: Task, played: DryRun, seconds: float
+) -> Iterator[Finding]:
+    """An episode with a call as it should be, and one with a call that lacks its arguments."""
+    sampling = sampling_for(patient.config, "sampled")
+    tool = tool_to_try(played)
+    if tool is not None:
+        script = Script(played.script.text, probe_tool=tool, valid=True)
+        yield from valid_call_findings(patient, play(task, setup, script, sampling, seconds=seconds), tool)
+    probed = next((name for name, one in played.tools.items() if needs_arguments(one)), None)
+    if probed is not None:
+        script = Script(played.script.text, probe_tool=probed)
+        yield from _tool_problems(patient, play(task, setup, script, sampling, seconds=seconds), probed)
 
 
 def _best(patient: Patient, setup: RolloutSetup, task: Task, seconds: float) -> DryRun:
@@ -164,7 +177,6 @@ def _problems(patient: Patient, played: DryRun) -> Iterator[Finding]:
         return
     yield from _untrained(episode, where)
     yield from _blocking(played)
-    yield from _permissions(patient, played)
     yield from _own_reward(patient, played, where)
     answer = None if episode.output is None else episode.output.answer
     calls = f"{len(episode.turns)} model call{'s' * (len(episode.turns) > 1)}"
@@ -299,21 +311,6 @@ def _untrained(episode: Episode, where: str) -> Iterator[Finding]:
         yield fail(f"no turn of the workflow would be trained ({listed})", where=where, mend=mend)
     elif "greedy" in reasons:
         yield warn(f"some turns would not be trained ({listed})", where=where, mend=mend)
-
-
-def _permissions(patient: Patient, played: DryRun) -> Iterator[Finding]:
-    """AgentScope 2.x asks for a permission before a tool runs, unless it is told not to."""
-    file = source_of(patient.config.rollout.agentscope_learn_protocol or "")
-    if file is None or not played.tools or not (version_of("agentscope") or "").startswith("2."):
-        return
-    text = file.read_text(encoding="utf-8")
-    if "agentscope" in imported_by(file) and "training_defaults" not in text and "permission" not in text:
-        yield warn(
-            "the agent has tools, and nothing in the file lets them run unasked: AgentScope 2.x asks for a permission, "
-            "nobody answers in training, and every episode ends at its first tool call",
-            where=str(file),
-            mend="Agent(..., **training_defaults()), from astune.workflow.agentscope",
-        )
 
 
 def _tool_problems(patient: Patient, played: DryRun, tool: str) -> Iterator[Finding]:

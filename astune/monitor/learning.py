@@ -66,7 +66,6 @@ EQUAL = Nothing(
     "tell better from worse",
 )
 ADVICE = {
-    "skipped_update": "lower astune.trainer.learning_rate; see whether the model's weights are sound",
     "greedy": "take temperature=0 out of the agent's model options and of astune.rollout.temperature",
     "frozen": "give one agent at least tuner.model(name) as it is: without trainable=False",
     "inexact": "serve the model with an engine that returns token ids and log-probabilities, or set "

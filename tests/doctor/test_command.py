@@ -146,9 +146,31 @@ def test_an_agent_of_agentscope_that_would_ask_for_permission(clinic: Clinic) ->
     source = source.replace(
         "from calculator import calculator\n", "def calculator(expression: str) -> str:\n    return '1'\n"
     )
+    source += "\n# training_defaults would give the permission\n"
     found = problems(clinic({"rollout": {"agentscope_learn_protocol": "agent2.py:MathAgent"}}, agent2_py=source))[0]
-    assert (found.check, found.level) == ("dry run", "warn")
+    assert (found.check, found.level) == ("dry run", "fail")
     assert "asks for a permission" in found.what and "training_defaults()" in found.mend
+    line = source.splitlines().index(next(line for line in source.splitlines() if "Agent(" in line and "=" in line))
+    assert found.where.endswith(f"agent2.py:{line + 1}")
+
+
+@pytest.mark.fault(
+    "Tools and environments",
+    "A tool of an agent raises whatever it is called with",
+    "The doctor calls it with arguments that fit and shows what it said",
+)
+def test_what_a_tool_raises_is_shown(clinic: Clinic) -> None:
+    if not (packages.version_of("agentscope") or "").startswith("2."):
+        pytest.skip("AgentScope 2.x says which tool results are errors")
+    source = (TUTORIAL / "math_agent" / "workflow.py").read_text()
+    source = source.replace(
+        "from calculator import calculator\n",
+        "def calculator(expression: str) -> str:\n    raise RuntimeError('no network')\n",
+    )
+    findings = clinic({"rollout": {"agentscope_learn_protocol": "agent2.py:MathAgent"}}, agent2_py=source)
+    assert problems(findings) == []
+    (told,) = [one.what for one in findings if "made-up arguments" in one.what]
+    assert "'calculator'" in told and "no network" in told
 
 
 def test_packages_that_are_missing_or_old(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
