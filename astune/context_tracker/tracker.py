@@ -315,8 +315,8 @@ class ContextTracker:
         if tokens >= length:
             raise ContextOverflow(
                 f"the prompt of model call {self._calls + 1} has {about}{tokens} tokens and the model's context "
-                f"{length}: no room for an answer. This model's maximum context length is {length} tokens. "
-                "Please reduce the length of the messages."
+                f"{length}: no room for an answer. This model's maximum context length is {length} tokens: "
+                "the prompt is too long. Please reduce the length of the messages."
             )
         return length - tokens
 

@@ -28,7 +28,7 @@ from astune.gateway.body import from_json, read_body
 from astune.gateway.call import Call, Vocabulary, to_json
 from astune.gateway.chat_completions import parse_chat_completion
 from astune.gateway.completions import parse_completion
-from astune.gateway.errors import CONTEXT_EXCEEDED, ApiError, api_error, episode_over
+from astune.gateway.errors import ApiError, api_error, episode_over
 from astune.gateway.responses import parse_response
 from astune.gateway.responses_call import Memory
 
@@ -114,7 +114,7 @@ class OpenAIApp:
             body = await read_body(request, endpoint.context_length)
         except ContextOverflow as error:
             endpoint.failed(error)
-            raise ApiError(413, CONTEXT_EXCEEDED, str(error)) from None
+            raise api_error(error, None) from None
         call = parse(from_json(body), endpoint.memory)
         for note in call.notes:
             endpoint.note(note)

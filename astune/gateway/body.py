@@ -47,7 +47,7 @@ async def read_body(request: Request, context_length: int) -> bytes:
 def _too_large(size: str, limit: int, context_length: int) -> ContextOverflow:
     return ContextOverflow(
         f"the request has {size} than the {limit} that are read ({_LEAST_LIMIT} and {_BYTES_PER_TOKEN} for each token "
-        f"of the context). This model's maximum context length is {context_length} tokens. "
+        f"of the context). This model's maximum context length is {context_length} tokens: the prompt is too long. "
         "Please reduce the length of the messages."
     )
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from astune.errors import ContextOverflow, TooManyTokens, TooManyTurns, WorkflowError
 
-CONTEXT_EXCEEDED = "context_length_exceeded"
-"""OpenAI's code, as frameworks look for it."""
+_CONTEXT_EXCEEDED = "context_length_exceeded"
+"""OpenAI's code. Frameworks look for it in the message as well."""
 
 
 class ApiError(Exception):
@@ -39,12 +39,12 @@ def episode_over() -> ApiError:
     return ApiError(404, "episode_over", "no such endpoint: its episode is over, or the URL is wrong")
 
 
-def api_error(error: Exception, prompt_field: str) -> ApiError:
+def api_error(error: Exception, prompt_field: str | None) -> ApiError:
     """What the tracker or the policy raised, as an answer. `prompt_field` made the prompt."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ContextOverflow):
-        return ApiError(400, CONTEXT_EXCEEDED, str(error), prompt_field)
+        return ApiError(400, _CONTEXT_EXCEEDED, f"{error} ({_CONTEXT_EXCEEDED})", prompt_field)
     if isinstance(error, TooManyTurns):
         return ApiError(400, "max_turns_exceeded", str(error))
     if isinstance(error, TooManyTokens):

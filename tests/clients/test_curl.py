@@ -38,3 +38,15 @@ async def test_curl_sees_the_status_and_the_reason_of_a_bad_request(capture):
     error, status = shown.rsplit("\n", 1)
     assert status == "400"
     assert json.loads(error)["error"]["message"].endswith("Did you mean 'temperature'?")
+
+
+async def test_curl_is_told_that_a_body_is_too_large_before_it_has_sent_it(capture, tmp_path):
+    episode = capture([])
+    large = tmp_path / "large.json"
+    large.write_text(json.dumps({"messages": [{"role": "user", "content": "a" * 20_000_000}]}))
+    for headers in ((), ("--header", "Transfer-Encoding: chunked"), ("--header", "Expect:")):
+        shown = await curl(
+            "--write-out", "\n%{http_code}", f"{episode.url}/chat/completions", "--json", f"@{large}", *headers
+        )
+        error, status = shown.rsplit("\n", 1)
+        assert (status, json.loads(error)["error"]["code"]) == ("400", "context_length_exceeded")

@@ -5,6 +5,7 @@ import pytest
 pytest.importorskip("langchain_openai", reason="make test-clients installs it")
 
 from langchain.agents import create_agent
+from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
@@ -75,3 +76,8 @@ async def test_structured_output_is_forced_and_parsed(capture, method, answer):
     chat = model(episode).with_structured_output(Sum, method=method)
     assert await chat.ainvoke("2 + 3? Answer in JSON.") == Sum(a=2, b=3)
     episode.timelines([answer])
+
+
+async def test_a_prompt_that_is_too_long_is_langchains_own_overflow(capture):
+    with pytest.raises(ContextOverflowError, match="maximum context length is 4096 tokens"):
+        await model(capture([])).ainvoke([HumanMessage("too long " * 9000)])

@@ -137,3 +137,7 @@ async def test_errors_are_the_clients_own(capture):
             )
         assert (refused.value.param, refused.value.code) == ("logit_bias", "unsupported_parameter")
         assert [model.id async for model in client.models.list()] == ["agent"]
+        assert (await client.models.retrieve("agent")).owned_by == "astune"
+        with pytest.raises(openai.BadRequestError, match="maximum context length is 4096 tokens") as refused:
+            await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "too long " * 9000}])
+        assert refused.value.code == "context_length_exceeded"

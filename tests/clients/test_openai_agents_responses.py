@@ -49,6 +49,15 @@ async def test_an_agent_with_a_tool_is_one_timeline(capture, model, call):
     assert (len(timeline.spans), timeline.fork) == (2, None)
 
 
+async def test_the_defaults_of_the_newest_models_are_accepted(capture):
+    """Reasoning effort and verbosity, which the SDK sends for them."""
+    episode = capture(["It is 5."])
+    async with openai.AsyncOpenAI(base_url=episode.url, api_key="x") as client:
+        agent = Agent(name="adder", instructions="You add.", model=OpenAIResponsesModel("gpt-5", client))
+        assert (await Runner.run(agent, "2 + 3?", run_config=UNTRACED)).final_output == "It is 5."
+    episode.timelines(["It is 5."])
+
+
 async def test_a_streamed_agent_with_a_tool_is_one_timeline(capture, model):
     answers = [THOUGHT_CALL, "It is 5."]
     episode = capture(answers)
