@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,7 +71,13 @@ def _marks(path: Path) -> Iterator[tuple[tuple[str, str, str], str]]:
     for _, mark, name in marked:
         if names.count(name) > 1:
             raise ValueError(f"{path}:{mark.lineno}: there are two functions {name}, of which pytest collects the last")
-        yield _cells(mark, f"{path}:{mark.lineno}"), name
+        yield _cells(mark, _constants(tree), f"{path}:{mark.lineno}"), name
+
+
+def _constants(tree: ast.Module) -> dict[str, object]:
+    """What stands behind names like AREA at the top of the file."""
+    assigned = [node for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)]
+    return {ast.unparse(node.targets[0]): node.value.value for node in assigned}
 
 
 def _name_of(mark: ast.expr) -> ast.expr | None:
@@ -80,11 +86,12 @@ def _name_of(mark: ast.expr) -> ast.expr | None:
     return name if ast.unparse(name) == MARK else None
 
 
-def _cells(mark: ast.expr, place: str) -> tuple[str, str, str]:
-    values = [arg.value for arg in mark.args if isinstance(arg, ast.Constant)] if isinstance(mark, ast.Call) else []
+def _cells(mark: ast.expr, constants: Mapping[str, object], place: str) -> tuple[str, str, str]:
+    given = mark.args if isinstance(mark, ast.Call) else []
+    values = [arg.value if isinstance(arg, ast.Constant) else constants.get(ast.unparse(arg)) for arg in given]
     if len(values) != 3 or not all(isinstance(value, str) and value.strip() for value in values):
         raise ValueError(f"{place}: expected @{MARK}(area, what goes wrong, what happens), three texts")
-    area, wrong, happens = values
+    area, wrong, happens = map(str, values)
     if area not in AREAS:
         near = difflib.get_close_matches(area, AREAS, 1, 0)[0]
         raise ValueError(f"{place}: there is no area {area!r}. Did you mean {near!r}? There are: {', '.join(AREAS)}")

@@ -47,6 +47,12 @@ def test_tests_with_one_mark_prove_one_row_together(tests: Path) -> None:
     ]
 
 
+def test_a_cell_may_stand_behind_a_name(tests: Path) -> None:
+    mark = MARK.replace('"Judges"', "AREA")
+    (tests / "test_a.py").write_text(f'AREA = "Judges"\n{mark}\ndef test_one(): ...')
+    assert rows(tests) == [("Judges", "it rains", "the judge stays dry", ("tests/test_a.py", "test_one"))]
+
+
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
