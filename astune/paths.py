@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from pathlib import Path
 
 MOST_BYTES = 200
@@ -12,7 +13,8 @@ def is_name(text: object) -> bool:
     """Whether it can be the name of one file or folder, and names nothing above it."""
     if not isinstance(text, str) or text in ("", ".", "..") or any(mark in text for mark in "/\\"):
         return False
-    return text.isprintable() and len(text.encode(errors="replace")) <= MOST_BYTES
+    written = all(unicodedata.category(character) not in ("Cc", "Cs") for character in text)
+    return written and len(text.encode()) <= MOST_BYTES
 
 
 def inside(folder: Path, *names: str) -> Path:

@@ -9,7 +9,7 @@ from astune.paths import inside, is_name
 
 @pytest.mark.parametrize(
     "name",
-    ["", ".", "..", "a/b", "/etc", "../x", "a\\b", "a\0b", "a\nb", "\x1b[2J", "\ud800", "\u202e", "a" * 201, "é" * 101],
+    ["", ".", "..", "a/b", "/etc", "../x", "a\\b", "a\0b", "a\nb", "\x1b[2J", "\ud800", "a" * 201, "é" * 101],
 )
 def test_what_is_no_name_of_one_file_makes_no_path(tmp_path: Path, name: str) -> None:
     assert not is_name(name)

@@ -215,10 +215,11 @@ def _name(config: Config) -> str:
 
 
 def _check_name(key: str, given: str) -> None:
-    if not is_name(given):
+    parts = given.split("/") if key == "project_name" else [given]  # projects may have folders in common
+    if not all(map(is_name, parts)):
         raise ConfigError(
-            f"astune.{key}: got {given!r:.300}, but a folder is called so; expected one name of up to "
-            f"{MOST_BYTES} bytes, without / and \\ (where runs are kept is astune.runs_dir)"
+            f"astune.{key}: got {given!r:.300}, but a folder below astune.runs_dir is called so; expected a name of up "
+            f"to {MOST_BYTES} bytes without control characters, .., \\ and a / at an end"
         )
 
 

@@ -112,11 +112,16 @@ def test_only_a_run_without_a_checkpoint_can_be_discarded(make_config):
     assert begun.latest_checkpoint() is not None
 
 
-@pytest.mark.parametrize("name", ["../x", "..", "/tmp/x", "a/b", "a\\b", "a\0b", "\ud800", "é" * 101])
+@pytest.mark.parametrize("name", ["../x", "..", "/tmp/x", "a/../b", "a//b", "a/", "a\\b", "a\0b", "\ud800", "é" * 101])
 def test_a_name_that_leads_elsewhere_makes_no_run(tmp_path, make_config, name):
     for key in ("project_name", "experiment_name"):
         config = make_config(**{key: name})
         for resume in (False, True):
-            with pytest.raises(ConfigError, match=rf"astune\.{key}: got .* a folder is called so"):
+            with pytest.raises(ConfigError, match=rf"astune\.{key}: got .* a folder below astune"):
                 RunDir.open(config, resume=resume)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_projects_may_have_a_folder_in_common(tmp_path, make_config):
+    with RunDir.open(make_config(project_name="team/math"), resume=False) as run:
+        assert run.path == tmp_path / "team" / "math" / "demo"

@@ -23,9 +23,10 @@ from starlette.routing import Route
 
 from astune.backbone.local.setup import load_policy
 from astune.backbone.parts import read_tasks, rollout_setup, sampling_for
-from astune.backbone.trinity.policy import CompletionsPolicy, completion_request
+from astune.backbone.trinity.driver import untrained
+from astune.backbone.trinity.policy import CompletionsPolicy, completion_request, generation
 from astune.config.load import load_config
-from astune.errors import ContextOverflow, PolicyError
+from astune.errors import ContextOverflow, PolicyError, WorkflowError
 from astune.resources import tutorial_dir
 from astune.rollout.group import run_group
 from astune.types import Group, Sampling
@@ -77,7 +78,10 @@ class CompletionsServer:
         sampling = Sampling(
             body["max_tokens"], body["temperature"], stop_token_ids=tuple(body["stop_token_ids"]), seed=body.get("seed")
         )
-        answer = await self.sampler.generate(body["prompt"], sampling)
+        try:
+            answer = await self.sampler.generate(body["prompt"], sampling)
+        except WorkflowError as error:
+            return JSONResponse({"message": str(error)}, status_code=400)
         choice: dict[str, Any] = {
             "index": 0,
             "text": "",
@@ -170,3 +174,20 @@ def test_an_engine_that_refuses_or_is_gone_or_gives_no_ids_is_a_policy_error(
         with pytest.raises(PolicyError, match="return_token_ids"):
             generate(address)
     running.strip = ()
+
+
+def test_a_request_that_the_engine_does_not_accept_is_the_agents_fault(server: tuple[CompletionsServer, str]) -> None:
+    with pytest.raises(WorkflowError, match="does not accept the request: .*token id 2147483647"):
+        generate(server[1], prompt=(1, 2**31 - 1))
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("-inf"), None])
+def test_logprobs_that_are_no_numbers_are_a_fault_of_the_engine(wrong: Any) -> None:
+    with pytest.raises(PolicyError, match="no finite numbers"):
+        generation([1, 2], [-0.5, wrong], 3, "stop")
+
+
+def test_the_tokens_of_a_skipped_train_step_count_as_left_out() -> None:
+    figures = {"tokens/trained": 7.0, "tokens/sampled": 9.0, "tokens/dropped_greedy": 2.0, "updates/skipped": 1.0}
+    figures |= untrained(figures)
+    assert (figures["tokens/trained"], figures["tokens/dropped_skipped_update"]) == (0.0, 7.0)

@@ -99,7 +99,7 @@ class CheckpointStore:
         if not _is_name(path.name):
             raise RequestError(
                 f"a checkpoint cannot be called {path.name!r:.300}: up to {MOST_BYTES} bytes, the first a letter or a "
-                "digit, without /, \\ and what cannot be printed"
+                "digit, without /, \\ and control characters"
             )
         folder = self._folder(path)
         if folder.exists() and not overwrite:
