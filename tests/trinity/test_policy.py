@@ -177,7 +177,7 @@ def test_an_engine_that_refuses_or_is_gone_or_gives_no_ids_is_a_policy_error(
 
 
 def test_a_request_that_the_engine_does_not_accept_is_the_agents_fault(server: tuple[CompletionsServer, str]) -> None:
-    with pytest.raises(WorkflowError, match="does not accept the request: .*token id 2147483647"):
+    with pytest.raises(WorkflowError, match=r"does not accept the request: .*token id 2147483647"):
         generate(server[1], prompt=(1, 2**31 - 1))
 
 
