@@ -23,8 +23,9 @@ class FakeBackbone:
         if wish == "interrupt":
             raise KeyboardInterrupt
         print(f"seed {loaded.config.astune.seed} resume {loaded.config.astune.resume}")
-        status = wish if wish in ("interrupted", "failed") else "completed"
-        return RunReport(run_dir=Path("no run folder"), steps=3, status=status)
+        status = wish if wish in ("interrupted", "failed", "learned_nothing") else "completed"
+        summary = {"nothing_learned": "equal rewards: raise the temperature"} if status == "learned_nothing" else {}
+        return RunReport(run_dir=Path("no run folder"), steps=3, status=status, summary=summary)
 
 
 class NoResume(FakeBackbone):

@@ -52,6 +52,7 @@ def test_overrides_may_stand_anywhere_and_the_last_one_counts(job: Path, capsys:
         ("failed", 1, ""),
         ("task_error", 2, "astune: error: train.jsonl:3: not JSON"),
         ("interrupt", 130, "interrupted"),
+        ("learned_nothing", 3, "nothing was learned: equal rewards: raise the temperature"),
         ("interrupted", 130, "interrupted after step 3; to go on:\n"),
     ],
 )
