@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
 import sysconfig
 import traceback
 from collections.abc import Mapping
 from hashlib import sha1
+from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -42,7 +44,8 @@ def load_plugin(spec: str, *, kind: str, builtin: Mapping[str, str] = NO_BUILTIN
     except PluginError:
         raise
     except Exception as error:
-        raise PluginError(f"{kind} {spec!r}: importing it failed at {culprit(error)}") from error
+        hint = agentscope_hint(str(error)) if isinstance(error, ImportError) else ""
+        raise PluginError(f"{kind} {spec!r}: importing it failed at {culprit(error)}{hint}") from error
     try:
         return getattr(module, name)
     except AttributeError as error:
@@ -104,6 +107,24 @@ def _prefer_siblings(folder: Path) -> None:
             del sys.modules[name]
     if str(folder) not in _folders:
         _folders.append(str(folder))
+
+
+def agentscope_hint(message: str) -> str:
+    """What to install where `message`, of an ImportError, says that something of AgentScope is not there; else "".
+
+    AgentScope 1.x and 2.x have few names in common: a file is written for one of them.
+    """
+    if re.search(r"No module named '(agentscope[\w.]*)'|from '(agentscope[\w.]*)'", message) is None:
+        return ""
+    try:
+        installed = metadata.version("agentscope")
+    except metadata.PackageNotFoundError:
+        return '; AgentScope is not installed: pip install "astune[agentscope2]"'
+    other = 1 if installed.startswith("2.") else 2
+    return (
+        f"; AgentScope {installed} is installed and has no such name. If the file is written for AgentScope {other}.x: "
+        f'pip install "astune[agentscope{other}]"'
+    )
 
 
 def culprit(error: BaseException) -> str:

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from astune.backbone.base import Backbone, check_keys, covers
+from astune.cli.input_check import check_input
 from astune.config.load import load_config
+from astune.config.schema import AstuneConfig
 from astune.errors import AstuneError, ConfigError, PluginError
 from astune.plugins import load_plugin
 from astune.resources import tutorial_dir
@@ -37,6 +39,7 @@ def run(
     started_in = Path.cwd()
     loaded = load_config(conf, overrides, backbone=backbone, resume=resume, options=options)
     _refuse_debug_options(loaded.config.astune.backbone, options)
+    _check_before_loading(loaded.config.astune)
     try:
         chosen: Backbone = load_plugin(loaded.config.astune.backbone, kind="backbone", builtin=BACKBONES)()
     except PluginError as error:
@@ -50,6 +53,15 @@ def run(
     if result.error is not None:
         raise result.error
     return EXIT_CODES[result.status]
+
+
+def _check_before_loading(config: AstuneConfig) -> None:
+    """What takes no time is looked at first: a backbone's libraries take seconds."""
+    if config.backbone not in BACKBONES:
+        return
+    check_input(config)
+    tell(f"loading the {config.backbone} backbone and the model {config.model.path} ...")
+    sys.stdout.flush()
 
 
 def _refuse_debug_options(backbone: str, options: Mapping[str, object]) -> None:

@@ -15,6 +15,7 @@ from astune.backbone.trinity.versions import require_trinity
 from astune.doctor.findings import Finding, fail, ok, warn
 from astune.doctor.patient import Patient
 from astune.errors import MissingDependency
+from astune.plugins import agentscope_hint
 
 PYTHON = ((3, 10), (3, 14))
 """The first version that works and the first that was not tried."""
@@ -75,6 +76,8 @@ AGENTSCOPE = 'pip install "astune[agentscope2]" (for agents written for AgentSco
 
 def how_to_install(message: str) -> str:
     """The command, if a message says that a package is missing; else ""."""
+    if version_of("agentscope") and (hint := agentscope_hint(message)):
+        return hint.removeprefix("; ")
     found = re.search(r"No module named '(\w+)", message)
     if found is None:
         return ""
