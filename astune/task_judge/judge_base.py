@@ -10,9 +10,9 @@ from astune.errors import JudgeError
 from astune.foreign import figure, figures, no_figure, shown, text_of
 from astune.types import Episode, Task, Verdict
 
-SHARE_OF_AN_ANSWER = 0.25
-"""Of `astune.task_judge.timeout`: most time for a check of one answer by a program that the answer can make slow. The
-rest is for finding out whether the reference alone is quick."""
+SHARE_OF_AN_ANSWER = 0.5
+"""Of `astune.task_judge.timeout`: most time for a check of one answer by a program that the answer can make slow, which
+may compute for a fifth of that. The rest is for finding out whether the reference alone is quick."""
 
 
 @runtime_checkable

@@ -62,9 +62,9 @@ class MathAnswerAsJudge:
     Only an answer that is marked as one counts (`astune.task_judge.answer_format`); the last number of a text does
     only if that is the format. A last message that ran into its token limit is no answer: rewarding it would teach
     the policy not to stop. Numbers are compared exactly and in this process, formulas by math-verify in `workers`
-    processes. An answer that takes longer than a quarter of `astune.task_judge.timeout` to compare, while its reference
-    alone does not, is worth nothing: else it would pay to give such answers. The metrics say whether an answer was
-    found and whether it could be read.
+    processes. An answer that takes a tenth of `astune.task_judge.timeout` of computing, while its reference alone does
+    not, is worth nothing: else it would pay to give such answers. The metrics say whether an answer was found and
+    whether it could be read.
     Raises `JudgeError` for a task without reference, a reference that is no mathematics, an answer that is neither
     text nor number, an episode that broke off without output, and a reference that takes too long itself: none of them
     says anything about the answer.

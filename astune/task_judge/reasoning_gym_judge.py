@@ -34,7 +34,7 @@ class ReasoningGymJudge:
     Many verifiers give a wrong answer in the right form a little. The final answer is taken from where
     `astune.task_judge.answer_format` says; "auto" looks for <answer>, \boxed{} and "the answer is", and takes a text
     without them whole, but for what was only thought. An answer that the verifier cannot read, one that was cut off,
-    and one that takes longer than a quarter of `astune.task_judge.timeout` to score while the reference does not, is
+    and one that takes a tenth of `astune.task_judge.timeout` of computing to score while the reference does not, is
     wrong.
     Raises `JudgeError` for a task that reasoning-gym did not make, for an episode that broke off without output, and
     if scoring the reference takes too long as well.

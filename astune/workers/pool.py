@@ -23,8 +23,8 @@ PATIENCE = 0.1
 
 
 class RequestFailed(JudgeError):
-    """A request took too long, brought its process down, or cannot be replied to: its own fault, not that of the
-    process or of what ended it."""
+    """A request computed for too long, brought its process down, or cannot be replied to: its own fault, not that of
+    the process or of what ended it."""
 
 
 class WorkerPool:
@@ -48,9 +48,9 @@ class WorkerPool:
         return [process.pid for process in self._dealer.processes]
 
     def submit(self, payload: Sequence[Any], what: str) -> Future[dict[str, Any]]:
-        """The reply to come, for which several may wait. Its exception begins with `what`: `RequestFailed` if it took
-        too long, crashed the process, or the reply is `{"error": text}`, `JudgeError` if the process did not start or
-        was killed."""
+        """The reply to come, for which several may wait. Its exception begins with `what`: `RequestFailed` if it
+        computed for too long, crashed the process, or the reply is `{"error": text}`, `JudgeError` if the process did
+        not start, was killed, or took longer than `timeout` without computing for a fifth: a busy machine."""
         request = Request(payload, what)
         self._dealer.add(request)
         return request.future

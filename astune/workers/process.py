@@ -15,14 +15,17 @@ from typing import IO, Any, Generic, TypeVar
 START_SECONDS = 60.0
 """Most time for a process to load its libraries; it counts against no request."""
 
-CRASHES = (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGALRM)
-"""Exit codes of a process that its request brought down, or that ended itself because of it."""
+COMPUTED_TOO_LONG = -signal.SIGPROF
+CRASHES = (COMPUTED_TOO_LONG, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS)
+"""Exit codes of a process that its request brought down. One that only took too long may have waited for a busy
+machine."""
 
 T = TypeVar("T")
 
 
 class WorkerProcess(Generic[T]):
-    """Replies to requests in the order in which they are sent, at most `timeout` seconds each. Used by one thread.
+    """Replies to requests in the order in which they are sent, at most `timeout` seconds each, of which it may compute
+    for a fifth. Used by one thread.
 
     `arguments` are those of Python; the seconds that a request may take in the process itself are put behind them. It
     first writes one line, when it is ready, then one JSON object for each line that it reads.
@@ -47,7 +50,7 @@ class WorkerProcess(Generic[T]):
         self._unread = b""
         self.ready = False
         self.failed_by_request = False
-        """Once it has ended: because of the request that it was at, which took too long or crashed it."""
+        """Once it has ended: because of the request that it was at, which computed for too long or crashed it."""
 
     @property
     def pid(self) -> int:
@@ -124,7 +127,9 @@ class WorkerProcess(Generic[T]):
             pipe.close()
         if not self.ready:
             return f"the process did not start; `{shlex.join([sys.executable, *self._arguments, '10'])}` shows why"
-        self.failed_by_request = overdue or self._popen.returncode in CRASHES
+        self.failed_by_request = self._popen.returncode in CRASHES
+        if self._popen.returncode == COMPUTED_TOO_LONG:
+            return f"took more than {self._timeout / 5:g} seconds of computing and was stopped"
         if overdue:
             return f"took longer than {self._timeout:g} seconds and was stopped"
         return f"died with exit code {self._popen.returncode}"

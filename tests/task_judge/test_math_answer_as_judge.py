@@ -268,7 +268,9 @@ async def test_an_answer_that_takes_too_long_to_compare_is_worth_nothing(
     verdict = await impatient.judge(episode.task, episode)
     assert (verdict.reward, verdict.passed) == (0.0, False)
     if answer == ENDLESS:
-        assert "took longer than 1 seconds and was stopped; the reference alone is read quickly" in str(verdict.reason)
+        assert "took more than 1 seconds of computing and was stopped; the reference alone is read quickly" in str(
+            verdict.reason
+        )
 
 
 @pytest.mark.fault("Judges", "the reference answer itself takes for ever", "no verdict: it says nothing of the answer")
@@ -276,13 +278,13 @@ async def test_a_reference_that_takes_too_long_says_nothing_of_the_answer(
     make_episode: MakeEpisode, impatient: MathAnswerAsJudge
 ) -> None:
     episode = make_episode(r"\boxed{2}", ENDLESS)
-    with pytest.raises(JudgeError, match=r"task 'task-1': .* took longer than 1 seconds and was stopped"):
+    with pytest.raises(JudgeError, match=r"task 'task-1': .* took more than 1 seconds of computing and was stopped"):
         await impatient.judge(episode.task, episode)
 
 
 @pytest.fixture(scope="module")
 def impatient() -> MathAnswerAsJudge:
-    return MathAnswerAsJudge(TaskJudgeConfig(timeout=4.0, must_be_evaluated=False), workers=1)
+    return MathAnswerAsJudge(TaskJudgeConfig(timeout=10.0, must_be_evaluated=False), workers=1)
 
 
 async def test_what_is_still_to_be_worked_out_may_be_allowed(make_episode: MakeEpisode) -> None:

@@ -58,7 +58,7 @@ def run_parent(body: str) -> Iterator["subprocess.Popen[str]"]:
     "Judges", "a comparison of two answers never ends", "its process is replaced; the others are compared"
 )
 async def test_one_comparison_that_never_ends_harms_no_other() -> None:
-    pool = MathPool(workers=2, timeout=1)
+    pool = MathPool(workers=2, timeout=5)
     assert await pool.equal("2", "x") is False
     pairs = [(f"{n}x", f"x*{n + n % 2}") for n in range(40)]
     pairs[3] = pairs[20] = ("2", ENDLESS)
@@ -66,7 +66,7 @@ async def test_one_comparison_that_never_ends_harms_no_other() -> None:
     for index, result in enumerate(results):
         if index in (3, 20):
             assert isinstance(result, AnswerAtFault)
-            assert "took longer than 1 seconds and was stopped" in str(result)
+            assert "took more than 1 seconds of computing and was stopped" in str(result)
         else:
             assert result is (index % 2 == 0)
 

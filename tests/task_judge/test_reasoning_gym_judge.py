@@ -123,11 +123,13 @@ async def test_an_answer_is_no_program(
     "Judges", "an answer keeps reasoning-gym's verifier calculating for ever", "stopped; 0 where the reference is quick"
 )
 async def test_an_answer_that_takes_for_ever_is_wrong(tasks: dict[str, Task]) -> None:
-    impatient = ReasoningGymJudge(TaskJudgeConfig(timeout=8.0), workers=1)
+    impatient = ReasoningGymJudge(TaskJudgeConfig(timeout=10.0), workers=1)
     task = tasks["countdown"]
     verdict = await impatient.judge(task, episode(task, "9**9**9**9"))
     assert (verdict.reward, verdict.passed) == (0.0, False)
-    assert "by countdown: took longer than 2 seconds and was stopped; the reference alone is" in str(verdict.reason)
+    assert "by countdown: took more than 1 seconds of computing and was stopped; the reference alone is" in str(
+        verdict.reason
+    )
 
 
 async def test_a_text_without_marks_is_an_answer_without_what_was_only_thought(
