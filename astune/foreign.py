@@ -79,13 +79,14 @@ def _written(value: object, form: Callable[[object], str]) -> str:
 
 
 @contextmanager
-def contained(what: str) -> Iterator[None]:
+def contained(what: str, *passing: type[BaseException]) -> Iterator[None]:
     """Around somebody else's code: what is no `Exception`, as `SystemExit` or `KeyboardInterrupt`, comes as
-    `RolloutError`, as a task would hand those two to the event loop, and end the run. Cancellation and a real Ctrl-C
-    pass, and so does `GeneratorExit`, which is how Python closes a coroutine."""
+    `RolloutError`, as a task would hand those two to the event loop, and end the run. Cancellation, a real Ctrl-C
+    and `passing` pass: around an await that is `GeneratorExit`, by which Python closes a coroutine."""
+    let_through: tuple[type[BaseException], ...] = (Exception, asyncio.CancelledError, CtrlC, *passing)
     try:
         yield
-    except (Exception, asyncio.CancelledError, GeneratorExit, CtrlC):
+    except let_through:
         raise
     except SystemExit as error:
         raise RolloutError(f"{what} called sys.exit({_written(error.code, repr)})") from error

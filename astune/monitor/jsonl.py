@@ -7,6 +7,7 @@ survives.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -103,7 +104,8 @@ class LineFile:
                 while data:
                     data = data[self._file.write(data) :]
             except OSError:
-                self._file.truncate(end)
+                with contextlib.suppress(OSError):  # a device has no end
+                    self._file.truncate(end)
                 raise
 
     def sync(self) -> None:

@@ -42,7 +42,7 @@ async def within(
 
 
 async def _contained(work: Coroutine[Any, Any, object], what: str) -> object:
-    with contained(what):
+    with contained(what, GeneratorExit):
         return await work
 
 

@@ -75,7 +75,7 @@ class FunctionJudge:
         return {name: values[name] for name in self._parameters}
 
     async def _call(self, arguments: dict[str, Any]) -> Any:
-        with contained(f"judge {self._name}"):
+        with contained(f"judge {self._name}", GeneratorExit):
             if inspect.iscoroutinefunction(self._function):
                 return await self._function(**arguments)
             result = await _in_thread(self._function, arguments)
