@@ -165,7 +165,7 @@ BASE = [Stop("mine"), KeyboardInterrupt("mine"), SystemExit(3), GeneratorExit("m
 
 @pytest.mark.fault(
     "Runs and resuming",
-    "a workflow or a judge raises KeyboardInterrupt, SystemExit, a BaseException of its own, or an error without a text",
+    "a workflow or a judge raises KeyboardInterrupt, SystemExit, a BaseException of its own, an error without text",
     "its episode fails, and no other",
 )
 @pytest.mark.parametrize("error", BASE, ids=lambda error: type(error).__name__)
