@@ -89,7 +89,8 @@ def _length(patient: Patient) -> Iterator[Finding]:
             mend=f"set it to {tasks} or fewer",
         )
     steps = total_steps(patient)
-    if trainer.save_every == 0 and steps > LONG:
+    by_time = trainer.save_minutes > 0 and patient.config.backbone == "local"
+    if trainer.save_every == 0 and not by_time and steps > LONG:
         yield warn(
             f"{steps} steps without a checkpoint: a crash or a full disk loses all that was learned",
             where=patient.where("astune.trainer.save_every"),

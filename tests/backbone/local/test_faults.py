@@ -130,9 +130,10 @@ class Killed(BaseException):
     "no checkpoint is written without its episodes and figures",
 )
 @pytest.mark.parametrize(
-    "error", [RunFolderError("full"), ZeroDivisionError("bug"), Killed()], ids=lambda e: type(e).__name__
+    ("place", "error"),
+    [("publish", ZeroDivisionError("bug")), ("log", RunFolderError("full")), ("log", Killed())],
+    ids=["a bug after the update", "a full disk", "a kill before the figures are written"],
 )
-@pytest.mark.parametrize("place", ["publish", "log"])
 def test_no_checkpoint_is_there_without_its_records(
     conf: Path, monkeypatch: pytest.MonkeyPatch, place: str, error: BaseException
 ) -> None:
