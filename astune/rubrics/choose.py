@@ -8,8 +8,9 @@ Three things decide, and none of them sees the test examples:
                       more than the worse (forward selection)
     coding rate       of those, a small set is selected whose members differ from each other (`select.py`)
 
-Weights are fitted on train and dev (`weights.py`). A handful of dev examples alone would take criteria by luck: that
-found 0.74 of the criteria of a planted world, and this 0.94 (60 scored examples, 15 of them dev, 20 seeds).
+Weights are fitted on train and dev, from what each criterion helps there (`weights.py`). A handful of dev examples
+alone would take criteria by luck: that found 0.74 of the criteria of a planted world, and this 0.94 (60 scored
+examples, 15 of them dev, 20 seeds).
 """
 
 from __future__ import annotations
@@ -77,7 +78,12 @@ def choose(
 def dev_helps(pool: Sequence[Criterion], scores: Scores, split: Split, kind: Kind) -> dict[str, float]:
     """By id, how much more the better answers of dev meet a criterion than the worse: from -1 to 1."""
     ordered = comparisons(split.dev, kind)
-    return {one.id: math.fsum(_margins(one, ordered, scores)) / len(ordered) for one in pool}
+    return {one.id: _help(_margins(one, ordered, scores)) for one in pool}
+
+
+def _help(margins: Sequence[float]) -> float:
+    """How much more the better answers meet a criterion than the worse: from -1 to 1."""
+    return math.fsum(margins) / len(margins)
 
 
 def _margins(criterion: Criterion, ordered: Sequence[tuple[Key, Key]], scores: Scores) -> list[float]:
@@ -145,6 +151,13 @@ def _weighted(
     return [*given, *sorted(weighted, key=lambda one: -one.weight)]
 
 
+def _worth(helps: Sequence[float]) -> list[float]:
+    """What weights begin from: equal for criteria that help at least half as much as the best one, since so few
+    examples cannot tell these apart, and less for those that help less."""
+    best = max(helps)
+    return [min(1.0, 2 * max(0.0, one) / best) if best > 0 else 1.0 for one in helps]
+
+
 def _fitted(criteria: Sequence[Criterion], scores: Scores, split: Split, kind: Kind, seed: int) -> list[float]:
     """On the answers of train and dev that could be judged by all of `criteria`."""
     rows: list[list[float]] = []
@@ -158,8 +171,10 @@ def _fitted(criteria: Sequence[Criterion], scores: Scores, split: Split, kind: K
                 places[key] = len(rows)
                 rows.append(known)
                 labels.append(float(one.good))
+    ordered = [*comparisons(split.train, kind), *comparisons(split.dev, kind)]
+    on_dev = dev_helps(criteria, scores, split, kind)
+    worth = _worth([min(on_dev[one.id], _help(_margins(one, ordered, scores))) for one in criteria])
     if kind == "scored":
-        return fit_weights(rows, labels, [], seed)
-    ordered = [pair for part in (split.train, split.dev) for pair in comparisons(part, kind)]
+        return fit_weights(rows, labels, [], seed, worth)
     pairs = [(places[better], places[worse]) for better, worse in ordered if better in places and worse in places]
-    return fit_weights(rows, [], pairs, seed)
+    return fit_weights(rows, [], pairs, seed, worth)

@@ -90,3 +90,15 @@ async def test_weights_follow_how_much_a_criterion_tells(chosen):
     choice = await chosen(Split(train, pairs("dev", ("AB", "x")), TEST), [says("B"), says("A")])
     assert [one.id for one in choice.criteria] == ["A", "B"]
     assert choice.criteria[0].weight > choice.criteria[1].weight > 0
+
+
+@pytest.mark.fault(
+    "Rubrics", "a criterion hardly helps, but gets a weight", "it counts the less the less it helps beside the best"
+)
+async def test_a_decoy_that_hardly_helps_hardly_counts(chosen):
+    train = pairs("train", *[("AB", "B")] * 8, *[("AB", "A")] * 2, *[("A", "B")] * 1)
+    dev = pairs("dev", *[("AB", "B")] * 7, *[("AB", "A")] * 2, ("A", "B"))
+    choice = await chosen(Split(train, dev, TEST), [says("B"), says("A")])
+    weights = {one.id: one.weight for one in choice.criteria}
+    assert (choice.helps["A"], choice.helps["B"]) == (pytest.approx(0.8), pytest.approx(0.1))
+    assert weights["A"] > 0 and weights.get("B", 0.0) <= 0.3 * weights["A"]

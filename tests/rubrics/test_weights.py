@@ -149,3 +149,10 @@ def test_of_very_many_comparisons_some_are_drawn_by_the_seed() -> None:
     assert drawn[0] != drawn[1]
     assert drawn[0] == pytest.approx(drawn[1], abs=0.1)
     assert drawn[0] == fit_weights(scores, labels, [], seed=0)
+
+
+def test_what_a_criterion_is_worth_is_where_its_weight_begins() -> None:
+    assert fit_weights([[1, 1]], [1], [], seed=0, worth=[1.0, 0.25]) == [1.6, 0.4]
+    scores, pairs = pairs_by([1.0, 1.0], 8, 0)
+    first, second = fit_weights(scores, [], pairs, seed=0, worth=[1.0, 0.1])
+    assert second < 0.3 * first
