@@ -11,9 +11,11 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from astune.cli import INTERRUPTED
+from astune.cli.run import EXIT_CODES
 from astune.config.load import load_config
 from astune.rubrics.keep import edits_of
 from astune.rubrics.learn import NothingHelps
+from astune.rubrics.report import NO_BETTER, better_than_baselines
 from astune.rubrics.run import GO_ON, check_rubric, learn_rubric
 from astune.rubrics.show import show_difference, show_rubric
 from astune.task_judge.rubric import load_rubric
@@ -24,7 +26,8 @@ MOST_SHOWN = 15
 
 
 def learn(conf: Path, overrides: Sequence[str], keep_edited: bool) -> int:
-    """Learns a rubric and writes it; 1 if no criterion was found that helps."""
+    """Learns a rubric and writes it; 1 if no criterion was found that helps, 3 if the rubric is no better than the
+    baselines."""
     loaded = load_config(conf, overrides, for_run=False)
     console = Console()
     try:
@@ -39,6 +42,9 @@ def learn(conf: Path, overrides: Sequence[str], keep_edited: bool) -> int:
         raise
     show_rubric(rubric, console)
     console.print(f"\nwritten: {out}")
+    if not better_than_baselines(rubric.report):
+        tell(NO_BETTER, file=sys.stderr)
+        return EXIT_CODES["learned_nothing"]
     return 0
 
 

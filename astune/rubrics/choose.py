@@ -32,6 +32,9 @@ SMALLEST_WEIGHT = 0.05
 """Criteria of less than this, where the mean is 1, are left out."""
 
 
+HARDLY = 0.3
+"""Of what half of the best criterion helps: one that helps less weighs no more beside it than that."""
+
 SMALLEST_GAIN = 1e-9
 """Nats that a criterion takes off the loss at least: more than rounding."""
 
@@ -140,7 +143,12 @@ def _weighted(
     together = [*given, *chosen]
     if not chosen:
         return together
-    fitted = _fitted(together, scores, split, kind, seed)
+    worth = _worth(together, scores, split, kind)
+    fitted = _fitted(together, worth, scores, split, kind, seed)
+    fitted = [
+        weight if value > HARDLY else min(weight, value * max(fitted))
+        for weight, value in zip(fitted, worth, strict=True)
+    ]
     of_given, theirs = sum(one.weight for one in given), sum(fitted[: len(given)])
     unit = of_given / theirs if of_given and theirs else 1.0
     weighted = [
@@ -151,14 +159,19 @@ def _weighted(
     return [*given, *sorted(weighted, key=lambda one: -one.weight)]
 
 
-def _worth(helps: Sequence[float]) -> list[float]:
-    """What weights begin from: equal for criteria that help at least half as much as the best one, since so few
-    examples cannot tell these apart, and less for those that help less."""
+def _worth(criteria: Sequence[Criterion], scores: Scores, split: Split, kind: Kind) -> list[float]:
+    """What weights begin from, and the most that they may be beside the largest: 1 for criteria that help at least half
+    as much as the best one, since so few examples cannot tell these apart, and less for those that help less."""
+    ordered = [*comparisons(split.train, kind), *comparisons(split.dev, kind)]
+    on_dev = dev_helps(criteria, scores, split, kind)
+    helps = [min(on_dev[one.id], _help(_margins(one, ordered, scores))) for one in criteria]
     best = max(helps)
     return [min(1.0, 2 * max(0.0, one) / best) if best > 0 else 1.0 for one in helps]
 
 
-def _fitted(criteria: Sequence[Criterion], scores: Scores, split: Split, kind: Kind, seed: int) -> list[float]:
+def _fitted(
+    criteria: Sequence[Criterion], worth: Sequence[float], scores: Scores, split: Split, kind: Kind, seed: int
+) -> list[float]:
     """On the answers of train and dev that could be judged by all of `criteria`."""
     rows: list[list[float]] = []
     labels: list[float] = []
@@ -172,8 +185,6 @@ def _fitted(criteria: Sequence[Criterion], scores: Scores, split: Split, kind: K
                 rows.append(known)
                 labels.append(float(one.good))
     ordered = [*comparisons(split.train, kind), *comparisons(split.dev, kind)]
-    on_dev = dev_helps(criteria, scores, split, kind)
-    worth = _worth([min(on_dev[one.id], _help(_margins(one, ordered, scores))) for one in criteria])
     if kind == "scored":
         return fit_weights(rows, labels, [], seed, worth)
     pairs = [(places[better], places[worse]) for better, worse in ordered if better in places and worse in places]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from datetime import date
 from typing import Any
 
@@ -15,6 +17,10 @@ from astune.rubrics.split import Split
 from astune.task_judge.rubric import Rubric
 
 WIDE = 0.2
+NO_BETTER = (
+    "On the test examples the rubric is no better than the baselines: the labels may not follow from the answers, or "
+    "the examples are too few."
+)
 
 
 def with_report(name: str, learned: Learned, examples: Examples, split: Split, asking: Asking, seed: int) -> Rubric:
@@ -66,9 +72,21 @@ def _report(learned: Learned) -> dict[str, Any]:
         "dev": learned.in_use.dev.as_dict(),
         "helps": {name: round(gain, 4) for name, gain in learned.helps.items()},
     }
-    if test.high - test.low > WIDE:
-        report["note"] = how_sure(test)
+    notes = [] if better_than_baselines(report) else [NO_BETTER]
+    notes += [how_sure(test)] if test.high - test.low > WIDE else []
+    if notes:
+        report["note"] = " ".join(notes)
     return report
+
+
+def better_than_baselines(report: Mapping[str, Any]) -> bool:
+    """Whether the rubric did better on the test examples than the most frequent label, by at least one standard error
+    of so few examples, since shuffled labels come out a little above it by luck; and no worse than the same model
+    without a rubric."""
+    accuracy, n = report["test"]["accuracy"], report["test"]["n"]
+    majority, without = (report["baselines"][name]["accuracy"] for name in ("majority", "without_rubric"))
+    luck = math.sqrt(majority * (1 - majority) / n)
+    return bool(accuracy > majority and accuracy >= majority + luck and accuracy >= without)
 
 
 def how_sure(test: Accuracy) -> str:

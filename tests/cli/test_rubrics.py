@@ -74,6 +74,29 @@ def test_an_edited_rubric_is_not_overwritten(conf: Path, capsys: pytest.CaptureF
     assert load_rubric(Path("rubrics.yaml")).criteria[0].edited
 
 
+@pytest.mark.fault(
+    "Rubrics", "the labels have nothing to do with the answers", "no better than the baselines is said, and ends with 3"
+)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_shuffled_labels_give_a_rubric_that_is_no_better_than_the_baselines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], seed: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    world = PlantedWorld(seed, 60, shuffled_labels=True)
+    world.write_examples(tmp_path / "examples.jsonl")
+    with world.server() as server:
+        (tmp_path / "conf.yaml").write_text(
+            "astune:\n"
+            "  rubrics: {examples: examples.jsonl, rounds: 1}\n"
+            f"  task_judge: {{llm: {{models: [{{base_url: '{server.base_url}', model: planted}}]}}}}\n"
+        )
+        assert main(["rubrics", "--conf", "conf.yaml"]) == 3
+    assert "no better than the baselines" in capsys.readouterr().err
+    assert "no better than the baselines" in str(load_rubric(Path("rubrics.yaml")).report["note"])
+    assert main(["rubrics", "show", "rubrics.yaml"]) == 0
+    assert "no better than the baselines" in " ".join(capsys.readouterr().out.split())
+
+
 def test_where_nothing_helps_the_candidates_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
