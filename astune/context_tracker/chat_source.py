@@ -16,11 +16,12 @@ and only if the API gave the log-probabilities of tokens that are ours one by on
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from astune.config.chat_models import AuxiliaryModelConfig
-from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.chat_format import LONG_TEXT, ChatFormat
 from astune.context_tracker.render import Prompt
 from astune.context_tracker.request import ChatRequest
 from astune.context_tracker.sources import Answer, Call
@@ -53,7 +54,11 @@ class ChatSource:
         request, prompt = call.request, call.prompt
         reply = await self._client.complete(self._body(request, prompt, sampling))
         given = self._given(reply, request, prompt)
-        return self._made(reply, request, prompt) if given is None else given
+        if given is not None:
+            return given
+        if len(reply.message["content"] or "") > LONG_TEXT:
+            return await asyncio.to_thread(self._made, reply, request, prompt)
+        return self._made(reply, request, prompt)
 
     def _body(self, request: ChatRequest, prompt: Prompt, sampling: Sampling) -> dict[str, Any]:
         """The request in OpenAI's shape. The policy elsewhere gets the run's sampling and the reasoning that the

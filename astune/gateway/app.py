@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 # OpenAI's clients repeat a failed request, unless told not to; a repeated call would be a second turn.
 _ERROR_HEADERS = {"x-should-retry": "false"}
+_MOST_HEADER_BYTES = 2**16
 
 Choices = Callable[[ChatRequest, int], Coroutine[Any, Any, Sequence[ChatAnswer]]]
 Parse = Callable[[object, Memory], Call]
@@ -106,6 +107,8 @@ class OpenAIApp:
         endpoint = self._endpoints.get(request.path_params["token"])
         if endpoint is None:
             raise episode_over()
+        if sum(len(name) + len(value) for name, value in request.scope["headers"]) > _MOST_HEADER_BYTES:
+            raise ApiError(431, "headers_too_large", f"the headers have more than {_MOST_HEADER_BYTES} bytes")
         return endpoint
 
     async def _answer(self, request: Request, parse: Parse) -> Response:

@@ -1,6 +1,7 @@
 """Turns of chat APIs: exact where the engine gives its tokens, else for display."""
 
 import itertools
+import threading
 
 import pytest
 
@@ -318,3 +319,16 @@ async def test_an_answer_that_the_engine_was_made_to_give_is_not_trained(make, e
     await tracker.chat("a", ChatRequest([USER], force="json_object"), source="gpt")
     await tracker.chat("b", ChatRequest([USER]), source="gpt")
     assert [(turn.exact, turn.excluded) for turn in tracker.turns] == [(True, "forced"), (True, None)]
+
+
+def test_a_long_answer_is_tokenized_in_a_thread(make, run, chat_format, monkeypatch):
+    tracker, _ = make(["word " * 20_000])
+    here, seen, encode = threading.get_ident(), [], chat_format.encode
+
+    def watched(text):
+        seen.append((len(text) > 2**16, threading.get_ident() == here))
+        return encode(text)
+
+    monkeypatch.setattr(chat_format, "encode", watched)
+    run(tracker.chat("a", ChatRequest([USER]), source="gpt"))
+    assert [in_the_loop for is_long, in_the_loop in seen if is_long] == [False]
