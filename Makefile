@@ -8,6 +8,8 @@
 PYTHON ?= python3
 PIP_ARGS ?=
 PYTEST_ARGS ?=
+# Two tests at a time, each on one core. `PYTEST_ARGS="-n 0 --pdb ..."` is one test at a time.
+SIDE_BY_SIDE := -n 2 --dist worksteal
 
 VENV := .venv
 VENV1 := .venv-as1
@@ -28,7 +30,7 @@ demo: $(VENV)/.done
 	$(BIN)/astune demo
 
 test: $(VENV)/.done
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SIDE_BY_SIDE) $(PYTEST_ARGS)
 
 # What touches agentscope, with its older line.
 test-agentscope1: $(VENV1)/.done
