@@ -31,7 +31,8 @@ def test_a_loop_without_await_is_told_of_while_it_runs_with_its_line_and_its_epi
 
     async def main() -> dict[str, float]:
         with LoopWatch(told.append), under_way("train/1/t/0") as this:
-            while not told:
+            until = time.monotonic() + 10
+            while not told and time.monotonic() < until:
                 time.sleep(0.001)
             return this.blocked
 
