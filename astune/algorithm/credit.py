@@ -25,14 +25,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
 from astune.algorithm.advantage import AdvantageFunction
 from astune.errors import TrainingError
+from astune.foreign import figure, shown, text_of
 from astune.types import Episode, Group, Timeline
+from astune.user_code import place_of
 
 Credit = Literal["once", "per_branch", "mean_branch"]
 
@@ -145,10 +147,19 @@ def _turns_of(judged: Sequence[Episode], agent: str) -> list[tuple[int, int]]:
 def _estimated(estimator: AdvantageFunction, rewards: Sequence[float], group: Group) -> list[float]:
     if not rewards:
         return []
-    advantages = list(estimator([float(reward) for reward in rewards]))
-    if len(advantages) != len(rewards) or not all(map(math.isfinite, advantages)):
+    place = f"astune.algorithm.advantage: {estimator!r}"
+    try:
+        given: object = estimator([float(reward) for reward in rewards])
+        advantages = [figure(value) for value in given] if isinstance(given, Iterable) else []
+    except Exception as error:
         raise TrainingError(
-            f"astune.algorithm.advantage: {estimator!r} gave {advantages!r} for the {len(rewards)} rewards of "
-            f"task {group.task.task_id!r}; expected one finite number for each"
+            f"{place} raised {type(error).__name__}: {text_of(error)}, at the rewards of task {group.task.task_id!r} "
+            f"({place_of(error)})"
+        ) from error
+    found = [value for value in advantages if value is not None]
+    if len(advantages) != len(rewards) or len(found) != len(rewards):
+        raise TrainingError(
+            f"{place} gave {shown(given)} for the {len(rewards)} rewards of task {group.task.task_id!r}; expected one "
+            "finite number for each"
         )
-    return advantages
+    return found

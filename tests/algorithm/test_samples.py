@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astune.algorithm import Receipt, Weighting, split_samples, to_samples, without_skipped
-from astune.algorithm.advantage import dr_grpo, grpo
+from astune.algorithm.advantage import AdvantageFunction, dr_grpo, grpo
 from astune.algorithm.aggregation import LossAggregation
 from astune.errors import TrainingError
 from astune.types import Episode, Group, Span, StopReason, Task, Timeline, Turn, Verdict
@@ -105,6 +105,22 @@ def test_an_estimator_that_gives_the_wrong_number_of_values_is_named() -> None:
     group = Group(TASK, (episode("a", 1.0, 3), episode("b", 0.0, 3)))
     with pytest.raises(TrainingError, match=r"broken.*2 rewards of task 't'"):
         to_samples([group], broken)
+
+
+@pytest.mark.fault(
+    "Runs and resuming",
+    "a plug-in that estimates advantages raises, or gives something else than a number for each reward",
+    "the run stops and names the plug-in and the task; the steps done are saved",
+)
+@pytest.mark.parametrize(
+    "estimator",
+    [lambda r: 1 / 0, lambda r: None, lambda r: ["x"] * len(r), lambda r: [float("nan")] * len(r), lambda r: r[1:]],
+    ids=["raises", "nothing", "texts", "nan", "too few"],
+)
+def test_an_estimator_that_does_not_give_numbers_is_named(estimator: AdvantageFunction) -> None:
+    group = Group(Task("t", "?"), (episode("a", 1.0, 3), episode("b", 0.0, 3)))
+    with pytest.raises(TrainingError, match=r"astune\.algorithm\.advantage: .*lambda.* of task 't'"):
+        to_samples([group], estimator)
 
 
 def test_tokens_of_skipped_updates_count_as_left_out() -> None:

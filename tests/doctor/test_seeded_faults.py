@@ -290,8 +290,8 @@ FAULTS = {
         "1e-4 to 1e-3",
     ),
     "a long run without checkpoints": Fault(
-        {"trainer": {"total_steps": 1000, "save_minutes": 0}}, {}, "training", "warn", "1000 steps without a checkpoint",
-        "astune.trainer.save_every", "set it to 50",
+        {"trainer": {"total_steps": 1000, "save_minutes": 0}}, {},
+        "training", "warn", "1000 steps without a checkpoint", "astune.trainer.save_every", "set it to 50",
     ),
     "a warm-up as long as the run": Fault(
         {"trainer": {"warmup_steps": 10}}, {}, "training", "warn", "as long as the run", "astune.trainer.warmup_steps",

@@ -16,6 +16,7 @@ from trinity.common.models.model import ModelWrapper
 
 from astune.backbone.parts import sampling_for
 from astune.backbone.trinity.events import EpisodeDone, EvaluationDone, EvaluationStarted
+from astune.backbone.trinity.experience import portable
 from astune.backbone.trinity.job import Job
 from astune.backbone.trinity.mailbox import find_mailbox, post
 from astune.backbone.trinity.shared import shared_setup
@@ -51,7 +52,7 @@ class Evaluation:
         setups = [setup_for(self.job, engine) for engine in self._engines]
 
         def tell(episode: Episode) -> None:
-            post(EpisodeDone(episode, step, f"eval/{decoding}"))
+            post(EpisodeDone(portable(episode), step, f"eval/{decoding}"))
 
         work = [
             run_groups(

@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from trinity.common.experience import EID, Experience
 
 from astune.errors import TrainingError
+from astune.monitor.jsonl import plain_foreign
 from astune.types import Episode, Sample
 
 EPISODE = "astune_episode"
@@ -38,9 +40,17 @@ def pack_episode(episode: Episode, run: int) -> Experience:
         prompt_length=1,
         logprobs=torch.zeros(1),
         action_mask=torch.zeros(1, dtype=torch.bool),
-        info={EPISODE: pickle.dumps(episode)},
+        info={EPISODE: pickle.dumps(portable(episode))},
         metrics=metrics,
     )
+
+
+def portable(episode: Episode) -> Episode:
+    """The episode as another process can read it: an answer may be of any class, so it is sent as it is recorded."""
+    if episode.output is None:
+        return episode
+    answer = plain_foreign(episode.output.answer)
+    return replace(episode, output=replace(episode.output, answer=answer, response=answer))
 
 
 def unpack_episode(experience: Experience) -> Episode:

@@ -12,7 +12,7 @@ from trinity.common.workflows.workflow import Workflow
 
 from astune.backbone.parts import sampling_for
 from astune.backbone.trinity.events import EpisodeDone, Warned
-from astune.backbone.trinity.experience import pack_episode
+from astune.backbone.trinity.experience import pack_episode, portable
 from astune.backbone.trinity.job import Job, load_job
 from astune.backbone.trinity.mailbox import post
 from astune.backbone.trinity.policy import policy_for
@@ -63,7 +63,7 @@ class AstuneWorkflow(Workflow):  # type: ignore[misc]
 
 
 def _tell(episode: Episode, step: int) -> None:
-    post(EpisodeDone(episode, step, "train"))
+    post(EpisodeDone(portable(episode), step, "train"))
 
 
 def _warn(text: str) -> None:
