@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "astune"
 LAYERS = (
     {"token_ids", "sampling", "paths", "visible"},
-    {"types", "errors", "resources", "terminal", "under_way", "signals"},
+    {"types", "errors", "resources", "terminal", "local_service", "under_way", "signals"},
     {"config", "workers", "user_code", "concurrency", "foreign"},
     {"plugins", "clients", "monitor"},
     {"task_reader", "environment", "context_tracker", "task_judge", "algorithm"},

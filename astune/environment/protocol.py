@@ -25,6 +25,10 @@ MAX_ID = 512
 ERRORS = {
     "bad_request": (400, "The body is no JSON object, or a field of it is missing or wrong; the message names it."),
     "unauthorized": (401, "The service asks for a token, and the header `Authorization: Bearer TOKEN` has another."),
+    "forbidden": (
+        403,
+        "A page of a browser asks, or the service is asked for by a name: that needs a token.",
+    ),
     "unknown_call": (404, "There is no such call."),
     "unknown_env_type": (404, "The service does not serve this type of environment."),
     "unknown_split": (404, "The environment has no such split."),
@@ -34,6 +38,7 @@ ERRORS = {
     "instance_exists": (409, "The id belongs to an instance of another task."),
     "terminated": (409, "The instance has ended; it can be evaluated and released."),
     "too_large": (413, "The body is larger than the service takes."),
+    "no_json": (415, "The body is of another type than `Content-Type: application/json`."),
     "environment_failed": (500, "The environment raised; the message says what. The instance stays."),
     "full": (503, "As many instances live as the service has room for; the header Retry-After says when to ask again."),
     "stopping": (503, "The service is ending."),

@@ -25,6 +25,7 @@ from astune.environment.instances import Instances
 from astune.environment.metrics import Metrics
 from astune.environment.protocol import CallError, Reply, failure, parse
 from astune.errors import ConfigError
+from astune.local_service import refused
 
 MAX_INSTANCES = 512
 TTL = 1800.0
@@ -70,6 +71,8 @@ class Service:
         await send({"type": "http.response.body", "body": reply.body})
 
     async def _reply(self, call: str, scope: Scope, receive: Receive) -> Reply:
+        if why := refused(scope["headers"], any_name=self._authorization is not None):
+            raise CallError("forbidden", why)
         if call not in protocol.CALLS and call not in ("health", "metrics"):
             raise CallError("unknown_call", f"no call {call!r}; there are {', '.join(protocol.CALLS)}")
         wanted = "POST" if call in protocol.CALLS else "GET"
@@ -83,6 +86,9 @@ class Service:
                 raise CallError("unauthorized", "the service asks for a token: Authorization: Bearer TOKEN")
         if call == "metrics":
             return Reply(200, self.metrics.text(self.instances.max_instances).encode())
+        kind = _header(scope, b"content-type")
+        if kind is not None and kind.partition(b";")[0].strip().lower() != b"application/json":
+            raise CallError("no_json", f"a body is application/json, not {kind.decode('latin-1')!r:.80}")
         return await self._answer(call, await _body(receive), _header(scope, _KEY))
 
     async def _answer(self, call: str, body: bytes, key: bytes | None) -> Reply:

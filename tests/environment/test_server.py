@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -486,3 +487,36 @@ async def test_many_clients_at_once_leave_nothing_behind(caller: Caller, rooms: 
     async with httpx.AsyncClient(base_url=caller.url, timeout=20.0) as http:
         await asyncio.gather(*(episode(http, f"e{number}") for number in range(40)))
     assert caller.live == 0 and len(rooms.made) == 40
+
+
+@pytest.mark.fault(
+    "Tools and environments", "a page in a browser calls the service, by its Origin or by DNS rebinding", "refused: 403"
+)
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Host": "localhost:1"}, 200),
+        ({"Host": "[::1]:1"}, 200),
+        ({"Host": "10.0.0.7"}, 200),
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "127.0.0.1.evil.example:80"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ({"Content-Type": "application/json; charset=utf-8"}, 200),
+    ],
+)
+def test_only_programs_reach_the_service_and_only_with_json(headers: dict[str, str], status: int) -> None:
+    with EnvServer([Rooms()]) as server:
+        body = json.dumps({"env_type": "rooms", "params": {"split": "train"}})
+        reply = httpx.post(f"{server.url}/get_env_profile", content=body, headers=headers)
+    assert reply.status_code == status, reply.text
+
+
+def test_with_a_token_a_service_may_be_asked_for_by_any_name() -> None:
+    with EnvServer([Rooms()], token="secret") as server:
+        headers = {"Host": "rooms.cluster", "Authorization": "Bearer secret"}
+        assert httpx.get(f"{server.url}/metrics", headers=headers).status_code == 200
+        assert httpx.get(f"{server.url}/metrics", headers={**headers, "Origin": "http://x"}).status_code == 403
