@@ -34,6 +34,8 @@ from rich.markup import escape  # noqa: E402
 from rich.table import Table  # noqa: E402
 from write_reliability import Row, rows  # noqa: E402
 
+from astune.visible import tell, visible  # noqa: E402
+
 SUITES = {
     ".venv": ("tests",),
     ".venv-as1": ("tests/agents", "tests/gateway", "tests/workflow"),
@@ -99,7 +101,7 @@ def main() -> int:
     found = []
     for part in options.only:
         for row in run[part]():
-            print(_mark(row), row.row, "|", row.told, flush=True)
+            tell(f"{_mark(row)} {row.row} | {row.told}", flush=True)
             found.append(row)
     return show(found, options.seed)
 
@@ -112,7 +114,7 @@ def show(found: list[Found], seed: int) -> int:
     """The whole table; returns the exit code."""
     table = Table("", "row", "what happened", title="make attack", title_justify="left")
     for row in found:
-        table.add_row(_mark(row), escape(row.row), escape(row.told))
+        table.add_row(_mark(row), escape(visible(row.row)), escape(visible(row.told)))
     Console(width=160).print(table)
     failed = [row.row for row in found if row.passed is False]
     skipped = sum(row.passed is None for row in found)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import attack
+import doors
 import hostile
 import load
 import pytest
@@ -30,6 +31,15 @@ def test_hostile_agents_change_nothing_for_honest_ones() -> None:
 def test_no_call_is_lost_under_load() -> None:
     slow = {"load: memory stays", "load: the loop stays free (list of models)"}  # depend on the machine
     assert [row for row in failed(load.attack(3.0, sessions=64)) if row.row not in slow] == []
+
+
+@pytest.mark.fault(
+    "The OpenAI-compatible endpoint",
+    "malformed HTTP, JSON and fields, over raw sockets",
+    "a status of its kind, never a 500; others are served meanwhile; no connection is left open",
+)
+def test_a_malformed_request_gets_a_status_of_its_kind() -> None:
+    assert failed(doors.attack(("gateway",), patient=False)) == []
 
 
 def test_a_row_that_fails_is_an_exit_code(capsys: pytest.CaptureFixture[str]) -> None:

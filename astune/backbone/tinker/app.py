@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from loguru import logger
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -94,6 +94,8 @@ def _answering(handler: Handler) -> Handler:
         except (KeyError, TypeError) as error:
             told = f"the request is not as the tinker SDK 0.25 sends it: {type(error).__name__}: {error}"
             return JSONResponse({"detail": told, "category": "user"}, 422)
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
         except Exception as error:
             logger.opt(exception=True).error("{} failed", request.url.path)
             return JSONResponse({"detail": f"{type(error).__name__}: {error}", "category": "server"}, 422)
