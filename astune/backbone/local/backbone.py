@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -170,16 +171,19 @@ def _evaluated(metrics: Metrics, step: int) -> set[str]:
 
 async def _until_stopped(run: Run) -> tuple[Status, Exception | None]:
     """Train to the end, to the first Ctrl-C (between two model steps), or to where training cannot go on. Whatever ends
-    it, the steps that are done are saved; a second Ctrl-C ends the run at once."""
+    it, the steps that are done are saved; a second Ctrl-C ends the run at once, and a third one the process, whatever
+    goes on in it."""
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(train(run))
-    stopping = False
+    stopped = 0
 
     def stop() -> None:
-        nonlocal stopping
-        if stopping:
+        nonlocal stopped
+        stopped += 1
+        if stopped > 2:  # the workflow's own code caught what the second one raised, and goes on
+            os._exit(130)
+        if stopped == 2:
             raise CtrlC
-        stopping = True
         loop.call_soon_threadsafe(task.cancel)
 
     with on_ctrl_c(stop):
