@@ -19,7 +19,10 @@ TABLE = json.loads((default_config_dir() / "config_auto_convertion_trinity.json"
 
 @pytest.mark.parametrize(
     ("sentence", "name"),
-    [("Keys that a run on Trinity refuses", "unsupported"), ("With the tinker engine also:", "tinker")],
+    [
+        ("Keys that a run on Trinity refuses", "unsupported"),
+        ("With the tinker engine at an address of its own also:", "tinker"),
+    ],
 )
 def test_the_keys_that_are_refused_are_all_listed_with_the_reason_that_a_run_gives(sentence: str, name: str) -> None:
     rows = PAGE.partition(sentence)[2].partition("| --- | --- |\n")[2].partition("\n\n")[0]

@@ -7,6 +7,8 @@ import importlib.util
 import pytest
 from clinic import Clinic, problems
 
+FIX = "set it to 'cosine' or 'constant', or trinity.algorithm.optimizer.lr_scheduler_type, which counts there instead"
+
 
 def test_a_value_that_trinity_does_not_have_is_named_with_its_place(clinic: Clinic) -> None:
     found = [
@@ -14,7 +16,7 @@ def test_a_value_that_trinity_does_not_have_is_named_with_its_place(clinic: Clin
         for finding in problems(clinic({"backbone": "trinity", "trainer": {"lr_schedule": "linear"}}))
         if finding.check == "config"
     ]
-    assert [(finding.level, finding.mend) for finding in found] == [("fail", "set it to 'cosine' or 'constant'")]
+    assert [(finding.level, finding.mend) for finding in found] == [("fail", FIX)]
     assert found[0].where.endswith("astune.trainer.lr_schedule")
 
 
@@ -24,8 +26,10 @@ def test_epochs_are_no_fault(clinic: Clinic) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("trinity") is not None, reason="Trinity is installed here")
-def test_packages_that_are_missing_are_all_named(clinic: Clinic) -> None:
-    (found,) = [finding for finding in problems(clinic({"backbone": "trinity"})) if finding.check == "packages"]
-    for package in ("trinity-rft", "ray", "verl", "vllm"):
+@pytest.mark.parametrize(("model", "trainer"), [("tiny", "tinker"), ("Qwen/Qwen3-8B", "verl")])
+def test_packages_that_are_missing_are_all_named(clinic: Clinic, model: str, trainer: str) -> None:
+    changes = {"backbone": "trinity", "model": {"path": model}}
+    (found,) = [finding for finding in problems(clinic(changes)) if finding.check == "packages"]
+    for package in ("trinity-rft", "ray", trainer, "vllm"):
         assert f"{package} is not installed" in found.what
     assert "external/trinity" in found.mend

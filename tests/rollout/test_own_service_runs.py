@@ -99,7 +99,7 @@ def test_training_starts_the_service_and_goes_on_when_it_dies(conf, caplog):
     ]
     report = LocalBackbone().run(load_config(conf, overrides, backbone="local"))
     episodes = [record.episode for record in read_episodes(report.run_dir / "episodes" / "train.jsonl")]
-    assert (report.status, [episode.task.task_id for episode in episodes]) == ("completed", ["a"] * 4 + ["b"] * 4)
+    assert (report.status, [episode.task.task_id for episode in episodes]) == ("learned_nothing", ["a"] * 4 + ["b"] * 4)
     assert [episode.reward for episode in episodes] == [0.5] * 4 + [None] * 4
     assert {episode.error.stage for episode in episodes[4:]} == {"environment"}
     assert "that this run started has ended (exit code -9)" in caplog.text

@@ -345,7 +345,7 @@ def test_keys_that_do_not_go_together_are_errors(
 
 def test_preferences_on_the_trainer_that_would_part_them_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"command line: astune\.algorithm\.method: 'dpo' needs trinity\.model\.tink"):
-        converted(tmp_path, DPO)
+        converted(tmp_path, DPO, "trinity.model.tinker.enable=false")
 
 
 def test_keys_of_rollouts_are_listed_as_not_used(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_the_program_is_trained(tmp_path: Path):
     overrides = ["trainer.total_steps=1", "trainer.tasks_per_step=2", "rollout.num_repeat=2", "evaluation.before=false"]
     overrides += ["evaluation.after=false", "monitor.check_invariants=true", f"runs_dir={tmp_path}"]
     conf = str(FOLDER / "any_agent.yaml")
-    assert main(["--conf", conf, *(f"astune.{override}" for override in overrides)]) == 0
+    assert main(["--conf", conf, *(f"astune.{override}" for override in overrides)]) in (0, 3)  # 3: no signal in a step
     records = list(read_episodes(tmp_path / "any_agent" / "any_agent" / "episodes" / "train.jsonl"))
     assert [record.episode.stop_reason for record in records] == [StopReason.COMPLETED] * 4
     assert all(len(record.episode.timelines) == 1 for record in records)

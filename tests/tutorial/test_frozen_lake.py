@@ -26,7 +26,10 @@ COMMANDS = [shlex.split(text.replace("\\\n", " ")) for kind, text in BLOCKS if k
 def run(words: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> None:
     monkeypatch.chdir(folder)
     assert words[:2] == ["python", "launcher.py"]
-    assert main([*(word.replace("tutorial/frozen_lake", str(FOLDER)) for word in words[2:]), *more]) == 0
+    assert main([*(word.replace("tutorial/frozen_lake", str(FOLDER)) for word in words[2:]), *more]) in (
+        0,
+        3,
+    )  # 3: no signal
 
 
 def test_who_knows_the_way_gets_there_and_the_page_shows_how(tmp_path, monkeypatch, capsys) -> None:

@@ -66,6 +66,6 @@ def test_the_debugger_shows_the_verdict_by_the_rubric(folder):
 @needs_an_agent
 def test_it_trains_on_the_verdicts(folder):
     small = ["astune.trainer.total_steps=1", "astune.rollout.num_repeat=2", "astune.rollout.max_tokens=16"]
-    assert main(["--conf", str(folder / "train.yaml"), *small]) == 0
+    assert main(["--conf", str(folder / "train.yaml"), *small]) in (0, 3)  # 3: no signal in a step
     records = list(read_episodes(folder.parent / "runs" / "rubrics_judge" / "train" / "episodes" / "train.jsonl"))
     assert len(records) == 4 and all(record.episode.reward is not None for record in records)
