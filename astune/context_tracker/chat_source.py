@@ -6,6 +6,7 @@
     such ids, no log-probabilities         those                                yes     no_logprobs
     text only                              made from text                       no      inexact; with `allow_inexact`
                                                                                         no_logprobs, or - (see below)
+    anything, of a model never trained     made from text                       no      frozen
 
 Only a model that is said to be the policy served elsewhere (`trainable: true`) is asked for ids, as vLLM takes it
 (`return_token_ids`), and can be trained. Ids whose text is not the answer's are of another vocabulary and count as

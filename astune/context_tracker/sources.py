@@ -40,8 +40,13 @@ class Call:
     prompt: Prompt
     number: int
     trainable: bool
+    """Whether the agent is trained: it is not frozen by `trainable=False`, nor on a model that is never trained."""
     source: str | None
     """The auxiliary model that is asked; None is the policy."""
+
+    def why_not_trained(self, answer: Answer) -> str | None:
+        """`Turn.excluded` of the answer as far as call and source tell. A frozen agent is that before anything else."""
+        return answer.excluded if self.trainable else "frozen"
 
 
 class Source(Protocol):

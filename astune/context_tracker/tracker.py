@@ -139,7 +139,8 @@ class ContextTracker:
         self._check(request, n, source)
         prompt = await self._build(agent, request, source)
         self._check(request, n, source)  # other calls may have begun meanwhile
-        call = Call(agent, _kept(request, prompt), prompt, self._calls, trainable, source)
+        trained = trainable and self._sources[source].is_policy
+        call = Call(agent, _kept(request, prompt), prompt, self._calls, trained, source)
         samplings = [self._sampling_for(call, index) for index in range(n)]
         self._calls += n
         answers = await self._answered(call, samplings)
@@ -214,7 +215,7 @@ class ContextTracker:
             policy_version=answer.policy_version,
             finish_reason=answer.finish_reason,
             temperature=sampling.temperature,
-            excluded=answer.excluded if call.trainable else "frozen",
+            excluded=call.why_not_trained(answer),
             exact=answer.exact,
             fork=self._fork(call, index, answer),
             follows=None if prompt.follows is None else self._numbers[prompt.follows],
@@ -232,7 +233,7 @@ class ContextTracker:
             self._cut.add(len(self._forest.turns))
         self._forest.add(turn)
         self._sampled += len(turn.output_ids)
-        if call.source is not None and not turn.exact and self._sources[call.source].is_policy:
+        if call.source is not None and call.trainable and not turn.exact:
             self.inexact_turns[call.source] += 1
         calls_tools = bool(message.get("tool_calls")) and turn.finish_reason == "stop"
         return ChatAnswer(

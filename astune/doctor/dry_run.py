@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from astune.context_tracker.chat_format import ChatFormat
-from astune.context_tracker.chat_source import INEXACT
 from astune.context_tracker.sources import Answer, Call, Source
 from astune.context_tracker.tracker import ContextTracker
 from astune.monitor.blocking import LoopWatch
@@ -146,7 +145,6 @@ class _Actor:
             logprobs=[-1.0] * len(ids),
             policy_version=0,
             finish_reason="length" if cut else "stop",
-            excluded=None if self.is_policy else INEXACT,
         )
 
     def _says(self, call: Call) -> tuple[dict[str, Any], str]:

@@ -67,7 +67,7 @@ EQUAL = Nothing(
 )
 ADVICE = {
     "greedy": "take temperature=0 out of the agent's model options and of astune.rollout.temperature",
-    "frozen": "give one agent at least tuner.model(name) as it is: without trainable=False",
+    "frozen": "give one agent at least tuner.model(name) as it is: without trainable=False and source=...",
     "inexact": "serve the model with an engine that returns token ids and log-probabilities, or set "
     "astune.rollout.allow_inexact",
     "skipped_update": "lower astune.trainer.learning_rate, and look for rewards that are huge",

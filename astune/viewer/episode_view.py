@@ -125,7 +125,7 @@ def _turn_marks(turn: Turn, fork: str | None, reward: float | None) -> list[Mark
         marks.append(Mark(f"new row: {_plain(fork)}", FORKS.get(fork, ""), "fork"))
     if turn.excluded is not None:
         marks.append(Mark(f"not trained: {_plain(turn.excluded)}", LEFT_OUT.get(turn.excluded, ""), "warn"))
-    if not turn.exact:
+    if not turn.exact and turn.excluded not in ("frozen", "inexact"):  # the one cannot matter, the other says it
         marks.append(Mark("inexact", LEFT_OUT["inexact"], "warn"))
     if reward is not None:
         kind = "good" if reward > 0 else "bad"

@@ -78,7 +78,7 @@ async def test_a_turn_of_another_model_reads_as_our_template_writes_it_and_is_no
     tracker, _ = make(["42", "Yes."])
     await two_turns(tracker)
     first, second = tracker.turns
-    assert [(turn.exact, turn.excluded, turn.agent) for turn in tracker.turns] == [(False, "inexact", "critic")] * 2
+    assert [(turn.exact, turn.excluded, turn.agent) for turn in tracker.turns] == [(False, "frozen", "critic")] * 2
     assert chat_format.decode(first.prompt_ids) == chat_format.render([USER])
     assert chat_format.decode(first.output_ids) == "42" + chat_format.close_token
     said = {"role": "assistant", "content": "42"}
@@ -214,7 +214,7 @@ async def test_exact_ids_without_logprobs_are_not_trained(make, engine):
 async def test_ids_of_a_model_that_is_not_the_policy_are_not_looked_at(make, engine):
     tracker, _ = make(engine(["42"]), trainable=False)
     await tracker.chat("a", ChatRequest([USER]), source="gpt")
-    assert (tracker.turns[0].exact, tracker.turns[0].excluded) == (False, "inexact")
+    assert (tracker.turns[0].exact, tracker.turns[0].excluded) == (False, "frozen")
 
 
 async def test_ids_of_another_vocabulary_count_as_none(make):
@@ -264,7 +264,7 @@ async def test_logprobs_that_are_no_numbers_count_as_none(make, engine, wrong):
         (True, False, True, "inexact"),
         (True, True, True, None),
         (True, True, False, "no_logprobs"),
-        (False, True, True, "inexact"),
+        (False, True, True, "frozen"),
     ],
 )
 async def test_ids_made_from_text_are_trained_only_if_allowed_and_with_logprobs_that_fit(
@@ -284,6 +284,14 @@ async def test_an_agent_that_is_not_trained_stays_so_and_greedy_turns_too(make, 
     await tracker.chat("a", ChatRequest([USER]), source="gpt", trainable=False)
     await tracker.chat("a", ChatRequest([USER], temperature=0.0), source="gpt")
     assert [turn.excluded for turn in tracker.turns] == ["frozen", "greedy"]
+
+
+@pytest.mark.parametrize("allow", [False, True])
+async def test_a_frozen_agent_on_a_model_without_token_ids_is_frozen_and_nobody_is_warned(make, allow):
+    tracker, _ = make(["42"], trainable=True, allow_inexact=allow)
+    await tracker.chat("user", ChatRequest([USER]), source="gpt", trainable=False)
+    assert [(turn.exact, turn.excluded) for turn in tracker.turns] == [(False, "frozen")]
+    assert not tracker.inexact_turns
 
 
 async def test_an_unknown_source_names_the_nearest(make):

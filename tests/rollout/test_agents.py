@@ -147,7 +147,8 @@ async def test_a_configured_model_answers_and_its_turns_are_counted(config_with,
                 sampling = Sampling(max_tokens=64)
                 episode = await run_episode(TASK, setup, episode_id=f"e{number}", seed=1, sampling=sampling)
     assert (episode.output.answer, episode.stop_reason) == ("Good.", StopReason.COMPLETED)
-    assert [turn.excluded for turn in episode.turns] == [None, "inexact", "inexact"]
+    why_not = "inexact" if trainable else "frozen"
+    assert [turn.excluded for turn in episode.turns] == [None, why_not, why_not]
     warnings = [record.getMessage() for record in caplog.records if "token ids" in record.getMessage()]
     assert len(warnings) == trainable
     if trainable:

@@ -62,7 +62,7 @@ def test_marks_tell_of_each_turn_what_became_of_it():
         ["not trained: frozen"],
         ["turn reward -0.25"],
         ["new row: best of n"],
-        ["new row: new conversation", "not trained: inexact", "inexact"],
+        ["new row: new conversation", "not trained: inexact"],
     ]
     assert all(mark.meaning for bubble in shown.bubbles for mark in bubble.marks)
     assert shown.receipt == (

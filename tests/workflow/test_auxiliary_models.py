@@ -50,7 +50,7 @@ async def test_every_way_to_a_model_leads_to_the_source(make):
     said += [(await tuner.chat(ChatRequest(HI), name="critic", source="gpt")).message["content"]]
     own = await tuner.openai_client("critic").chat.completions.create(model="m", messages=HI)
     assert [*said, own.choices[0].message.content] == ["one", "two", "three", "I am the policy."]
-    assert [(turn.agent, turn.excluded) for turn in tracker.turns] == [("critic", "inexact")] * 3 + [("critic", None)]
+    assert [(turn.agent, turn.excluded) for turn in tracker.turns] == [("critic", "frozen")] * 3 + [("critic", None)]
 
 
 def an_agentscope_model(tuner, **options):

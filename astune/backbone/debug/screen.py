@@ -61,8 +61,8 @@ class Screen:
         self._text(text, "green")
         if answer.finish_reason == "length":
             self._line("  cut off: the answer reached its token limit (astune.rollout.max_tokens)", "yellow")
-        if answer.excluded is not None:
-            self._line(f"  not trained ({answer.excluded}): {LEFT_OUT[answer.excluded]}", "yellow")
+        if (why_not := call.why_not_trained(answer)) is not None:
+            self._line(f"  not trained ({why_not}): {LEFT_OUT[why_not]}", "yellow")
         self._line(f"  the agent gets {message_in_words(answer.message)}", "dim")
 
     def episode_done(self, episode: Episode, path: Path) -> None:

@@ -193,7 +193,7 @@ def _messages(stop: Stop) -> Iterator[Mapping[str, Any]]:
 def _why_not(stop: Stop) -> str | None:
     """Why the answer at this stop would not be trained."""
     assert stop.call is not None and stop.answers is not None and stop.answers.current is not None
-    return "frozen" if not stop.call.trainable else stop.answers.current.excluded
+    return stop.call.why_not_trained(stop.answers.current)
 
 
 def _parts(stop: Stop, chat_format: ChatFormat) -> Iterator[tuple[str, str]]:
