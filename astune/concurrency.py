@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 LEAVE_SECONDS = 5.0
 """What is still under way when all is done, and was cancelled, gets as long to end."""
+RUN_IS_OVER = "the run is over"
+"""What its CancelledError says."""
 
 
 async def all_or_none(work: Sequence[Awaitable[T]]) -> list[T]:
@@ -75,7 +77,7 @@ def _completed(loop: asyncio.AbstractEventLoop, job: asyncio.Task[T]) -> T:
 def _cancel_rest(loop: asyncio.AbstractEventLoop) -> None:
     rest = asyncio.all_tasks(loop)
     for task in rest:
-        task.cancel()
+        task.cancel(RUN_IS_OVER)
     if rest:
         with contextlib.suppress(SystemExit, KeyboardInterrupt):
             loop.run_until_complete(asyncio.wait(rest, timeout=LEAVE_SECONDS))
@@ -84,5 +86,6 @@ def _cancel_rest(loop: asyncio.AbstractEventLoop) -> None:
             "left behind, as they go on though they were cancelled: %s",
             ", ".join(f"{task!r:.200}" for task in left),
         )
+        loop.set_exception_handler(lambda *_: None)  # or asyncio says the same once more when they are destroyed
     with contextlib.suppress(SystemExit, KeyboardInterrupt, asyncio.TimeoutError):
         loop.run_until_complete(asyncio.wait_for(loop.shutdown_asyncgens(), LEAVE_SECONDS))

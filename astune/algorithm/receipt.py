@@ -6,7 +6,10 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from astune.types import Episode, Group, Sample
+from astune.types import Episode, Group, Sample, Turn
+
+UNJUDGED, NO_SIGNAL = "unjudged", "no_signal"
+"""Why whole episodes are left out."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,12 @@ class Receipt:
         return {name: float(value) for name, value in figures.items()}
 
 
+def why_left_out(turn: Turn, whole: str | None) -> str | None:
+    """Why a turn is not trained; None if it is. `whole` is why its episode is left out as a whole: that nobody judged
+    it comes before all else, that its group has no signal only where the turn could have been trained."""
+    return whole if whole == UNJUDGED else turn.excluded or whole
+
+
 def receipt_of(
     episodes: Sequence[Episode], used: Sequence[Episode], left_out: Sequence[tuple[str, Episode]]
 ) -> Receipt:
@@ -77,12 +86,10 @@ def receipt_of(
     trained = [turn for episode in used for turn in episode.turns if turn.trainable]
     lines = [timeline for episode in episodes for timeline in episode.timelines]
     dropped: Counter[str] = Counter()
-    for reason, episode in left_out:
-        dropped[reason] += sum(len(turn.output_ids) for turn in episode.turns)
-    for episode in used:
+    for reason, episode in [*left_out, *((None, episode) for episode in used)]:
         for turn in episode.turns:
-            if turn.excluded is not None:
-                dropped[turn.excluded] += len(turn.output_ids)
+            if (why := why_left_out(turn, reason)) is not None:
+                dropped[why] += len(turn.output_ids)
     by_version: Counter[int] = Counter()
     for turn in trained:
         by_version[turn.policy_version] += len(turn.output_ids)

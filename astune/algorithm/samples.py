@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from astune.algorithm.advantage import AdvantageFunction
 from astune.algorithm.aggregation import Entry, LossAggregation, token_weights
 from astune.algorithm.credit import Credit, EpisodeCredit, credit_group, span_shares
-from astune.algorithm.receipt import Receipt, receipt_of
+from astune.algorithm.receipt import NO_SIGNAL, UNJUDGED, Receipt, receipt_of
 from astune.types import Episode, Group, Sample
 
 
@@ -35,13 +35,13 @@ def to_samples(
     left_out: list[tuple[str, Episode]] = []
     without_signal = 0
     for group in groups:
-        left_out += [("unjudged", episode) for episode in group.episodes if episode.verdict is None]
+        left_out += [(UNJUDGED, episode) for episode in group.episodes if episode.verdict is None]
         credited = credit_group(group, advantage)
         if any(credit.has_signal for credit in credited):
             used += credited
         else:
             without_signal += 1
-            left_out += [("no_signal", credit.episode) for credit in credited]
+            left_out += [(NO_SIGNAL, credit.episode) for credit in credited]
     samples = _weighted(used, weighting)
     episodes = [episode for group in groups for episode in group.episodes]
     return samples, replace(

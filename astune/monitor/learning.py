@@ -65,16 +65,32 @@ EQUAL = Nothing(
     "raise astune.rollout.temperature or astune.rollout.num_repeat, take tasks of other difficulty, or let the judge "
     "tell better from worse",
 )
-ADVICE = {
-    "greedy": "take temperature=0 out of the agent's model options and of astune.rollout.temperature",
-    "frozen": "give one agent at least tuner.model(name) as it is: without trainable=False and source=...",
-    "inexact": "serve the model with an engine that returns token ids and log-probabilities, or set "
-    "astune.rollout.allow_inexact",
-    "skipped_update": "lower astune.trainer.learning_rate, and look for rewards that are huge",
-    "no_logprobs": "let the engine return log-probabilities",
-    "forced": "let the agent call its tools of its own accord, or use the policy instead of another engine",
+SKIPPED = Nothing(
+    "skipped_update",
+    "the updates were thrown away, as their loss or gradient was no finite number",
+    "lower astune.trainer.learning_rate, and look for rewards that are huge",
+)
+UNTRAINABLE = {
+    "greedy": (
+        "answers were drawn greedily",
+        "take temperature=0 out of the agent's model options and of astune.rollout.temperature",
+    ),
+    "frozen": (
+        "the agents are frozen",
+        "give one agent at least tuner.model(name) as it is: without trainable=False and source=...",
+    ),
+    "inexact": (
+        "the token ids of answers were made from text",
+        "serve the model with an engine that returns token ids and log-probabilities, or set "
+        "astune.rollout.allow_inexact",
+    ),
+    "no_logprobs": ("answers came without log-probabilities", "let the engine return log-probabilities"),
+    "forced": (
+        "another engine held the model to tool calls or JSON",
+        "let the agent call its tools of its own accord, or use the policy instead of another engine",
+    ),
 }
-"""What to do about tokens that are left out, by `Turn.excluded`."""
+"""By `Turn.excluded`: why no answer could be trained, and what to do."""
 
 
 def why_nothing(row: Mapping[str, Any]) -> Nothing | None:
@@ -86,18 +102,21 @@ def why_nothing(row: Mapping[str, Any]) -> Nothing | None:
         return UNJUDGED
     if not row.get("turns/total"):
         return NO_CALLS
-    turns = _by_reason(row, "turns/left_out_")
-    tokens = _by_reason(row, "tokens/dropped_")
-    # equal rewards are no wonder where no turn could have been trained: attempts that are drawn greedily are equal
-    counts = turns if sum(turns.values()) == row["turns/total"] else tokens
-    reason = max(counts, key=lambda name: counts[name], default="no_signal")
-    if reason in ("no_signal", "unjudged"):
-        return _without_signal(row, episodes)
-    return Nothing(reason, LEFT_OUT.get(reason, reason).rstrip("."), ADVICE.get(reason, "see docs/runs.md"))
+    turns = {key.removeprefix(_TURNS): count or 0 for key, count in row.items() if key.startswith(_TURNS)}
+    if turns and sum(turns.values()) == row["turns/total"]:  # whatever the rewards are
+        return _untrainable(turns)
+    skipped = row.get("tokens/dropped_skipped_update") or 0
+    return SKIPPED if skipped > (row.get("tokens/dropped_no_signal") or 0) else _without_signal(row, episodes)
 
 
-def _by_reason(row: Mapping[str, Any], prefix: str) -> dict[str, float]:
-    return {key.removeprefix(prefix): count or 0 for key, count in row.items() if key.startswith(prefix)}
+_TURNS = "turns/left_out_"
+
+
+def _untrainable(turns: Mapping[str, float]) -> Nothing:
+    """Why none of the step's turns could be trained: the commonest reason. Frozen agents are mostly meant to be so."""
+    reason = max(turns, key=lambda name: (name != "frozen", turns[name]))
+    why, advice = UNTRAINABLE.get(reason, (LEFT_OUT.get(reason, reason).rstrip("."), "see docs/runs.md"))
+    return Nothing(reason, f"no answer could be trained, as {why}", advice)
 
 
 def _without_signal(row: Mapping[str, Any], episodes: float) -> Nothing:

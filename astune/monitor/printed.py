@@ -4,7 +4,8 @@ with episode_output() as output:
     ...                       # print("hm") of an episode: [train/3/t1/0] hm
     output.end(episode_id)    # the episode is over: what it printed without a line's end gets one
 
-What belongs to no episode is passed through as it is.
+An episode's text is mostly a model's or a task's: it is made visible, so that a terminal obeys nothing of it. What
+belongs to no episode is passed through as it is.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
 from astune.under_way import EPISODE
+from astune.visible import visible
 
 
 class EpisodeStream:
@@ -44,6 +46,10 @@ class EpisodeStream:
                 self._begun[key] = rest
         return len(text)
 
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
     def flush(self) -> None:
         this = EPISODE.get()
         with self._lock:
@@ -65,7 +71,7 @@ class EpisodeStream:
             self._close_line()
             named = text.startswith(key[0])  # ASTune's own warnings begin with it
             text = text if named else f"[{key[0]}] {text}"
-        self._stream.write(text)
+        self._stream.write(visible(text))
         self._open = None if text.endswith("\n") else key
 
     def _close_line(self) -> None:

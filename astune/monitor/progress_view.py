@@ -223,9 +223,9 @@ def _episode_facts(summary: Mapping[str, Any]) -> str:
 
 
 def _signal(groups: Mapping[str, int]) -> str:
-    """Advantages compare attempts at one task: where all get the same reward there is nothing to learn from."""
+    """Groups that are trained. The others had equal rewards, or no answer that could be trained."""
     total = groups["used"] + groups["no_signal"]
-    text = f"{groups['used']:,} of {total:,} groups have attempts that differ in reward"
+    text = f"{groups['used']:,} of {total:,} groups had something to learn from"
     return text if groups["used"] else f"[yellow]{text}: nothing was learned[/]"
 
 

@@ -132,7 +132,7 @@ def _facts(metrics: Metrics, config: Mapping[str, Any]) -> list[tuple[str, str]]
         ("steps", str(summary["steps"])),
         ("episodes", f"{summary['episodes']:,} ({failed})"),
         ("tokens", f"{tokens['sampled']:,} sampled, {tokens['trained']:,} trained"),
-        ("groups whose rewards differ", f"{groups['used']:,} of {sum(groups.values()):,}"),
+        ("groups with something to learn from", f"{groups['used']:,} of {sum(groups.values()):,}"),
         *([("tools", failed_tools)] if (failed_tools := show_tools(summary["tools"])) else []),
         *([("idle", show_idle(summary))] if summary["idle_steps"] else []),
         *([("judging", show_judging(summary["judging"]))] if summary["judging"] else []),

@@ -9,6 +9,7 @@ from typing import Any
 
 from astune.algorithm import ADVANTAGES, AdvantageFunction, Weighting, to_samples
 from astune.algorithm.credit import credit_group
+from astune.algorithm.receipt import NO_SIGNAL, UNJUDGED
 from astune.config.schema import AstuneConfig
 from astune.plugins import load_plugin
 from astune.types import Episode, Group
@@ -45,7 +46,7 @@ class Estimator:
 class Credited:
     """What became of one episode. `advantages` and `weights` have one entry per span of each timeline.
 
-    `left_out` says why nothing of it is trained: "unjudged" or "no_signal".
+    `left_out` says why nothing of it is trained: "unjudged" or "no_signal"; None also where no turn could have been.
     """
 
     outcome: float | None = None
@@ -71,7 +72,7 @@ def credit_step(episodes: Sequence[Episode], estimator: Estimator) -> list[Credi
     found = []
     for episode in episodes:
         if not _is_judged(episode):
-            found.append(Credited(left_out="unjudged"))
+            found.append(Credited(left_out=UNJUDGED))
             continue
         credit = credits[id(episode)]
         found.append(
@@ -79,10 +80,14 @@ def credit_step(episodes: Sequence[Episode], estimator: Estimator) -> list[Credi
                 credit.outcome,
                 [credit.span_advantages(line) for line in episode.timelines],
                 [weights.get(id(line), (0.0,) * len(line.spans)) for line in episode.timelines],
-                None if episode.task.task_id in trained else "no_signal",
+                None if episode.task.task_id in trained or not _could_train(episode) else NO_SIGNAL,
             )
         )
     return found
+
+
+def _could_train(episode: Episode) -> bool:
+    return any(turn.trainable for turn in episode.turns)
 
 
 def _as_groups(groups: Mapping[str, Sequence[Episode]]) -> list[Group]:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from astune.concurrency import RUN_IS_OVER
 from astune.errors import SetupError
 from astune.plugins import culprit
 from astune.workflow.workflow_base import FunctionWorkflow, Workflow, WorkflowFactory, location
@@ -15,7 +16,7 @@ from astune.workflow.workflow_base import FunctionWorkflow, Workflow, WorkflowFa
 logger = logging.getLogger(__name__)
 
 SLOW = 10.0
-"""Seconds after which a `setup` that goes on is told of."""
+"""Seconds after which a `setup` or a `teardown` that goes on is told of."""
 TEARDOWN_SECONDS = 60.0
 """Most time that `teardown` gets; what goes on after it is left behind."""
 
@@ -68,7 +69,13 @@ class Lifetime:
     async def end(self) -> None:
         """Returns when `teardown` is done. What it raises is logged: the run has all that it needs by then."""
         self._over.set()
-        await asyncio.wait({self._task}, timeout=TEARDOWN_SECONDS)
+        soon = min(SLOW, TEARDOWN_SECONDS)
+        await asyncio.wait({self._task}, timeout=soon)
+        if not self._task.done():
+            logger.warning(
+                "%s is still running after %g s; it gets %g s", location(self._workflow.teardown), soon, TEARDOWN_SECONDS
+            )
+            await asyncio.wait({self._task}, timeout=TEARDOWN_SECONDS - soon)
         if not self._task.done():
             self._task.cancel()
             logger.warning(
@@ -85,11 +92,13 @@ class Lifetime:
             self._ready.set()
         try:
             await self._over.wait()
-        except asyncio.CancelledError:
-            logger.warning(
-                "something that %s opened has broken and ended its task: what it gave to the episodes may work no more",
-                location(self._workflow.setup),
-            )
+        except asyncio.CancelledError as cancelled:
+            if RUN_IS_OVER not in cancelled.args:
+                logger.warning(
+                    "something that %s opened has broken and ended its task: what it gave to the episodes may work no "
+                    "more",
+                    location(self._workflow.setup),
+                )
         try:
             await self._workflow.teardown()
         except BaseException as error:

@@ -325,7 +325,7 @@ def test_a_group_in_which_only_a_frozen_agent_does_better_is_left_out() -> None:
     turns = [Turn("user", (1,), (2,), (-1.0,), 0, "stop", excluded="frozen"), Turn("a", (3,), (4,), (-1.0,), 0, "stop")]
     episodes = tuple(episode(task, str(n), turns, Verdict(1.0), {"user": float(n)}) for n in range(2))
     samples, receipt = to_samples([Group(task, episodes)], grpo)
-    assert samples == [] and receipt.dropped == {"no_signal": 4}
+    assert samples == [] and receipt.dropped == {"frozen": 2, "no_signal": 2}
 
 
 def test_the_invariants_catch_a_step_that_breaks_one() -> None:

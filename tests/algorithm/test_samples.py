@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from astune.algorithm import Receipt, Weighting, split_samples, to_samples, without_skipped
 from astune.algorithm.advantage import AdvantageFunction, dr_grpo, grpo
 from astune.algorithm.aggregation import LossAggregation
+from astune.context_tracker.timeline import merge_turns
 from astune.errors import TrainingError
 from astune.types import Episode, Group, Span, StopReason, Task, Timeline, Turn, Verdict
 
@@ -63,6 +64,24 @@ def test_a_group_of_equal_rewards_is_left_out_and_counted() -> None:
     samples, receipt = to_samples(groups, grpo)
     assert [sample.episode_id for sample in samples] == ["c", "d"]
     assert (receipt.groups_used, receipt.groups_without_signal, receipt.dropped) == (1, 1, {"no_signal": 7})
+
+
+@pytest.mark.fault(
+    "What a run says",
+    "An agent asks greedily, and its attempts are rewarded differently",
+    "Its tokens are left out as greedy, not for want of a difference",
+)
+def test_tokens_drawn_greedily_are_left_out_as_such_whatever_their_rewards_are() -> None:
+    def greedy(name: str, reward: float | None) -> Episode:
+        turn = Turn("a", (1,), (2, 3), (-1.0, -1.0), 0, "stop", temperature=0.0)
+        verdict = None if reward is None else Verdict(reward)
+        return Episode(name, TASK, (turn,), merge_turns((turn,)), StopReason.COMPLETED, verdict=verdict)
+
+    for rewards in ((0.0, 1.0), (1.0, 1.0)):
+        samples, receipt = to_samples([Group(TASK, tuple(greedy(f"{reward}", reward) for reward in rewards))], grpo)
+        assert (samples, receipt.dropped) == ([], {"greedy": 4})
+    _, receipt = to_samples([Group(TASK, (greedy("a", None), greedy("b", 1.0)))], grpo)
+    assert receipt.dropped == {"unjudged": 2, "greedy": 2}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""An agent whose short run logs every metric: it fails, blocks, forks, asks greedily, and is rewarded unevenly."""
+"""An agent whose short run logs every metric: it fails, blocks, forks, asks greedily, and is rewarded unevenly
+by a judge that cannot always tell."""
 
 from __future__ import annotations
 
@@ -32,4 +33,5 @@ class Probe(Workflow):
 def judge(task: Task, episode: Episode) -> Verdict:
     attempt = int(episode.episode_id.rpartition("/")[2])
     reward = 0.0 if task.metadata["case"] == "equal" else float(attempt % 2)
-    return Verdict(reward, passed=reward > 0, metrics={"seen": 1.0})
+    undecided = attempt == 0
+    return Verdict(reward, passed=None if undecided else reward > 0, metrics={"seen": 1.0}, undecided=undecided)

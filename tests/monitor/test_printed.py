@@ -42,6 +42,24 @@ def test_lines_of_episodes_side_by_side_stand_whole_after_their_names(shown: Cal
     assert sorted(shown().splitlines()) == expected
 
 
+@pytest.mark.fault(
+    "What people see",
+    "A workflow prints escape sequences and bidi marks of a model's reply, or its task's id has some",
+    "They are written out, not obeyed",
+)
+def test_control_characters_of_a_name_and_of_what_is_printed_are_written_out(shown: Callable[[], str]) -> None:
+    with episode_output() as output:
+        with under_way("train/1/id\x1b[31m\u202e/0"):
+            print("\x1b]0;title\x07a\tb\r\n\u202edone")
+            print("> \x1b[2J", end="", flush=True)
+            sys.stdout.writelines(["cut ", "\x9b"])
+        output.end("train/1/id\x1b[31m\u202e/0")
+    name = r"[train/1/id\u001b[31m\u202e/0]"
+    assert shown() == (
+        f"{name} \\u001b]0;title\\u0007a\tb\\r\n{name} \\u202edone\n{name} > \\u001b[2Jcut \\u009b\n"
+    )
+
+
 def test_what_belongs_to_no_episode_is_passed_through_as_it_is(shown: Callable[[], str]) -> None:
     with episode_output(), under_way("train/1/t/0"):
         thread = threading.Thread(target=print, args=("a thread of its own",))

@@ -132,7 +132,7 @@ def test_the_final_table_tells_before_after_best_failures_and_time(screen):
     assert "success, greedy   40.0 %   80.0 %   90.0 % step 1" in text
     assert "16, 2 failed (timeout 2)" in text
     assert "rollout 2:00 (52 %)" in text and "evaluation 30 s (13 %)" in text
-    assert "6 of 8 groups have attempts that differ in reward" in text
+    assert "6 of 8 groups had something to learn from" in text
 
 
 def test_the_final_table_tells_what_judging_cost(screen):
@@ -178,7 +178,7 @@ def test_the_receipt_of_an_on_policy_run_with_constant_weights_and_inexact_token
 def test_a_run_whose_groups_never_differ_in_reward_says_that_nothing_was_learned(screen):
     metrics = [{"step": 1, **STEP, "groups/used": 0, "groups/no_signal": 4}]
     Progress("plain", screen).run_finished(RunReport(Path("runs/x"), 1, "completed", summarize(metrics)))
-    assert "0 of 4 groups have attempts that differ in reward: nothing was learned" in text_of(screen)
+    assert "0 of 4 groups had something to learn from: nothing was learned" in text_of(screen)
 
 
 def test_a_stopped_run_says_how_to_go_on(screen):

@@ -3,10 +3,12 @@
 import asyncio
 import sys
 from pathlib import Path
+from signal import SIGINT, raise_signal
 
 import pytest
 
 import astune.workflow.lifetime as module
+from astune.concurrency import run_and_leave
 from astune.errors import PluginError, SetupError
 from astune.types import WorkflowOutput
 from astune.workflow.lifetime import lifetime
@@ -158,6 +160,50 @@ async def test_what_teardown_raises_is_said_and_the_run_goes_on(error, caplog):
     async with lifetime(recorder(teardown=error)):
         pass
     assert "teardown" in caplog.text and f"{type(error).__name__}" in caplog.text and __file__ in caplog.text
+
+
+@pytest.mark.parametrize("goes_on_for", [0.05, 60.0])
+async def test_a_slow_teardown_is_told_of_while_it_goes_on(goes_on_for, monkeypatch, caplog):
+    monkeypatch.setattr(module, "SLOW", 0.01)
+    monkeypatch.setattr(module, "TEARDOWN_SECONDS", 0.5)
+
+    class Slow(Base):
+        @classmethod
+        async def teardown(cls):
+            await asyncio.sleep(goes_on_for)
+
+    async with lifetime(Slow):
+        pass
+    assert "Slow.teardown" in caplog.text and "is still running after 0.01 s; it gets 0.5 s" in caplog.text
+    assert ("left behind" in caplog.text) == (goes_on_for > 1)
+
+
+@pytest.mark.fault(
+    "Runs and resuming",
+    "A second Ctrl-C ends the run while what `setup` opened is in use",
+    "`teardown` is called, and nothing is said to have broken",
+)
+def test_a_run_that_is_torn_down_at_once_is_not_called_broken(caplog):
+    workflow = recorder()
+
+    async def run():
+        async with lifetime(workflow):
+            asyncio.get_running_loop().call_soon(raise_signal, SIGINT)
+            await asyncio.Event().wait()
+
+    with pytest.raises(KeyboardInterrupt):
+        run_and_leave(run())
+    assert names(workflow) == ["setup", "teardown"]
+    assert "broken" not in caplog.text
+
+
+async def test_what_breaks_of_what_setup_opened_is_told_of(caplog):
+    workflow = recorder()
+    async with lifetime(workflow):
+        (_, task), *_ = workflow.calls
+        task.cancel()
+        await asyncio.wait({task})
+    assert "has broken and ended its task" in caplog.text and names(workflow) == ["setup", "teardown"]
 
 
 async def test_a_teardown_that_hangs_is_left_behind(monkeypatch, caplog):

@@ -12,6 +12,7 @@ from typing import Any
 from rich.padding import Padding
 from rich.table import Table
 
+from astune.algorithm.receipt import NO_SIGNAL, UNJUDGED, why_left_out
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.sources import Answer, Call
 from astune.monitor.words import LEFT_OUT
@@ -238,7 +239,7 @@ def _weights(group: Group, samples: Sequence[Sample]) -> Table:
                 )
                 if span.turn == place and weight
             ]
-            why = "" if found else turn.excluded or ("unjudged" if episode.verdict is None else "no_signal")
+            why = "" if found else why_left_out(turn, _whole(episode, trained=False)) or ""
             advantages = ", ".join(f"{advantage:+.3f}" for advantage, _ in found) or "-"
             weights = ", ".join(f"{weight:.2e}" for _, weight in found) or "-"
             cells = (str(number), str(place + 1), f"{len(turn.output_ids):,}", advantages, weights)
@@ -253,13 +254,16 @@ def _ends(values: set[str]) -> list[str]:
 
 def _left_out(episode: Episode, trained: bool) -> Counter[str]:
     """Sampled tokens of an attempt that carry no loss, by reason."""
-    whole = None if trained else "unjudged" if episode.verdict is None else "no_signal"
     counts: Counter[str] = Counter()
     for turn in episode.turns:
-        reason = whole or turn.excluded
-        if reason is not None:
-            counts[reason] += len(turn.output_ids)
+        if (why := why_left_out(turn, _whole(episode, trained))) is not None:
+            counts[why] += len(turn.output_ids)
     return counts
+
+
+def _whole(episode: Episode, trained: bool) -> str | None:
+    """Why the episode is left out as a whole."""
+    return None if trained else UNJUDGED if episode.verdict is None else NO_SIGNAL
 
 
 def _summary(episodes: Sequence[Episode]) -> Table:
