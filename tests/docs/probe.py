@@ -33,5 +33,5 @@ class Probe(Workflow):
 def judge(task: Task, episode: Episode) -> Verdict:
     attempt = int(episode.episode_id.rpartition("/")[2])
     reward = 0.0 if task.metadata["case"] == "equal" else float(attempt % 2)
-    undecided = attempt == 0
+    undecided = attempt == 3
     return Verdict(reward, passed=None if undecided else reward > 0, metrics={"seen": 1.0}, undecided=undecided)
