@@ -73,7 +73,10 @@ class Lifetime:
         await asyncio.wait({self._task}, timeout=soon)
         if not self._task.done():
             logger.warning(
-                "%s is still running after %g s; it gets %g s", location(self._workflow.teardown), soon, TEARDOWN_SECONDS
+                "%s is still running after %g s; it gets %g s",
+                location(self._workflow.teardown),
+                soon,
+                TEARDOWN_SECONDS,
             )
             await asyncio.wait({self._task}, timeout=TEARDOWN_SECONDS - soon)
         if not self._task.done():

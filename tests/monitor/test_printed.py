@@ -55,9 +55,7 @@ def test_control_characters_of_a_name_and_of_what_is_printed_are_written_out(sho
             sys.stdout.writelines(["cut ", "\x9b"])
         output.end("train/1/id\x1b[31m\u202e/0")
     name = r"[train/1/id\u001b[31m\u202e/0]"
-    assert shown() == (
-        f"{name} \\u001b]0;title\\u0007a\tb\\r\n{name} \\u202edone\n{name} > \\u001b[2Jcut \\u009b\n"
-    )
+    assert shown() == (f"{name} \\u001b]0;title\\u0007a\tb\\r\n{name} \\u202edone\n{name} > \\u001b[2Jcut \\u009b\n")
 
 
 def test_what_belongs_to_no_episode_is_passed_through_as_it_is(shown: Callable[[], str]) -> None:
