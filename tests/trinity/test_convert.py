@@ -485,6 +485,24 @@ def test_what_the_users_section_says_of_a_schedule_counts_where_trinity_has_not_
     assert (flat(converted.tree)[place], converted.origins[place]) == ("cosine", f"{tmp_path / 'job.yaml'}:5")
 
 
+def test_the_command_line_wins_over_what_a_file_says_of_trinity(tmp_path: Path) -> None:
+    text = """\
+  trainer: {lr_schedule: linear, save_every: 3}
+trinity:
+  algorithm: {optimizer: {lr_scheduler_type: cosine}}
+  trainer: {save_interval: 7}
+  explorer: {runner_per_model: 1}
+"""
+    overrides = ["astune.trainer.lr_schedule=constant", "astune.trainer.save_every=5", "astune.trainer.tasks_per_step=9"]
+    expected = {
+        "algorithm.optimizer.lr_scheduler_type": ("constant", "astune.trainer.lr_schedule (command line)"),
+        "trainer.save_interval": (2, "command line"),
+        "explorer.runner_per_model": (1, f"{tmp_path / 'job.yaml'}:8"),  # several keys of ours count for it
+    }
+    converted = convert(load(tmp_path, *overrides, "trinity.trainer.save_interval=2", text=text), RUN)
+    assert {key: (flat(converted.tree)[key], converted.origins[key]) for key in expected} == expected
+
+
 @pytest.mark.parametrize(("overrides", "served"), [((), True), ((NO_TINKER,), False)])
 def test_the_model_that_ships_needs_no_gpu(tmp_path: Path, overrides: tuple[str, ...], served: bool) -> None:
     tree = convert(load_config(written(tmp_path, ""), overrides, backbone="trinity"), RUN).tree

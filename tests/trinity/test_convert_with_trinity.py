@@ -36,7 +36,9 @@ CONFIGS = sorted(
 )
 """All that run: without a rollout nothing does, as where a rubric is learned."""
 TINY = [path for path in CONFIGS if load_config(path).config.astune.model.path == "tiny"]
-GPUS = ("trinity.cluster.node_num=1", "trinity.cluster.gpu_per_node=4")
+NO_TINKER = "trinity.model.tinker.enable=false"
+"""The model that ships gets a tinker server otherwise."""
+GPUS = (NO_TINKER, "trinity.cluster.node_num=1", "trinity.cluster.gpu_per_node=4")
 MOVED = "buffer.explorer_input.taskset."
 """Trinity moves the one task set into a list of them."""
 STYLES = {"dynamic_by_explorer": "explorer_driven", "dynamic_by_trainer": "trainer_driven"}
@@ -88,7 +90,7 @@ def changed(converted: Converted, config: TrinityConfig) -> dict[str, tuple[Any,
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: str(path.relative_to(tutorial_dir())))
 def test_every_tutorial_passes_trinitys_own_validation_on_gpus(path: Path, tmp_path: Path) -> None:
-    source = loaded(path, "trinity.model.tinker.enable=false", *(() if "cluster" in of_trinity(path) else GPUS))
+    source = loaded(path, NO_TINKER, *(() if "cluster" in of_trinity(path) else GPUS))
     check_trinity_keys(source, TrinityConfig)
     converted = convert(source, tmp_path / "run", TASKS)
     config = read_by_trinity(converted, tmp_path)

@@ -7,7 +7,7 @@
 
 Later ones win: `default_config/trinity_default.yaml`, what is converted from `astune.*` as
 `default_config/config_auto_convertion_trinity.json` says, what belongs to this run alone, the section `trinity:` of the
-user's file.
+user's file. A key of ours on the command line wins over that section of a file.
 Imports neither Trinity nor Ray.
 """
 
@@ -79,7 +79,8 @@ def convert(loaded: LoadedConfig, run_path: Path, num_tasks: int | None = None) 
     wrong = [f"{_place(loaded, key)}: trinity.{key}: {what}" for key, what in refused(users, loaded)]
     if clashes := [*_owned(loaded, users), *wrong, *_clashes(loaded, users, places | found)]:
         raise ConfigError("\n".join(clashes))
-    users = {key: value for key, value in users.items() if value != {}}
+    overruled = set(_overruled(loaded, users))
+    users = {key: value for key, value in users.items() if value != {} and key not in overruled}
     job = Job(loaded, _tree(found | users), num_tasks)
     problems: list[str] = []
     converted: dict[str, list[str]] = {}
@@ -173,6 +174,16 @@ def _convert_key(key: str, entry: Entry, job: Job, users: Mapping[str, Any]) -> 
     if entry.if_set and key not in job.loaded.set_by_user():
         return {}
     return {place: CONVERSIONS[name](value, job) for place, name in entry.to.items() if place not in users}
+
+
+def _overruled(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:
+    """The keys of a file's section `trinity:` that are one key of ours, which the command line sets. Where several of
+    ours count, as for the number of runners, none of them says what the section does."""
+    entries = {key: entry for key, entry in table().items() if loaded.config.astune.algorithm.method in entry.methods}
+    for place in users:
+        ours = [key for key, entry in entries.items() if place in entry.to]
+        if [loaded.origins[key] for key in ours] == ["command line"] and _place(loaded, place) != "command line":
+            yield place
 
 
 def _owned(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:
