@@ -493,7 +493,11 @@ trinity:
   trainer: {save_interval: 7}
   explorer: {runner_per_model: 1}
 """
-    overrides = ["astune.trainer.lr_schedule=constant", "astune.trainer.save_every=5", "astune.trainer.tasks_per_step=9"]
+    overrides = [
+        "astune.trainer.lr_schedule=constant",
+        "astune.trainer.save_every=5",
+        "astune.trainer.tasks_per_step=9",
+    ]
     expected = {
         "algorithm.optimizer.lr_scheduler_type": ("constant", "astune.trainer.lr_schedule (command line)"),
         "trainer.save_interval": (2, "command line"),
