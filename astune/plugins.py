@@ -12,7 +12,6 @@ import importlib
 import importlib.util
 import re
 import sys
-import sysconfig
 import traceback
 from collections.abc import Mapping
 from hashlib import sha1
@@ -22,6 +21,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from astune.errors import PluginError, nearest
+from astune.user_code import by_user
 
 NO_BUILTIN: Mapping[str, str] = MappingProxyType({})
 
@@ -128,10 +128,9 @@ def agentscope_hint(message: str) -> str:
 
 
 def culprit(error: BaseException) -> str:
-    """`file:line: code: Error: message` of the innermost line that is neither Python's nor an installed package's."""
+    """`file:line: code: Error: message` of the innermost line of the user's own."""
     what = f"{type(error).__name__}: {error}"
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}: {what}"
-    installed = ("<", __file__, *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(installed)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if by_user(frame.filename)]
     return f"{frames[-1].filename}:{frames[-1].lineno}: `{frames[-1].line}`: {what}" if frames else what

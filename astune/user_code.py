@@ -48,6 +48,12 @@ def code_of(error: BaseException | str) -> str:
     return f" at `{found['code'].strip()}`" if found else ""
 
 
+def own_line_first(trace: str) -> str:
+    """The traceback `trace` behind the line of the user's own code that it is about, if there is one."""
+    place = place_of(trace)
+    return f"in your code: {place}{code_of(trace)}\n{trace}" if place else trace
+
+
 def _innermost(error: BaseException | str) -> re.Match[str] | None:
     trace = error if isinstance(error, str) else "".join(traceback.format_exception(error))
     users = [frame for frame in _FRAME.finditer(trace) if by_user(frame["file"])]

@@ -23,6 +23,7 @@ from astune.errors import (
     TaskError,
 )
 from astune.signals import signals_as_ctrl_c
+from astune.user_code import own_line_first, place_of
 from astune.visible import make_logs_visible, mute, tell
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -68,10 +69,12 @@ def main(argv: Sequence[str] | None = None, program: str = "astune") -> int:
         tell(f"{program}: error: {error}", file=sys.stderr)
         return BAD_INPUT if isinstance(error, BAD_INPUT_ERRORS) else FAILED
     except Exception as error:
+        place = place_of(error)
+        look = f"look first at {place}" if place else "no line of your own is in it: please report it"
         tell(
-            f"{traceback.format_exc()}"
+            f"{own_line_first(traceback.format_exc())}"
             f"{program}: failed with {type(error).__name__}, which ASTune does not expect: see the traceback above; "
-            "its last line in your own files is where to look first",
+            f"{look}",
             file=sys.stderr,
         )
         return FAILED

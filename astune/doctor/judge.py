@@ -118,7 +118,7 @@ def _on_right(patient: Patient, bench: Bench, opinions: Sequence[Opinion]) -> It
     first = refused[0]
     said = (
         f"{len(refused)} of {len(opinions)} reference answers do not count as right; {patient.place(first.task)}: "
-        f"{first.text!r:.80} got {first.said}"
+        f"{first.text!r} got {first.said}"
     )
     if bench.asks_models:
         yield warn(
@@ -152,8 +152,8 @@ def _on_wrong(
         passed = next((opinion for opinion in opinions if opinion.right or opinion.reward >= least), None)
         if passed is not None:
             yield fail(
-                f"{kind} passes: {passed.text!r:.80} got {passed.said}, for {patient.place(passed.task)}, whose "
-                f"answer is {passed.task.answer!r:.60}",
+                f"{kind} passes: {passed.text!r} got {passed.said}, for {patient.place(passed.task)}, whose "
+                f"answer is {passed.task.answer!r}",
                 where=patient.where(KEY),
                 mend="make the judge compare with task.answer more strictly: the agent would learn to say just that",
             )

@@ -32,7 +32,7 @@ def valid_call_findings(patient: Patient, played: DryRun, tool: str) -> Iterator
             mend="Agent(..., **training_defaults()), from astune.workflow.agentscope",
         )
     elif (use := episode.tools.get(tool)) is not None and use.errors:
-        yield ok(f"{called} fails: {use.message!r:.200}; see that it is the arguments, and not the tool")
+        yield ok(f"{called} fails: {use.message!r}; see that it is the arguments, and not the tool")
 
 
 def _line_of_the_agent(patient: Patient) -> str:

@@ -189,7 +189,7 @@ def _problems(patient: Patient, played: DryRun) -> Iterator[Finding]:
         )
     elif (answer is None or not str(answer).strip()) and (episode.output is None or episode.output.reward is None):
         yield fail(
-            f"the workflow returned no answer, though the model had given one ({played.script.text!r:.80})",
+            f"the workflow returned no answer, though the model had given one ({played.script.text!r})",
             where=where,
             mend="return WorkflowOutput(answer=...) with the text of the agent's last message",
         )
@@ -197,8 +197,8 @@ def _problems(patient: Patient, played: DryRun) -> Iterator[Finding]:
         verdict = episode.verdict
         reason = f" ({verdict.reason})" if verdict is not None and verdict.reason else ""
         yield fail(
-            f"the model said {played.script.text!r:.80}, which is right, and the episode got reward "
-            f"{episode.reward:g}{reason}; the workflow returned {answer!r:.80}",
+            f"the model said {played.script.text!r}, which is right, and the episode got reward "
+            f"{episode.reward:g}{reason}; the workflow returned {answer!r}",
             where=where,
             mend="return the model's own last text: WorkflowOutput(answer=...); the judge sees nothing else",
         )
@@ -246,8 +246,8 @@ def _own_reward(patient: Patient, played: DryRun, where: str) -> Iterator[Findin
     wrong = play(task, dry_setup(patient), Script(text), sampling, seconds=SECONDS).episode
     if wrong.reward is not None and wrong.reward >= verdict.reward:
         yield fail(
-            f"the workflow rewards a wrong answer ({text!r:.40}: {wrong.reward:g}) as well as the right one "
-            f"({played.script.text!r:.40}: {verdict.reward:g})",
+            f"the workflow rewards a wrong answer ({text!r}: {wrong.reward:g}) as well as the right one "
+            f"({played.script.text!r}: {verdict.reward:g})",
             where=where,
             mend="let reward=... compare the answer with the task's: without a difference nothing is learned",
         )

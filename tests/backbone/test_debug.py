@@ -13,6 +13,7 @@ from astune.backbone.base import check_keys
 from astune.backbone.debug import DebugBackbone
 from astune.backbone.debug.models import DebugModel
 from astune.backbone.debug.screen import user_traceback
+from astune.backbone.debug.terminal import Terminal
 from astune.config.load import load_config
 from astune.context_tracker.chat_format import ChatFormat
 from astune.errors import InvariantError, TaskError
@@ -51,6 +52,17 @@ async def breaks(task, tuner):
 
 def helper():
     return {}["price"]
+
+
+async def deal(task, tuner):
+    for name in ("seller", "buyer", "seller"):
+        client = tuner.openai_client(name)
+        messages = [{"role": "user", "content": f"You are the {name}. " + 20 * "Much to read. " + "The end."}]
+        await client.chat.completions.create(model="m", messages=messages)
+    number = int(tuner.episode_id[-1])
+    tuner.reward("seller", 1.5 - number)
+    tuner.reward_turn("buyer", 2.0 * number)
+    return WorkflowOutput(answer="42", reward=0.25)
 
 
 async def slow(task, tuner):
@@ -164,6 +176,36 @@ def test_attempts_at_one_task_are_compared_as_training_would(conf):
     assert "what a training step" not in alone
 
 
+def test_rewards_of_agents_and_turns_stand_where_their_advantages_do(conf):
+    protocol = f"astune.rollout.agentscope_learn_protocol={conf.parent}/agent.py:deal"
+    _, text = debug(conf, ["a", "b", "c"] * 2, protocol, "astune.debug.num_repeat=2")
+    first, _, second = text.partition("debug/a/1 ")
+    assert "rewards    seller +1.5, turn 2 (buyer) +0" in first
+    assert "rewards    seller +0.5, turn 2 (buyer) +2" in second
+    table = text.partition("what a training step of these attempts alone would do")[2]
+    assert "attempt 1: seller +0.5, turn 2 (buyer) +2" in table
+    turns = [line.split() for line in table.partition("weight/token")[2].splitlines()[1:7]]
+    assert turns[0][:2] == ["0", "1"] and "1.5 (agent)" in " ".join(turns[0]) and "+1.000" in turns[0]
+    assert turns[4][:2] == ["1", "2"] and "0.25 +2 (turn)" in " ".join(turns[4]) and "+1.000" in turns[4]
+
+
+def test_at_the_end_the_messages_of_every_agent_are_shown_whole(conf):
+    protocol = f"astune.rollout.agentscope_learn_protocol={conf.parent}/agent.py:deal"
+    screen = Console(file=io.StringIO(), width=80)
+    terminal = Terminal(screen, ["next", "show messages", "judge", "show messages", "next", "show verdict", "next"])
+    settings = load_config(conf, [protocol, "astune.debug.step=true"], backbone="debug")
+    DebugBackbone(screen, terminal, scripted("first", "second", "third")).run(settings)
+    before, _, after = screen.file.getvalue().partition("(astune) judge\n")
+    whole = "Much to read. " * 20 + "The end."
+    at_call = " ".join(before.partition("show messages")[2].split())
+    assert "seller in debug/a/0, call 1" in at_call and whole in at_call and "assistant first" in at_call
+    shown = " ".join(after.partition("show messages")[2].partition("(astune)")[0].split())
+    assert shown.count(whole) == 3
+    for agent, answer in (("seller", "first"), ("buyer", "second"), ("seller", "third")):
+        assert f"You are the {agent}. {whole} 2 assistant {answer}" in shown and f"{agent} in debug/a/0" in shown
+    assert "rewards of single agents and turns: seller +1.5" in after
+
+
 def test_the_reason_why_nothing_would_be_trained_is_named(conf):
     _, text = debug(conf, ["42", "42"], "astune.debug.num_repeat=2")
     assert "no_signal" in text.partition("what a training step")[2]
@@ -184,6 +226,8 @@ def test_an_error_shows_the_users_lines_and_not_those_of_astune(conf):
     words = " ".join(text.split())  # a long path pushes the name of a function to the next line
     assert "in helper" in words and "in breaks" in words and 'return {}["price"]' in words
     assert "rollout/episode.py" not in text
+    first = words.index("in your code:")
+    assert first < words.index("Traceback") and 'at `return {}["price"]`' in words[first : words.index("Traceback")]
     assert "none: the episode was not judged" in text
     assert report.status == "failed"  # no episode could be judged
 
@@ -244,6 +288,7 @@ def test_frames_of_astune_are_cut_out_of_a_traceback():
         "ZeroDivisionError: division by zero"
     )
     assert user_traceback(trace).splitlines() == [
+        "in your code: /home/me/agent.py:2 at `1 / 0`",
         "Traceback (most recent call last):",
         '  File "/home/me/agent.py", line 2, in mine',
         "    1 / 0",

@@ -65,14 +65,16 @@ def test_exit_codes_say_how_it_ended(
     assert "Traceback" not in errors
 
 
-@pytest.mark.fault("What a run says", "a bug", "its traceback and where to look")
+@pytest.mark.fault("What a run says", "a bug", "the line of your own code, then the traceback")
 def test_an_unexpected_error_shows_its_traceback_and_where_to_look(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("--conf", "job.yaml", "astune.project_name=bug") == 1
     errors = capsys.readouterr().err
-    assert "Traceback" in errors and "fake_backbone.py" in errors
-    assert "astune: failed with ZeroDivisionError" in errors.splitlines()[-1]
+    first, second, *_, last = errors.splitlines()
+    place = first.partition("in your code: ")[2].partition(" at `")[0]
+    assert "fake_backbone.py:" in place and second.startswith("Traceback")
+    assert last.startswith("astune: failed with ZeroDivisionError") and last.endswith(f"look first at {place}")
 
 
 def test_after_an_interruption_the_printed_command_resumes(job: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,12 +13,13 @@ from rich.padding import Padding
 from rich.table import Table
 
 from astune.algorithm.receipt import NO_SIGNAL, UNJUDGED, why_left_out
+from astune.backbone.debug.rewards import has_own_rewards, own_rewards, reward_of_turn
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.sources import Answer, Call
 from astune.monitor.words import LEFT_OUT
 from astune.terminal import Console, Text
 from astune.types import Episode, Group, Sample, Task, Timeline
-from astune.user_code import part_of_astune
+from astune.user_code import own_line_first, part_of_astune
 
 MARKUP = r"<\|[^|<>]*\|>|</?(?:think|tools|tool_call|tool_response)>"
 """Text by which chat templates mark roles, reasoning and tools."""
@@ -72,6 +73,8 @@ class Screen:
         if episode.output is not None:
             self._field("answer", str(episode.output.answer))
         self._verdict(episode)
+        if rewards := own_rewards(episode):
+            self._field("rewards", rewards, "bold")
         if episode.error is not None:
             error = episode.error
             self._field("error", f"{error.stage}: {error.kind}: {error.message}", "red")
@@ -97,6 +100,8 @@ class Screen:
         self._heading("group", "what a training step of these attempts alone would do")
         self.console.print(Padding(_credit(group, samples), (0, 0, 0, 2), expand=False))
         for number, episode in enumerate(group.episodes):
+            if rewards := own_rewards(episode):
+                self._line(f"  attempt {number}: {rewards}", "")
             if episode.verdict is not None and episode.verdict.reason:
                 self._line(f"  attempt {number}: {episode.verdict.reason}", "dim")
         if samples:
@@ -222,9 +227,11 @@ def _credit(group: Group, samples: Sequence[Sample]) -> Table:
 
 
 def _weights(group: Group, samples: Sequence[Sample]) -> Table:
-    """One line per turn: what each of its tokens counts, or why it does not."""
+    """One line per turn: what each of its tokens counts, or why it does not; its reward where single agents or turns
+    have some."""
+    with_rewards = has_own_rewards(group)
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
-    for name in ("attempt", "turn", "tokens", "advantage", "weight/token"):
+    for name in ("attempt", "turn", "tokens", *(["reward"] if with_rewards else []), "advantage", "weight/token"):
         table.add_column(name, justify="right")
     table.add_column("agent")
     table.add_column("left out")
@@ -242,7 +249,8 @@ def _weights(group: Group, samples: Sequence[Sample]) -> Table:
             why = "" if found else why_left_out(turn, _whole(episode, trained=False)) or ""
             advantages = ", ".join(f"{advantage:+.3f}" for advantage, _ in found) or "-"
             weights = ", ".join(f"{weight:.2e}" for _, weight in found) or "-"
-            cells = (str(number), str(place + 1), f"{len(turn.output_ids):,}", advantages, weights)
+            reward = [reward_of_turn(episode, place)] if with_rewards else []
+            cells = (str(number), str(place + 1), f"{len(turn.output_ids):,}", *reward, advantages, weights)
             table.add_row(*cells, Text(turn.agent), Text(why, style="yellow"))
     return table
 
@@ -290,7 +298,7 @@ def shown_path(path: Path) -> str:
 
 
 def user_traceback(trace: str) -> str:
-    """`trace` without ASTune's own frames, so that the user's lines stand out."""
+    """`trace` without ASTune's own frames, behind the line of the user's that it is about."""
     kept, skipping = [], False
     for line in trace.splitlines():
         if line.startswith('  File "'):
@@ -300,4 +308,4 @@ def user_traceback(trace: str) -> str:
             skipping = False
         if not skipping:
             kept.append(line)
-    return "\n".join(kept)
+    return own_line_first("\n".join(kept))

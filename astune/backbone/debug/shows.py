@@ -13,6 +13,7 @@ from typing import Any
 from rich.padding import Padding
 from rich.table import Table
 
+from astune.backbone.debug.rewards import own_rewards
 from astune.backbone.debug.screen import message_in_words, print_indented, timelines_table
 from astune.backbone.debug.stop import Stop
 from astune.context_tracker.chat_format import ChatFormat
@@ -35,18 +36,18 @@ class NothingToShow(AstuneError):
 
 
 def show_messages(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
-    """The conversation as the agent sent it, and the answer if there is one."""
-    messages = list(_messages(stop))
-    for number, message in enumerate(messages, start=1):
-        heading = Text.assemble((f"{number:>3} ", "dim"), (str(message.get("role")), "bold cyan"))
-        console.print(heading)
-        reasoning = reasoning_of(message)
-        if reasoning:
-            _print(console, reasoning, "dim italic")
-        if text := shown_content(message):
-            _print(console, text)
-        for call in message.get("tool_calls") or ():
-            _print(console, f"{call['function']['name']}({call['function']['arguments']})", "magenta")
+    """The conversation as the agent sent it, and the answer if there is one. At the end of an episode: those of all
+    agents, each whole."""
+    for title, messages in _conversations(stop):
+        console.print(Text(title, style="bold"))
+        for number, message in enumerate(messages, start=1):
+            console.print(Text.assemble((f"{number:>3} ", "dim"), (str(message.get("role")), "bold cyan")))
+            if reasoning := reasoning_of(message):
+                _print(console, reasoning, "dim italic")
+            if text := shown_content(message):
+                _print(console, text)
+            for call in message.get("tool_calls") or ():
+                _print(console, f"{call['function']['name']}({call['function']['arguments']})", "magenta")
 
 
 def show_tools(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
@@ -132,6 +133,8 @@ def show_verdict(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
         _print(console, "not judged yet" if stop.kind == "judge" else "none: the episode was not judged", SAMPLED)
         return
     _print(console, f"reward {verdict.reward:g} by {verdict.judged_by}: {verdict.reason or 'no reason given'}", "bold")
+    if rewards := own_rewards(stop.episode):
+        _print(console, f"rewards of single agents and turns: {rewards}", "bold")
     for name, value in verdict.metrics.items():
         _print(console, f"{name} = {value:g}", "dim")
 
@@ -180,14 +183,19 @@ def _last_turn(stop: Stop) -> Turn:
     return stop.stage.tracker.turns[-1]
 
 
-def _messages(stop: Stop) -> Iterator[Mapping[str, Any]]:
-    if stop.call is None:
-        turn = _last_turn(stop)
-        yield from (*turn.messages, {"role": "assistant", **turn.response})
+def _conversations(stop: Stop) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
+    """Whose they are, and their messages. At the end one for each training row, as its last turn saw it."""
+    episode_id, tracker = stop.stage.episode_id, stop.stage.tracker
+    if stop.call is not None:
+        answer = stop.answers.current if stop.answers is not None else None
+        said = [] if answer is None else [answer.message]
+        yield f"{stop.call.agent} in {episode_id}, call {stop.call.number + 1}", [*stop.call.request.messages, *said]
         return
-    yield from stop.call.request.messages
-    if stop.answers is not None and stop.answers.current is not None:
-        yield stop.answers.current.message
+    _last_turn(stop)
+    for line in tracker.timelines():
+        turn = tracker.turns[line.spans[-1].turn]
+        why = "" if line.fork is None else f", a new row ({line.fork})"
+        yield f"{line.agent} in {episode_id}{why}", [*turn.messages, {"role": "assistant", **turn.response}]
 
 
 def _why_not(stop: Stop) -> str | None:

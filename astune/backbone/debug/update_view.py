@@ -12,6 +12,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 
+from astune.backbone.debug.rewards import has_own_rewards, reward_of_turn
 from astune.terminal import Console, Text
 from astune.types import Group, Sample
 from astune.visible import visible
@@ -62,7 +63,7 @@ def show_update(
         _indented(console, Text(f"training would skip this group: {_no_signal(group)}", style="yellow"))
         return
     attempts = _attempts(inspection, samples, group)
-    _indented(console, _turns(attempts))
+    _indented(console, _turns(attempts, group))
     console.print()
     _indented(console, Text(_figures(inspection, samples), overflow="fold"))
     if inspection.skipped:
@@ -91,14 +92,15 @@ def _attempts(inspection: UpdateInspection, samples: Sequence[Sample], group: Gr
     return {number: dict(sorted(attempts[number].items())) for number in sorted(attempts)}
 
 
-def _turns(attempts: Mapping[int, _Attempt]) -> Table:
+def _turns(attempts: Mapping[int, _Attempt], group: Group) -> Table:
     """A line per turn; weight (of one token) and loss are sums over the training rows it counts on."""
+    with_rewards = has_own_rewards(group)
     several = any(len(turn.credits) > 1 for turns in attempts.values() for turn in turns.values())
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("attempt", "turn", *(["rows"] if several else [])):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("agent", overflow="fold")
-    for name in ("tokens", "advantage", "weight", "loss", "logprob", "change", "prob", "change"):
+    for name in ("tokens", *(["reward"] if with_rewards else []), "advantage", "weight", "loss", "logprob", "change", "prob", "change"):
         table.add_column(name, justify="right", no_wrap=True)
     for attempt, turns in attempts.items():
         for number, turn in turns.items():
@@ -109,6 +111,7 @@ def _turns(attempts: Mapping[int, _Attempt]) -> Table:
             table.add_row(
                 *(str(attempt), str(number + 1), *([str(len(losses))] if several else [])),
                 *(Text(turn.agent), f"{len(before):,}"),
+                *([reward_of_turn(group.episodes[attempt], number)] if with_rewards else []),
                 *(_range(advantages), f"{math.fsum(weights):.3g}", f"{math.fsum(losses):+.4f}"),
                 *(f"{_mean(before):.4f}", _signed(_mean(turn.update.changes))),
                 *(f"{probability:.4f}", _signed(change)),
