@@ -320,11 +320,11 @@ def _checked(verdict: object) -> Verdict:
 
 
 def _own_verdict(output: WorkflowOutput) -> Verdict:
-    """The reward that the workflow returned, as a verdict."""
+    """The reward that the workflow returned, as a verdict. Its metrics stay the output's: they are no judge's."""
     reward = figure(output.reward)
     if reward is None:
         raise JudgeError(f"the workflow returned reward={shown(output.reward)}; expected a finite number")
-    return check_verdict(Verdict(reward, metrics=output.metrics, judged_by="workflow"), "the workflow")
+    return check_verdict(Verdict(reward, judged_by="workflow"), "the workflow")
 
 
 def _warn_of_unused_call(episode: Episode) -> None:

@@ -6,7 +6,7 @@ Path("curve.svg").write_text(curve_svg(read_metrics(run_dir.metrics_path)), "utf
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -32,6 +32,26 @@ SMALL_CHARTS = (
     "throughput/tokens_per_second",
 )
 """Metrics that a page shows as small pictures, where they were logged."""
+
+_OWN = ("agent_reward/", "workflow/")
+
+
+def small_charts(names: Collection[str]) -> list[str]:
+    """Of metrics that were logged, those that get a small picture, in order: the rewards of single agents and the
+    workflow's own metrics after the reward."""
+    own = [name for prefix in _OWN for name in sorted(names) if name.startswith(prefix)]
+    return [name for name in (SMALL_CHARTS[0], *own, *SMALL_CHARTS[1:]) if name in names]
+
+
+def shown_name(name: str) -> str:
+    """A metric of the workflow by the name that the workflow gave it, unless ASTune has one of that name.
+
+    >>> shown_name("workflow/characters"), shown_name("workflow/loss")
+    ('characters', 'workflow/loss')
+    """
+    own = name.removeprefix("workflow/")
+    return name if own in SMALL_CHARTS else own
+
 
 STYLE = """
 .as-chart { font: 13px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }

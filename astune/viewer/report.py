@@ -16,7 +16,7 @@ from astune.monitor import RunDir, read_metrics, summarize
 from astune.monitor.disk import writing
 from astune.monitor.receipt import Metrics
 from astune.monitor.summary import decodings, series, show_figure, show_idle, show_judging, show_seconds, show_tools
-from astune.viewer.charts import SMALL_CHARTS, STYLE, curve_svg, small_svg
+from astune.viewer.charts import STYLE, curve_svg, shown_name, small_charts, small_svg
 from astune.viewer.episode_view import Card, Pieces, card, credit_of
 from astune.viewer.policy import content_policy
 from astune.viewer.receipt_view import receipt_view
@@ -141,10 +141,8 @@ def _facts(metrics: Metrics, config: Mapping[str, Any]) -> list[tuple[str, str]]
 
 
 def _small_charts(metrics: Metrics) -> list[Markup]:
-    """One per figure of `SMALL_CHARTS`, after the first also one per agent with rewards of its own."""
-    agents = sorted({key for row in metrics for key in row if key.startswith("agent_reward/")})
-    curves = [(key, series(metrics, key)) for key in (SMALL_CHARTS[0], *agents, *SMALL_CHARTS[1:])]
-    return [Markup(small_svg(key, points)) for key, points in curves if len(points) > 1]
+    curves = [(key, series(metrics, key)) for key in small_charts({key for row in metrics for key in row})]
+    return [Markup(small_svg(shown_name(key), points)) for key, points in curves if len(points) > 1]
 
 
 @dataclass(frozen=True)

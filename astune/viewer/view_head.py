@@ -9,7 +9,7 @@ from typing import Any
 
 from astune.monitor.jsonl import plain
 from astune.monitor.words import FORKS, LEFT_OUT
-from astune.viewer.charts import SMALL_CHARTS
+from astune.viewer.charts import shown_name, small_charts
 from astune.viewer.run_index import Entry, RunIndex
 
 MOST_OF_A_QUERY, MOST_OF_AN_ANSWER = 2000, 400
@@ -28,6 +28,7 @@ def head_data(
 ) -> dict[str, Any]:
     """`blocks` has the number of the block of each entry."""
     files = Counter(line.file for line in index.left_out)
+    curves = _curves(index)
     return {
         "title": f"{config.get('astune.project_name', path.absolute().parent.name)} / {path.absolute().name}",
         "facts": {key: config.get(f"astune.{key}") for key in ("model.path", "backbone")}
@@ -36,8 +37,9 @@ def head_data(
         "without_tokenizer": without_tokenizer,
         "forks": FORKS,
         "reasons": LEFT_OUT,
-        "charts": SMALL_CHARTS,
-        "curves": _curves(index),
+        "charts": small_charts(curves),
+        "names": {key: name for key in curves if (name := shown_name(key)) != key},
+        "curves": curves,
         "lines": {entry.phase: entry.path.name for entry in index.entries},
         "left_out": [vars(line) for line in index.left_out[:MOST_LEFT_OUT]],
         "left_out_by_file": dict(files),

@@ -109,7 +109,8 @@ async def test_numbers_of_numpy_and_truth_values_are_numbers(run_one, tmp_path):
         return WorkflowOutput(answer=numpy.int64(7), reward=numpy.float32(0.25), metrics=metrics)
 
     episode = kept(tmp_path, await run_one(workflow))
-    assert episode.verdict == Verdict(0.25, metrics={"a": 0.5, "b": 3.0, "c": 1.0, "d": 1.0}, judged_by="workflow")
+    assert episode.verdict == Verdict(0.25, judged_by="workflow")
+    assert episode.output.metrics == {"a": 0.5, "b": 3.0, "c": 1.0, "d": 1.0}
     assert episode.output.answer == 7
 
 

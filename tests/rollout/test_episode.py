@@ -9,8 +9,9 @@ from astune.errors import JudgeError
 from astune.gateway.app import openai_app
 from astune.rollout import time_limit
 from astune.rollout.episode import run_episode
+from astune.rollout.metrics import rollout_metrics
 from astune.rollout.setup import RolloutSetup
-from astune.types import Sampling, StopReason, Task, Verdict, WorkflowOutput
+from astune.types import Group, Sampling, StopReason, Task, Verdict, WorkflowOutput
 from astune.workflow.workflow_base import Workflow, as_workflow
 
 HI_TASK = Task("t1", "What is 2 + 2?", answer="4")
@@ -49,7 +50,10 @@ async def test_a_reward_of_the_workflow_is_the_verdict_and_the_judge_is_not_aske
         return WorkflowOutput(answer="4", reward=True, metrics={"steps": 3, "neat": True})
 
     episode = await run_one(workflow, judge=SaysNothing())
-    assert episode.verdict == Verdict(1.0, metrics={"steps": 3.0, "neat": 1.0}, judged_by="workflow")
+    assert episode.verdict == Verdict(1.0, judged_by="workflow")
+    assert episode.output.metrics == {"steps": 3.0, "neat": 1.0}
+    figures = rollout_metrics([Group(episode.task, (episode,))])
+    assert {name for name in figures if "neat" in name} == {"workflow/neat"}, "logged once, and as the workflow's"
 
 
 @pytest.mark.fault(

@@ -80,7 +80,7 @@ def test_text_of_an_agent_can_neither_run_nor_break_out_of_the_page(tmp_path):
         for step in (0, 1):
             log.write(hostile_episode(), step=step, phase="train")
             log.write(hostile_episode(), step=step, phase="eval/greedy")
-            named = {f"{key}{HOSTILE}": 1.0 for key in ("tokens/dropped_", "forks/", "agent_reward/")}
+            named = {f"{key}{HOSTILE}": 1.0 for key in ("tokens/dropped_", "forks/", "agent_reward/", "workflow/")}
             metrics.log(step, {"eval/greedy/success": 0.0, "tokens/sampled": 1, "turns/total": 1, **named})
     metrics.close()
     page = page_of(run_dir)
@@ -88,6 +88,17 @@ def test_text_of_an_agent_can_neither_run_nor_break_out_of_the_page(tmp_path):
     assert not tags & {"img", "b", "i"}
     assert not [attributes for _, attributes in page.tags if any(name.startswith("on") for name in attributes)]
     assert page.text.count(HOSTILE) > 10
+
+
+def test_the_workflows_own_metrics_are_charted_once_by_their_own_names(tmp_path):
+    run_dir = empty_run(tmp_path)
+    metrics = MetricsLog(run_dir, tensorboard=False)
+    for step in (1, 2):
+        metrics.log(step, {"reward/mean": 0.5, "workflow/characters": 10.0 * step, "agent_reward/seller": 1.0})
+    metrics.close()
+    page = page_of(run_dir)
+    assert page.text.split().count("characters") == 1 and "workflow/characters" not in page.text
+    assert page.text.split().count("agent_reward/seller") == 1
 
 
 def test_token_texts_cannot_break_out_of_their_script(make_run, monkeypatch):

@@ -135,7 +135,7 @@ def show_verdict(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
     _print(console, f"reward {verdict.reward:g} by {verdict.judged_by}: {verdict.reason or 'no reason given'}", "bold")
     if rewards := own_rewards(stop.episode):
         _print(console, f"rewards of single agents and turns: {rewards}", "bold")
-    for name, value in verdict.metrics.items():
+    for name, value in {**({} if output is None else output.metrics), **verdict.metrics}.items():
         _print(console, f"{name} = {value:g}", "dim")
 
 

@@ -100,7 +100,17 @@ def _turns(attempts: Mapping[int, _Attempt], group: Group) -> Table:
     for name in ("attempt", "turn", *(["rows"] if several else [])):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("agent", overflow="fold")
-    for name in ("tokens", *(["reward"] if with_rewards else []), "advantage", "weight", "loss", "logprob", "change", "prob", "change"):
+    for name in (
+        "tokens",
+        *(["reward"] if with_rewards else []),
+        "advantage",
+        "weight",
+        "loss",
+        "logprob",
+        "change",
+        "prob",
+        "change",
+    ):
         table.add_column(name, justify="right", no_wrap=True)
     for attempt, turns in attempts.items():
         for number, turn in turns.items():

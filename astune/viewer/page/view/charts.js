@@ -15,6 +15,9 @@ function curvesOf(metric) {
   return found.filter((curve) => curve.points.length);
 }
 
+/** A metric of the workflow by the name that the workflow gave it. */
+const nameOf = (key) => head.names[key] ?? key;
+
 const mainMetric = () =>
   [state.metric, "success/mean", "reward/mean", ...Object.keys(head.curves)].find((key) => key && curvesOf(key).length);
 
@@ -23,15 +26,13 @@ function renderCharts() {
   $("charts").hidden = metric === undefined;
   if (metric === undefined) return;
   const all = Object.keys(head.curves).sort();
-  const agents = all.filter((key) => key.startsWith("agent_reward/"));
-  const shown = ["success/mean", head.charts[0], ...agents, ...head.charts.slice(1)];
-  const small = shown.filter((key) => (head.curves[key] ?? []).length > 1);
+  const small = ["success/mean", ...head.charts].filter((key) => (head.curves[key] ?? []).length > 1);
   const choice = el("select", { "aria-label": "Metric of the large chart", on: { change: (event) => go({ metric: event.target.value }) } },
-    ...all.map((key) => el("option", { value: key, selected: key === metric }, key)));
+    ...all.map((key) => el("option", { value: key, selected: key === metric }, nameOf(key))));
   const large = el("figure", { class: "large" }, el("figcaption", {}, choice, legend(curvesOf(metric))), drawing(metric, "large"));
   const tiles = small.map((key) => el("button", {
     class: `tile${key === metric ? " chosen" : ""}`, type: "button", title: `Show ${key} large`, on: { click: () => go({ metric: key }) },
-  }, el("span", { class: "name" }, key), el("span", { class: "last" }, figure(head.curves[key].at(-1)[1])), drawing(key, "small")));
+  }, el("span", { class: "name" }, nameOf(key)), el("span", { class: "last" }, figure(head.curves[key].at(-1)[1])), drawing(key, "small")));
   $("charts").replaceChildren(large, el("div", { class: "tiles" }, ...tiles));
 }
 
