@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from numbers import Number
+from decimal import Decimal
+from numbers import Number, Rational
 from typing import Any, Protocol, runtime_checkable
 
 from astune.errors import JudgeError
@@ -36,6 +37,9 @@ def answer_text(task: Task, episode: Episode) -> str:
         return answer
     if isinstance(answer, float):
         return format(answer, ".12g")
+    if isinstance(answer, Rational) and not isinstance(answer, bool):  # str() refuses more than 4,300 digits
+        below = "" if answer.denominator == 1 else f"/{Decimal(answer.denominator):f}"
+        return f"{Decimal(answer.numerator):f}{below}"
     if isinstance(answer, Number):
         return str(answer)
     if isinstance(answer, Message):

@@ -11,7 +11,7 @@ A text that does not mark its answer has none; only the format `last_number` tak
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -40,7 +40,26 @@ SYMBOLS = str.maketrans(
 )
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
-_BETWEEN_BOXES = re.compile(r"(?:[\s$,;]|\\[()\[\]]|\\q?quad|\\text\s*\{\s*and\s*\}|and(?![a-z]))*")
+_BARE_BOX = re.compile(
+    r"(\\(?:boxed|fbox))(?: {1,9}|(?=[\d\\]))(\\frac ?\d ?\d|\\[A-Za-z]{1,20}|-?[\w,]{1,60}(?:[.:/][\w,]{1,20}){0,3}%?)"
+    r"(?=[ .,]{0,9}(?:$|\$|\\[)\]]|[a-z]{2}))",
+    re.MULTILINE,
+)
+"""TeX boxes the next sign where no brace follows, MATH means the rest of the formula: only where both are the same."""
+_OR = r"(?:or(?:\s+(?:maybe|possibly|perhaps|else|even))?|alternatively)(?![a-z])"
+_BETWEEN_OFFERS = re.compile(
+    rf"(?:[\s$,;/|]|\\[()\[\]]|\\q?quad|\\text\s*\{{\s*(?:and|{_OR})\s*\}}|and(?![a-z])|{_OR})*", re.IGNORECASE
+)
+_OR_AT_THE_END = re.compile(rf"(?<![a-z]){_OR}[\s,]*$", re.IGNORECASE)
+_TAKEN_BACK = re.compile(
+    r"[\s$.,;:!?)\]}*\\—–-]*"  # noqa: RUF001
+    r"(?:no(?!\. ?\d)|wait|sorry|oops|actually|correction|hmm+|hold on|scratch that|i mean|rather)\b[\s,.:;!—–-]*"  # noqa: RUF001
+    r"(?:(?:no|wait|sorry|actually|correction|it|its|it's|is|that|that's|this|should|would|must|have|been|be|make|i|mean|"
+    r"meant|the|correct|right|final|answer|rather|not [\w.$]+|wrong|incorrect|but|of course)\b[\s,.:;!—–-]*)*"  # noqa: RUF001
+    r"(?:\\\(|\\\[|\\boxed *\{|[-$\s*(])*\d",
+    re.IGNORECASE,
+)
+"""Behind an answer, that it is another one: 5? No: 6. Only such words may stand in front of the other."""
 _WHOLE_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{(.*)\}", re.DOTALL)
 _ANSWER_TAG = re.compile(r"</?answer>", re.IGNORECASE)
 _MARKER = re.compile(r"\\(?:boxed|fbox)|</?answer>|####", re.IGNORECASE)
@@ -80,6 +99,7 @@ _PLAIN_FUNCTION = re.compile(
     r"(?<![\\A-Za-z])(arc(?:sin|cos|tan)|(?:sin|cos|tan)h?|cot|sec|csc|log|ln|max|min|gcd|lcm)(?=\s*\()"
 )
 _PLAIN_LETTER = re.compile(r"(?<![\\A-Za-z])(pi|theta)(?![A-Za-z])", re.IGNORECASE)
+_UNDERSCORES = re.compile(r"(?<![\w.])[1-9]\d{0,2}(?:_\d{3})+(?!\w)")
 _GOES_ON = re.compile(r"(\d*\.\d+)\s*(?:\.\.\.|\\[lc]?dots(?![A-Za-z]))\s*")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}|[\u4e00-\u9fff]")
 
@@ -94,24 +114,22 @@ def extract_answer(text: str, answer_format: AnswerFormat) -> FinalAnswer | None
     """The last answer that `text` marks in `answer_format`; None if it marks none.
 
     `auto` tries boxed, answer_tag, hashes and the_answer_is in this order, then takes a text that is nothing but a
-    short answer. What stands in thinking is none, and of a very long text only the end is looked at. Takes time linear
-    in the length of `text`.
+    short answer. What stands in thinking is none, nor is one that is taken back ("5? No: 6"), and of a very long text
+    only the end is looked at. Takes time linear in the length of `text`.
     """
     text = _said_at_the_end(text)
-    if answer_format != "auto":
-        found = _FINDERS[answer_format](text)
-        return FinalAnswer(found, answer_format) if found else None
-    for name in _AUTO:
-        if found := _FINDERS[name](text):
-            return FinalAnswer(found, name)
-    whole = text.strip()
+    for name in _AUTO if answer_format == "auto" else (answer_format,):
+        found, end = _FINDERS[name](text)
+        if found:
+            return None if _TAKEN_BACK.match(text, end) else FinalAnswer(found, name)
+    whole = text.strip() if answer_format == "auto" else ""
     return FinalAnswer(whole, "plain") if _is_bare(whole) else None
 
 
 def reference_answer(answer: str) -> str:
     """What the answer of a task says at its end: behind `####` (GSM8K), in `\\boxed{}` (MATH), or all of it."""
     said = _said_at_the_end(answer)
-    return _hashes(said) or _boxed(said) or said.strip()
+    return _hashes(said)[0] or _boxed(said)[0] or said.strip()
 
 
 def outside_thinking(text: str) -> str:
@@ -131,8 +149,9 @@ def outside_thinking(text: str) -> str:
 
 
 def _said_at_the_end(text: str) -> str:
-    """With one kind of line end."""
-    return "\n".join(outside_thinking(text).splitlines())[-LOOKED_AT:]
+    """With one kind of line end and of boxes."""
+    said = "\n".join(outside_thinking(text).splitlines())[-LOOKED_AT:]
+    return _BARE_BOX.sub(r"\1{\2}", said)
 
 
 def normalise(text: str) -> str:
@@ -148,65 +167,85 @@ def normalise(text: str) -> str:
     return text
 
 
-def _boxed(text: str) -> str:
-    """Content of the box that closes last, and of those before it with nothing but a comma or "and" between, as a list.
-    Braces nest, escaped ones do not count."""
+_Found: TypeAlias = tuple[str, int]
+"""An answer, empty if there is none, and where the text behind it begins."""
+
+
+def _boxed(text: str) -> _Found:
+    """Content of the box that closes last, with those before it as far as they are one list or several offers. Braces
+    nest, escaped ones do not count."""
     open_braces: list[tuple[int, int]] = []
-    contents: list[tuple[int, int]] = []
-    begin = end = 0
+    boxes: list[tuple[int, int, int, int]] = []
     for token in _BOX.finditer(text):
         if token[0].endswith("{") and token[0] != r"\{":
             open_braces.append((token.start() if len(token[0]) > 1 else -1, token.end()))
         elif token[0] == "}" and open_braces:
             begin, start = open_braces.pop()
             if begin >= 0:
-                if begin < end or not _BETWEEN_BOXES.fullmatch(text, end, begin):
-                    contents.clear()
-                contents.append((start, token.start()))
-                end = token.end()
-    boxes = [text[start:stop].strip() for start, stop in contents]
-    return ", ".join(boxes) if boxes and boxes[-1] else ""
+                boxes.append((begin, start, token.start(), token.end()))
+    return _offers(text, boxes)
 
 
-def _answer_tag(text: str) -> str:
+def _offers(text: str, marked: Sequence[tuple[int, int, int, int]]) -> _Found:
+    """The content of the last mark, and of those before it with nothing but a comma, "and" or "or" between, as a list.
+    A mark is where it begins, its content begins and ends, and it ends."""
+    contents: list[str] = []
+    before = 0
+    for begin, start, stop, end in marked:
+        if begin < before or not _BETWEEN_OFFERS.fullmatch(text, before, begin):
+            contents.clear()
+        contents.append(text[start:stop].strip())
+        before = end
+    return (", ".join(dict.fromkeys(contents)) if contents and contents[-1] else ""), before
+
+
+def _answer_tag(text: str) -> _Found:
     """What stands before the last </answer>, back to the <answer> before it."""
-    tags = list(_ANSWER_TAG.finditer(text))
-    while tags and not tags[-1][0].startswith("</"):
-        tags.pop()
-    begin = next((tag for tag in reversed(tags) if not tag[0].startswith("</")), None)
-    return text[begin.end() : tags[-1].start()].strip() if begin else ""
+    marked: list[tuple[int, int, int, int]] = []
+    begin: re.Match[str] | None = None
+    for tag in _ANSWER_TAG.finditer(text):
+        if not tag[0].startswith("</"):
+            begin = tag
+        elif begin is not None:
+            marked.append((begin.start(), begin.end(), tag.start(), tag.end()))
+    return _offers(text, marked)
 
 
-def _hashes(text: str) -> str:
+def _hashes(text: str) -> _Found:
     """The line behind the last ####, unless it is a heading: with more text below it and no number of its own."""
     line, _, below = text.rpartition("####")[2].strip().partition("\n") if "####" in text else ("", "", "")
     is_answer = not below.strip() or (_is_bare(line) and re.search(r"\d", line))
-    return line.strip() if is_answer else ""
+    return (line.strip() if is_answer else ""), len(text) - len(below)
 
 
-def _the_answer_is(text: str) -> str:
-    """The rest of the sentence."""
+def _the_answer_is(text: str) -> _Found:
+    """The rest of the sentence, which is no question."""
     found = list(_THE_ANSWER_IS.finditer(text))
     if any(match["letter"] for match in found) and _OPTION_B.search(text):  # A: 15, B: 18 are options
         found = [match for match in found if not match["letter"]]
-    if not found:
-        return ""
+    if not found or (len(found) > 1 and _OR_AT_THE_END.search(text[found[-2].end() : found[-1].start()][-30:])):
+        return "", 0
     rest = text[found[-1].end() :].lstrip(" :：*_\t\n")  # noqa: RUF001
     end = _SENTENCE_END.search(rest)
-    return (rest[: end.start()] if end else rest).strip(" *")
+    said = rest[: end.start()] if end else rest
+    return ("" if end and end[0] == "?" else said.strip(" *")), len(text) - len(rest) + len(said)
 
 
-def _last_number(text: str) -> str:
+def _plain(text: str) -> _Found:
+    return text.strip(), len(text)
+
+
+def _last_number(text: str) -> _Found:
     numbers = _NUMBER.findall(text)
-    return numbers[-1].rstrip(",") if numbers else ""
+    return (numbers[-1].rstrip(",") if numbers else ""), len(text)
 
 
-_FINDERS: dict[AnswerFormat, Callable[[str], str]] = {
+_FINDERS: dict[AnswerFormat, Callable[[str], _Found]] = {
     "boxed": _boxed,
     "answer_tag": _answer_tag,
     "hashes": _hashes,
     "the_answer_is": _the_answer_is,
-    "plain": str.strip,
+    "plain": _plain,
     "last_number": _last_number,
 }
 _AUTO: tuple[AnswerFormat, ...] = ("boxed", "answer_tag", "hashes", "the_answer_is")
@@ -217,6 +256,8 @@ def _is_bare(text: str) -> bool:
     if _MARKER.search(text):  # it marks an answer and then gives none
         return False
     normal = normalise(text)
+    if _PLAIN_NUMBER.fullmatch(normal):
+        return True
     if not normal or len(normal) > 100 or "\n" in normal:
         return False
     return " " not in normal or read_quantity(normal) is not None or not is_words(normal)
@@ -224,7 +265,7 @@ def _is_bare(text: str) -> bool:
 
 def _strip_marks(text: str) -> str:
     text = re.sub(r"(?<!\\)\\!\s*", "", _currency(text)).replace("{,}", ",").replace(r"\%", "%")
-    text = re.sub(r"\\[()\[\]]", " ", text)
+    text = _UNDERSCORES.sub(lambda number: number[0].replace("_", ""), re.sub(r"\\[()\[\]]", " ", text))
     text = _TEXT_COMMAND.sub(r" \1 ", _SPACE_COMMAND.sub(" ", text))
     text = re.sub(r"\\[dtc]frac(?![A-Za-z])", r"\\frac", text)
     text = _SHORT_FRACTION.sub(r"\\frac{\1}{\2}", text)

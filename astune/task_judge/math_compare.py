@@ -45,6 +45,10 @@ _TAKES_BACK = re.compile(
 _ANSWER_LABEL = re.compile(r"A ?: ?(.+)", re.DOTALL)
 _OPTION = re.compile(r"\(?[A-J]\)?")
 _TIME = re.compile(r"(\d{1,2})(?::([0-5]\d))?(?:\s*([ap])\.?m\.?)?", re.IGNORECASE)
+_DATE = re.compile(
+    r"[12]\d{3}(?:-[01]\d|-[01]?\d-[0-3]?\d|[/.][01]?\d[/.][0-3]?\d)|[0-3]?\d[-/.][0-3]?\d[-/.](?:19|20)\d\d"
+)
+_FACTORS = re.compile(r"(\([^(),]*\)) ?(?=\([^(),]*\))")
 _UNSOLVED = re.compile(r"\d+\s*[a-z]|\d*\s*[a-z]\s*[+-]\s*\d+", re.IGNORECASE)
 
 _AND_OR = re.compile(r"(?:\s*[,;]\s*|\s+)(?:and|or)\s+(?![A-Za-z]{2,})")
@@ -68,7 +72,7 @@ def compare(reference: str, answer: str) -> Relation:
         return Relation.ALGEBRA if equal is None else Relation.of(equal)
     if _squeeze(reference) == _squeeze(answer):
         return Relation.EQUAL
-    for compare_kind in (_choices, _yes_or_no, _times, _ratios, _bases):
+    for compare_kind in _KINDS:
         known = compare_kind(reference, answer)
         if known is not None:
             return Relation.of(known)
@@ -88,13 +92,14 @@ def compare(reference: str, answer: str) -> Relation:
 
 def is_known_kind(text: str) -> bool:
     """Whether a normalised answer is an option, a time, a ratio or a number in another base: no algebra."""
-    return any(kind(text, text) is not None for kind in (_choices, _yes_or_no, _times, _ratios, _bases))
+    return any(kind(text, text) is not None for kind in _KINDS)
 
 
 def for_algebra(text: str) -> str:
     """A normalised answer as the LaTeX that `math_worker` gets: a number loses its unit."""
     quantity = read_quantity(text)
     formula = quantity.latex if quantity else without_label(as_list(text))
+    formula = _FACTORS.sub(r"\1\\cdot ", formula)
     if _TRIGONOMETRIC.search(formula):
         formula = _DEGREES.sub(r"\\frac{\1\\pi}{180}", formula)
     return re.sub(r"(?<=[\d}])(?: ?\* ?)?i(?![A-Za-z])", " i", formula)
@@ -178,10 +183,12 @@ def _minutes(time: re.Match[str]) -> int:
 
 
 def _ratios(reference: str, answer: str) -> bool | None:
-    """3:4 is 6:8 and 3 to 4; a ratio of two is their quotient."""
+    """3:4 is 6:8 and 3 to 4; a ratio of two is their quotient, but 5:1 is not 5."""
     expected, given = _ratio(reference), _ratio(answer)
-    if len(expected) > 1 and len(given) == 1 and len(expected) == 2 and expected[1]:
-        return expected[0] / expected[1] == given[0]
+    if min(len(expected), len(given)) == 1 and max(len(expected), len(given)) > 1:
+        (number,), parts = sorted((expected, given), key=len)
+        whole = number.denominator == 1 and len(given) > 1
+        return not whole and len(parts) == 2 and parts[1] != 0 and parts[0] / parts[1] == number
     if len(expected) < 2 or len(given) < 2:
         return None
     pairs = list(zip(expected, given, strict=False))
@@ -195,11 +202,21 @@ def _ratio(text: str) -> list[Fraction]:
 
 
 def _bases(reference: str, answer: str) -> bool | None:
-    """12 in base 7 and 12 in base 8; math-verify drops the base."""
+    """12 in base 7 and 12 in base 8; math-verify drops the base. 12 in base 7 is not 12, but 5 in base 8 is 5."""
     expected, given = _BASE.fullmatch(reference), _BASE.fullmatch(answer)
+    if given is not None and reference.isdecimal():
+        return given[1] == reference and len(reference) == 1 and int(reference) < int(given[2])
     if expected is None or given is None or not any(digit.isdigit() for digit in expected[1]):
         return None
     return expected[2] == given[2] and expected[1].lower() == given[1].lower()
+
+
+def _dates(reference: str, answer: str) -> bool | None:
+    """2024-01-05 is no difference and 1/5/2024 no quotient: a date equals its own text only."""
+    return False if _DATE.fullmatch(reference) or _DATE.fullmatch(answer) else None
+
+
+_KINDS = (_choices, _yes_or_no, _times, _ratios, _bases, _dates)
 
 
 def _lists_numbers(text: str) -> bool:

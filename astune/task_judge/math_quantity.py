@@ -3,6 +3,7 @@ r"""Numbers as people write them in answers: `1,234.50`, `\$5`, `50%`, `-3/4`, `
 from __future__ import annotations
 
 import re
+import unicodedata
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
@@ -14,7 +15,7 @@ NOISE = Fraction(1, 10**12)
 
 _CHANGES_VALUE = (
     "zero one two three four five six seven eight nine ten eleven twelve tens hundred thousand dozen googol lakh crore "
-    "mil mln mio bn bln tn thou score gross pair half halves third thirds quarter quarters "
+    "mil mill mln mio mlrd mrd bn bln bil tn thou grand score gross pair half halves third thirds quarter quarters "
     "double doubled triple tripled twice thrice quadruple quadrupled halved squared cubed power exponent root "
     "factorial reciprocal inverse inverted opposite upside negative negated minus plus times over divided multiplied "
     "mod modulo remainder base sqrt sin cos tan log pi "
@@ -25,6 +26,14 @@ _CHANGES_VALUE = (
 )
 CHANGES_VALUE = frozenset(_CHANGES_VALUE.split())
 """Words that make "number, then words" something else than that number: 72 or so, 72 plus tax."""
+_IN_OTHER_LANGUAGES = (
+    "afe akpe alaf apem arivo bin dubu duisend duizend elfu ezer hezar hilj hiljada hiljade hozar juta kuma lak libo "
+    "mila mille milles nghin ribu tausend trieu tuhat tuhatta tuhansia tusen tusind tuusig tys tysiac yuta"
+)
+_THOUSANDS = frozenset(_IN_OTHER_LANGUAGES.split())
+"""What other languages than English that write in a to z say for a thousand and more: Unicode's CLDR, compact decimals,
+without what is an English word or a unit. Their words for a million and more are `_MILLIONS`."""
+_MILLIONS = re.compile(r"(?!billiards?$)(?:m|b|tr|quadr)[iy]l+[hijy]*(?:(?:o+a?e?n|oes|o?un)[a-z]*|a+r(?:[dg][a-z]*)?)")
 _NUMERAL = re.compile(
     r"(?:thir|four|fif|six|seven|eigh|nine)teen(?:ths?)?|(?:twen|thir|for|fif|six|seven|eigh|nine)t(?:y|ies|ieths?)"
     r"|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|hundred|thousand)ths?|[a-z]*illion(?:s|ths?)?"
@@ -32,7 +41,7 @@ _NUMERAL = re.compile(
 )
 """Further ones: 72 tenths, 72 quadrillion, 72 isn't it."""
 _FALLS_SHORT = re.compile(r"\b(?:short|shy)(?: of\b|$)")
-_CHANGES_VALUE_CHINESE = re.compile("[十百千万亿半分之或和与至到不非零一二两三四五六七八九负倍加减乘除阶若外]")
+_CHANGES_VALUE_CHINESE = re.compile("[十百千万亿京垓半分之或和与至到不非零一二两三四五六七八九负倍加减乘除阶若外]")
 _UNITS_CHINESE = re.compile("千[米克]|分钟")
 SCALES: dict[str, Fraction] = {
     word: Fraction(factor)
@@ -52,6 +61,8 @@ _NUMBER = re.compile(
     (?P<currency>[€£¥]|(?:USD|EUR|GBP|Rs\.?)(?![A-Za-z]))?\s*(?P<inner>[-+]?)\s*
     (?: (?:(?P<whole>\d+)\s*)? \\frac\s*\{\s*(?P<n1>[-+]?\d+)\s*\}\s*\{\s*(?P<d1>\d+)\s*\}
       | (?:(?P<whole2>\d+)\s+(?:and\s+)?)? (?P<n2>\d+)\s*/\s*(?P<d2>\d+) (?![\d.,/])
+      | (?P<begins>\d*\.\d*) (?:\\(?:overline|bar|dot)\s*(?:\{\s*(?P<period>\d+)\s*\}|(?P<period2>\d))
+                               | \((?P<period3>\d+)\))
       | (?P<european> \d{1,3}(?:\.\d{3})+,\d+ | \d{1,3}(?:\.\d{3}){2,} )(?![\d,.]\d)
       | (?P<decimal> (?:\d{1,3}(?:(?P<comma>[,\ ])\d{3}(?:(?P=comma)\d{3})*)|\d{1,2}(?:,\d{2})+,\d{3})
                      (?:\.\d+)?(?![\d,.]\d)
@@ -173,6 +184,8 @@ def _half(match: re.Match[str], scale: str) -> Fraction | None:
 def _value(match: re.Match[str]) -> Fraction | None:
     if match["european"] is not None:
         return Fraction(match["european"].replace(".", "").replace(",", "."))
+    if match["begins"] is not None:
+        return _repeating(match["begins"], match["period"] or match["period2"] or match["period3"])
     if match["decimal"] is not None:
         return Fraction(_digits(match["decimal"])) * Fraction(10) ** int(match["ten"] or match["ten2"] or 0)
     numerator, denominator = int(match["n1"] or match["n2"]), int(match["d1"] or match["d2"])
@@ -182,23 +195,35 @@ def _value(match: re.Match[str]) -> Fraction | None:
     return int(whole or 0) + Fraction(numerator, denominator)
 
 
+def _repeating(begins: str, period: str) -> Fraction:
+    r"""0.1\overline{6} is 1/10 + 6/90."""
+    places = len(begins.partition(".")[2])
+    return Fraction(f"0{begins}0") + Fraction(int(period), (10 ** len(period) - 1) * 10**places)
+
+
 def _is_label(rest: str, attached: bool, percent: bool) -> bool:
     """Whether the words behind a number only say what was counted. A letter or two that name no unit are algebra,
     and so is anything but a longer unit that touches the number: 5x, 5m, 5 ab."""
     if not _LABEL.fullmatch(rest):
         return False
     words = re.findall(r"[A-Za-z°€£¥']+|[\u4e00-\u9fff]+", rest.lower())
-    if not CHANGES_VALUE.isdisjoint(words) or any(map(_NUMERAL.fullmatch, words)) or _FALLS_SHORT.search(rest):
+    if not CHANGES_VALUE.isdisjoint(words) or any(map(_is_numeral, words)) or _FALLS_SHORT.search(rest):
         return False
     first = words[0]
     if first > "\u4e00":
-        return not _CHANGES_VALUE_CHINESE.search(_UNITS_CHINESE.sub("", rest))
+        label = _UNITS_CHINESE.sub("", rest)
+        return not (_CHANGES_VALUE_CHINESE.search(label) or any(unicodedata.numeric(sign, None) for sign in label))
     known = read_unit(rest) is not None
     if first in ("°", "€", "£", "¥") or percent:
         return True
     if attached:
         return len(first) > 1 and known
     return len(first) >= 3 or first in ("of", "per", "in") or known
+
+
+def _is_numeral(word: str) -> bool:
+    """Numerals are few in every language, words for what was counted are not: these are never guessed at."""
+    return word in _THOUSANDS or any(kind.fullmatch(word) for kind in (_NUMERAL, _MILLIONS))
 
 
 def _close(a: Fraction, b: Fraction) -> bool:

@@ -23,6 +23,7 @@ NOT_SEEN_AS_EQUAL = {
     "complex-3": "math-verify takes i alone for a variable",
     "complex-12": "math-verify takes e and i apart for variables",
     "base-4": "the base as a word",
+    "base-12": "the number in another base than the reference",
     "word-23": "a number in words",
     "word-24": "a number in words",
     "word-26": "a number in words",
