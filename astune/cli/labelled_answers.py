@@ -14,6 +14,7 @@ from typing import Any
 
 from astune.config.tasks import FieldsConfig
 from astune.errors import TaskError, nearest
+from astune.foreign import text_of
 from astune.task_judge.judge_figures import Label
 from astune.task_reader.jsonl import read_jsonl
 from astune.task_reader.rows import RowMapping, check_one_scale
@@ -74,7 +75,7 @@ def _labels(episodes: Sequence[Episode], values: Sequence[float], threshold: flo
 
 
 def response_text(episode: Episode) -> str:
-    return "" if episode.output is None else str(episode.output.answer)
+    return "" if episode.output is None else text_of(episode.output.answer)
 
 
 def _episode(episode_id: str, task: Task, response: Any) -> Episode:

@@ -19,6 +19,7 @@ from astune.doctor.patient import Missing, Patient
 from astune.doctor.valid_call import tool_to_try, valid_call_findings
 from astune.doctor.wordings import right_answer, wordings, wrong_answer
 from astune.errors import PluginError, SetupError
+from astune.foreign import text_of
 from astune.plugins import load_plugin
 from astune.resources import tiny_model_dir
 from astune.rollout.setup import RolloutSetup
@@ -187,7 +188,7 @@ def _problems(patient: Patient, played: DryRun) -> Iterator[Finding]:
             where=patient.where("astune.rollout.max_tokens"),
             mend="raise it; an answer needs room for thinking too",
         )
-    elif (answer is None or not str(answer).strip()) and (episode.output is None or episode.output.reward is None):
+    elif (answer is None or not text_of(answer).strip()) and (episode.output is None or episode.output.reward is None):
         yield fail(
             f"the workflow returned no answer, though the model had given one ({played.script.text!r})",
             where=where,

@@ -38,8 +38,8 @@ def answer_text(task: Task, episode: Episode) -> str:
     if isinstance(answer, float):
         return format(answer, ".12g")
     if isinstance(answer, Rational) and not isinstance(answer, bool):  # str() refuses more than 4,300 digits
-        below = "" if answer.denominator == 1 else f"/{Decimal(answer.denominator):f}"
-        return f"{Decimal(answer.numerator):f}{below}"
+        below = "" if answer.denominator == 1 else f"/{Decimal(int(answer.denominator)):f}"
+        return f"{Decimal(int(answer.numerator)):f}{below}"
     if isinstance(answer, Number):
         return str(answer)
     if isinstance(answer, Message):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from astune.task_judge.math_quantity import read_quantity
+from astune.task_judge.math_quantity import is_numeral, read_quantity
 
 AnswerFormat: TypeAlias = Literal["auto", "boxed", "answer_tag", "hashes", "the_answer_is", "plain", "last_number"]
 
@@ -46,20 +46,27 @@ _BARE_BOX = re.compile(
     re.MULTILINE,
 )
 """TeX boxes the next sign where no brace follows, MATH means the rest of the formula: only where both are the same."""
-_OR = r"(?:or(?:\s+(?:maybe|possibly|perhaps|else|even))?|alternatively)(?![a-z])"
+_OR = (
+    r"(?:(?:or|oder|ou|versus|vs\.?|alternatively)(?:\s+(?:maybe|possibly|perhaps|else|even|it|could|can|may|might|be))*"
+    r"(?![a-z])|或者?)"
+)
+_OR_A_NUMBER = re.compile(rf"[\s$]*(?:\\\))?\s*,?\s*{_OR}\s+\$?(-?\d[\d,]*(?:\.\d+)?(?:/\d+)?)", re.IGNORECASE)
+_WORD_BEHIND = re.compile(r"[\s$]*(?:\\[)\]])?[ \t]*([A-Za-z]+)")
 _BETWEEN_OFFERS = re.compile(
     rf"(?:[\s$,;/|]|\\[()\[\]]|\\q?quad|\\text\s*\{{\s*(?:and|{_OR})\s*\}}|and(?![a-z])|{_OR})*", re.IGNORECASE
 )
 _OR_AT_THE_END = re.compile(rf"(?<![a-z]){_OR}[\s,]*$", re.IGNORECASE)
 _TAKEN_BACK = re.compile(
-    r"[\s$.,;:!?)\]}*\\—–-]*"  # noqa: RUF001
+    r"[\s$.,;:!?。，？)\]}*\\—–-]*"  # noqa: RUF001
+    r"(?:(?:(?:this|that|it|which)(?:'s| is| was) (?:wrong|incorrect|not (?:right|correct)|a mistake)"
+    r"|i (?:made a mistake|(?:was|am) wrong))\b|不对|不，|不,|错了|"  # noqa: RUF001
     r"(?:no(?!\. ?\d)|wait|sorry|oops|actually|correction|hmm+|hold on|scratch that|i mean|rather)\b[\s,.:;!—–-]*"  # noqa: RUF001
     r"(?:(?:no|wait|sorry|actually|correction|it|its|it's|is|that|that's|this|should|would|must|have|been|be|make|i|mean|"
     r"meant|the|correct|right|final|answer|rather|not [\w.$]+|wrong|incorrect|but|of course)\b[\s,.:;!—–-]*)*"  # noqa: RUF001
-    r"(?:\\\(|\\\[|\\boxed *\{|[-$\s*(])*\d",
+    r"(?:\\\(|\\\[|\\boxed *\{|[-$\s*(])*\d)",
     re.IGNORECASE,
 )
-"""Behind an answer, that it is another one: 5? No: 6. Only such words may stand in front of the other."""
+"""Behind an answer, that it is wrong or another one: 5? No: 6. Only such words may stand in front of the other."""
 _WHOLE_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{(.*)\}", re.DOTALL)
 _ANSWER_TAG = re.compile(r"</?answer>", re.IGNORECASE)
 _MARKER = re.compile(r"\\(?:boxed|fbox)|</?answer>|####", re.IGNORECASE)
@@ -172,8 +179,8 @@ _Found: TypeAlias = tuple[str, int]
 
 
 def _boxed(text: str) -> _Found:
-    """Content of the box that closes last, with those before it as far as they are one list or several offers. Braces
-    nest, escaped ones do not count."""
+    """Content of the box that closes last, with those before it as far as they are one list or several offers, and with
+    "million" or "or 6" behind it. Braces nest, escaped ones do not count."""
     open_braces: list[tuple[int, int]] = []
     boxes: list[tuple[int, int, int, int]] = []
     for token in _BOX.finditer(text):
@@ -183,7 +190,12 @@ def _boxed(text: str) -> _Found:
             begin, start = open_braces.pop()
             if begin >= 0:
                 boxes.append((begin, start, token.start(), token.end()))
-    return _offers(text, boxes)
+    found, end = _offers(text, boxes)
+    if found and (other := _OR_A_NUMBER.match(text, end)):
+        return f"{found}, {other[1]}", other.end()
+    if found and (word := _WORD_BEHIND.match(text, end)) and is_numeral(word[1].lower()):
+        return f"{found} {word[1]}", word.end()
+    return found, end
 
 
 def _offers(text: str, marked: Sequence[tuple[int, int, int, int]]) -> _Found:

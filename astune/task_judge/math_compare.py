@@ -46,7 +46,7 @@ _ANSWER_LABEL = re.compile(r"A ?: ?(.+)", re.DOTALL)
 _OPTION = re.compile(r"\(?[A-J]\)?")
 _TIME = re.compile(r"(\d{1,2})(?::([0-5]\d))?(?:\s*([ap])\.?m\.?)?", re.IGNORECASE)
 _DATE = re.compile(
-    r"[12]\d{3}(?:-[01]\d|-[01]?\d-[0-3]?\d|[/.][01]?\d[/.][0-3]?\d)|[0-3]?\d[-/.][0-3]?\d[-/.](?:19|20)\d\d"
+    r"\d{1,4}-0\d|[12]\d{3}(?:-[01]\d|-[01]?\d-[0-3]?\d|[/.][01]?\d[/.][0-3]?\d)|[0-3]?\d[-/.][0-3]?\d[-/.](?:19|20)\d\d"
 )
 _FACTORS = re.compile(r"(\([^(),]*\)) ?(?=\([^(),]*\))")
 _UNSOLVED = re.compile(r"\d+\s*[a-z]|\d*\s*[a-z]\s*[+-]\s*\d+", re.IGNORECASE)

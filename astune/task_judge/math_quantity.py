@@ -28,20 +28,23 @@ CHANGES_VALUE = frozenset(_CHANGES_VALUE.split())
 """Words that make "number, then words" something else than that number: 72 or so, 72 plus tax."""
 _IN_OTHER_LANGUAGES = (
     "afe akpe alaf apem arivo bin dubu duisend duizend elfu ezer hezar hilj hiljada hiljade hozar juta kuma lak libo "
-    "mila mille milles nghin ribu tausend trieu tuhat tuhatta tuhansia tusen tusind tuusig tys tysiac yuta"
+    "mila mille milles nghin ribu tausend trieu tuhat tuhatta tuhansia tusen tusind tuusig tys tysiac yuta "
+    "hundert honderd hundra hundre cien cientos cento centos centinaia dutzend dozijn dussin dusin docena docenas "
+    "douzaine douzaines dozzina dozzine duzia duzias myriad myriads"
 )
-_THOUSANDS = frozenset(_IN_OTHER_LANGUAGES.split())
-"""What other languages than English that write in a to z say for a thousand and more: Unicode's CLDR, compact decimals,
-without what is an English word or a unit. Their words for a million and more are `_MILLIONS`."""
+_NUMERALS = frozenset(_IN_OTHER_LANGUAGES.split())
+"""What other languages than English that write in a to z say for a thousand and more (Unicode's CLDR, compact decimals,
+without what is an English word or a unit), for a hundred and for a dozen. Their words for a million and more
+are `_MILLIONS`."""
 _MILLIONS = re.compile(r"(?!billiards?$)(?:m|b|tr|quadr)[iy]l+[hijy]*(?:(?:o+a?e?n|oes|o?un)[a-z]*|a+r(?:[dg][a-z]*)?)")
 _NUMERAL = re.compile(
     r"(?:thir|four|fif|six|seven|eigh|nine)teen(?:ths?)?|(?:twen|thir|for|fif|six|seven|eigh|nine)t(?:y|ies|ieths?)"
     r"|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|hundred|thousand)ths?|[a-z]*illion(?:s|ths?)?"
-    r"|(?:hundred|thousand|dozen|lakh|crore)s|[a-z]+n't|[a-z]+fold"
+    r"|(?:hundred|thousand|dozen|lakh|crore)s|[a-z]+n't|[a-z]+fold|(?:kilo|mega|giga)bucks?"
 )
 """Further ones: 72 tenths, 72 quadrillion, 72 isn't it."""
 _FALLS_SHORT = re.compile(r"\b(?:short|shy)(?: of\b|$)")
-_CHANGES_VALUE_CHINESE = re.compile("[十百千万亿京垓半分之或和与至到不非零一二两三四五六七八九负倍加减乘除阶若外]")
+_CHANGES_VALUE_CHINESE = re.compile("[十百千万亿京垓打半分之或和与至到不非零一二两三四五六七八九负倍加减乘除阶若外]")
 _UNITS_CHINESE = re.compile("千[米克]|分钟")
 SCALES: dict[str, Fraction] = {
     word: Fraction(factor)
@@ -207,7 +210,7 @@ def _is_label(rest: str, attached: bool, percent: bool) -> bool:
     if not _LABEL.fullmatch(rest):
         return False
     words = re.findall(r"[A-Za-z°€£¥']+|[\u4e00-\u9fff]+", rest.lower())
-    if not CHANGES_VALUE.isdisjoint(words) or any(map(_is_numeral, words)) or _FALLS_SHORT.search(rest):
+    if not CHANGES_VALUE.isdisjoint(words) or any(map(is_numeral, words)) or _FALLS_SHORT.search(rest):
         return False
     first = words[0]
     if first > "\u4e00":
@@ -221,9 +224,9 @@ def _is_label(rest: str, attached: bool, percent: bool) -> bool:
     return len(first) >= 3 or first in ("of", "per", "in") or known
 
 
-def _is_numeral(word: str) -> bool:
+def is_numeral(word: str) -> bool:
     """Numerals are few in every language, words for what was counted are not: these are never guessed at."""
-    return word in _THOUSANDS or any(kind.fullmatch(word) for kind in (_NUMERAL, _MILLIONS))
+    return word in _NUMERALS or word in SCALES or any(kind.fullmatch(word) for kind in (_NUMERAL, _MILLIONS))
 
 
 def _close(a: Fraction, b: Fraction) -> bool:

@@ -68,7 +68,7 @@ def _call(turn: Turn, call: Mapping[str, Any], result: str | None) -> ToolCall:
     offered = {tool["function"]["name"]: tool["function"] for tool in turn.tools}
     try:
         arguments = json.loads(call["function"].get("arguments") or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         arguments = None
     valid = name in offered and isinstance(arguments, dict)
     if valid:

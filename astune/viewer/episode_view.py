@@ -98,7 +98,7 @@ def _calls(message: Mapping[str, Any]) -> tuple[str, ...]:
         text = function.get("arguments")
         try:
             arguments = json.loads(text) if isinstance(text, str) else text
-        except ValueError:
+        except (ValueError, RecursionError):
             arguments = None
         if isinstance(arguments, Mapping):
             text = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items())

@@ -9,7 +9,7 @@ import pytest
 from astune.config.judges import TaskJudgeConfig
 from astune.errors import JudgeError
 from astune.task_judge import MathAnswerAsJudge
-from astune.types import Episode, FinishReason, StopReason, Turn
+from astune.types import Episode, FinishReason, StopReason, Turn, WorkflowOutput
 
 MakeEpisode = Callable[..., Episode]
 
@@ -311,3 +311,26 @@ async def test_only_the_message_that_holds_the_answer_has_to_end(make_episode: M
     turn = Turn("summary", (1,), (2, 3), (-1.0, -1.0), 0, "length", response={"content": "72 is what"})
     episode = replace(make_episode("The answer is 72.", "72"), turns=(turn,))
     assert (await MathAnswerAsJudge(TaskJudgeConfig()).judge(episode.task, episode)).reward == 1.0
+
+
+@pytest.mark.fault(
+    "Judges", "an answer is a whole number of more digits than Python writes", "it is compared like others"
+)
+@pytest.mark.parametrize(
+    ("reference", "answer", "reward"),
+    [
+        ("1" + "0" * 5000, 10**5000, 1.0),
+        ("1" + "0" * 5000, 10**5000 + 1, 0.0),
+        ("5", 10**5000, 0.0),
+        ("5", Fraction(10**5000, 3), 0.0),
+        ("5", rf"\boxed{{{'9' * 5000}}}", 0.0),
+        ("9" * 5000, rf"\boxed{{{'9' * 5000}}}", 1.0),
+    ],
+    ids=range(6),
+)
+async def test_whole_numbers_of_any_length_are_judged(
+    make_episode: MakeEpisode, reference: str, answer: Any, reward: float
+) -> None:
+    episode = make_episode("", reference)
+    episode = replace(episode, output=WorkflowOutput(answer=answer))
+    assert (await MathAnswerAsJudge(TaskJudgeConfig()).judge(episode.task, episode)).reward == reward

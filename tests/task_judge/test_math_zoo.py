@@ -60,6 +60,12 @@ def marked(case: dict[str, Any]) -> Any:
 
 
 @pytest.mark.fault("Judges", "an answer only looks right: 72 tenths, 1=1 for x=5, a box in the thinking", "reward 0")
+@pytest.mark.fault(
+    "Judges", "an answer is taken back or one of two: 5? No: 6; \\\\boxed{5} or \\\\boxed{6}", "reward 0"
+)
+@pytest.mark.fault(
+    "Judges", "a number and a numeral of any language: 5 Millionen, 5億; a ratio, a date", "not the number"
+)
 @pytest.mark.fault("Judges", "a right answer is written in an unusual way: 9*pi, CRLF, `A: 18`", "reward 1")
 @pytest.mark.fault(
     "Judges", "an answer repeats the question: an integral, a binomial", "0; `must_be_evaluated: false` allows it"

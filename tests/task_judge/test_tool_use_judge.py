@@ -225,6 +225,12 @@ def test_results_that_say_that_they_are_errors(content, failed):
     assert says_error(content) is failed
 
 
+@pytest.mark.fault("Judges", "arguments of a tool call are nested without end", "a call that no tool could take")
+async def test_arguments_nested_without_end_are_an_invalid_call():
+    verdict = await judged(task(BOOK), [("book", "[" * 100_000, "no such flight")])
+    assert verdict.metrics["invalid_tool"] == 1.0 and not verdict.passed
+
+
 def test_a_result_in_parts_is_read_as_one_text():
     parts = [{"type": "text", "text": "Err"}, {"type": "text", "text": "or: x"}, {"type": "image_url", "image_url": {}}]
     assert [call.failed for call in tool_calls(episode(task(), [("time", {}, parts)]).turns)] == [True]

@@ -16,6 +16,7 @@ from astune.algorithm.receipt import NO_SIGNAL, UNJUDGED, why_left_out
 from astune.backbone.debug.rewards import has_own_rewards, own_rewards, reward_of_turn
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.sources import Answer, Call
+from astune.foreign import text_of
 from astune.monitor.words import LEFT_OUT
 from astune.terminal import Console, Text
 from astune.types import Episode, Group, Sample, Task, Timeline
@@ -71,7 +72,7 @@ class Screen:
         """`path` is the file that it was recorded in."""
         self._heading("end", f"{episode.stop_reason.value}, {episode.metrics['seconds']:.2f} s")
         if episode.output is not None:
-            self._field("answer", str(episode.output.answer))
+            self._field("answer", text_of(episode.output.answer))
         self._verdict(episode)
         if rewards := own_rewards(episode):
             self._field("rewards", rewards, "bold")

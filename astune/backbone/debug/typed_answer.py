@@ -141,7 +141,7 @@ def _json_fault(content: str, mark: str) -> str:
 def _why_no_object(arguments: str) -> str:
     try:
         return f" but a JSON {type(json.loads(arguments)).__name__}"
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return f" ({error})"
 
 
