@@ -13,7 +13,7 @@ PACKAGE = ROOT / "astune"
 LAYERS = (
     {"token_ids", "sampling", "paths", "visible"},
     {"types", "errors", "resources", "terminal", "local_service", "under_way", "signals"},
-    {"config", "workers", "user_code", "concurrency", "foreign"},
+    {"config", "workers", "user_code", "concurrency", "foreign", "serving"},
     {"plugins", "clients", "monitor"},
     {"task_reader", "environment", "context_tracker", "task_judge", "algorithm"},
     {"gateway"},

@@ -13,7 +13,7 @@ import yaml
 from astune.config.yaml12 import Loader
 from astune.environment.check import check_environment
 from astune.environment.registry import BUILT_IN, load_environment, spec_of
-from astune.environment.server import make_app, run_server
+from astune.environment.server import make_app, run_server, token_for
 from astune.errors import ConfigError
 from astune.visible import tell
 
@@ -36,16 +36,20 @@ def serve(
     for name, value in (("--max-instances", max_instances), ("--ttl", ttl), ("--workers", workers)):
         if value <= 0:
             raise ConfigError(f"{name} {value:g}: expected a number above 0")
-    token = _token(token_variable)
+    given = _token(token_variable)
     out = sys.stdout
     with redirect_stdout(sys.stderr):  # so that the environments' own output does not stand among the lines
         environments = [load_environment(spec, parse_options(options)) for spec in specs]
+        token = token_for(environments, given)
         app = make_app(environments, max_instances=max_instances, ttl=ttl, token=token, workers=workers)
         if token is None and host not in ("127.0.0.1", "::1", "localhost"):
             tell(f"who can reach {host}:{port} can use the service; --token-variable asks for a token", flush=True)
 
         def ready(url: str) -> None:
             tell(f"serving {', '.join(specs)} on {url}", file=out, flush=True)
+            if token != given:
+                tell(f"it executes code, so it asks for a token. For the run: export ENV_TOKEN={token}", flush=True)
+                tell("and astune.task_reader.env_service.token_variable=ENV_TOKEN", flush=True)
 
         try:
             run_server(app, host, port, ready)

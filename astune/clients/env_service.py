@@ -81,7 +81,7 @@ class EnvServiceClient:
         """Raises ConfigError if no service is named, or if the variable of its token does not hold one."""
         if config.env_url is None:
             raise ConfigError(f"{KEY}.env_url: not set, expected the address of the service, as http://127.0.0.1:8080")
-        token = None if config.token_variable is None else os.environ.get(config.token_variable, "")
+        token = config.own_token if config.token_variable is None else os.environ.get(config.token_variable, "")
         if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
             said = "holds what cannot be sent in a header" if token.strip() else "is not set"
             raise ConfigError(f"{KEY}.token_variable: the environment variable {config.token_variable} {said}")

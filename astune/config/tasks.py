@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, PrivateAttr, field_validator
 
 from astune.config.section import Located, OptionalPlugin, Plugin, Section
 
@@ -74,6 +74,18 @@ class EnvServiceConfig(Section):
         300.0, description="seconds to wait for an instance while the service is full"
     )
     retries: NonNegativeInt = Field(3, description="repeats of a call that failed, where a repeat cannot act twice")
+    _own_token: str | None = PrivateAttr(None)
+
+    def at(self, url: str, token: str) -> EnvServiceConfig:
+        """For the service that `serve` named, now that it is there. The token goes into no file and no environment."""
+        there = self.model_copy(update={"env_url": url, "serve": None, "options": {}, "token_variable": None})
+        there._own_token = token
+        return there
+
+    @property
+    def own_token(self) -> str | None:
+        """Of a service that the run started itself."""
+        return self._own_token
 
     @field_validator("options", "params", mode="before")
     @classmethod

@@ -68,6 +68,7 @@ class AppWorldEnvironment(Environment):
     """
 
     env_type = "appworld"
+    executes_code = True
 
     def __init__(
         self,

@@ -85,6 +85,9 @@ class Environment(ABC):
 
     env_type: str
     """Its name in tasks and requests."""
+    executes_code: bool = False
+    """Whether actions are run as code, or otherwise reach beyond the world: then a service asks for a token also where
+    none was given."""
 
     @abstractmethod
     def task_ids(self, split: str) -> Sequence[str]:

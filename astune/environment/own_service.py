@@ -1,10 +1,11 @@
 """The environment service that a run starts itself, for as long as it lasts.
 
     with own_service(config.task_reader.env_service) as service:
-        client = EnvServiceClient(service.env_url)
+        client = EnvServiceClient.of(service)
 
-The service is a child process that only this machine can reach. The parent writes to its standard input what to serve
-and keeps it open; input that closes means: stop. So the child ends with its parent, however that ends.
+The service is a child process that only this machine can reach, with a token that only the run has. The parent writes
+to its standard input what to serve and keeps it open; input that closes means: stop. So the child ends with its parent,
+however that ends.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import json
 import logging
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -55,7 +57,7 @@ def own_service(config: EnvServiceConfig) -> Iterator[EnvServiceConfig]:
     service = _Service(config)
     try:
         url = service.url()
-        yield config.model_copy(update={"env_url": url, "serve": None, "options": {}, "token_variable": None})
+        yield config.at(url, service.token)
     finally:
         service.stop()
 
@@ -65,6 +67,8 @@ class _Service:
 
     def __init__(self, config: EnvServiceConfig) -> None:
         self._spec = config.serve
+        self.token = secrets.token_urlsafe(24)
+        """What the service asks for, whatever it serves: this machine may have other users."""
         self._serves = self._stopping = False
         self._said: SimpleQueue[str] = SimpleQueue()
         self._last_lines: deque[str] = deque(maxlen=LAST_LINES)
@@ -79,7 +83,8 @@ class _Service:
             start_new_session=True,  # Ctrl-C is for the parent, whose episodes have yet to release their instances
         )
         with contextlib.suppress(BrokenPipeError):
-            _pipe(self._process.stdin).write(json.dumps({"spec": config.serve, "options": config.options}) + "\n")
+            given = {"spec": config.serve, "options": config.options, "token": self.token}
+            _pipe(self._process.stdin).write(json.dumps(given) + "\n")
             _pipe(self._process.stdin).flush()
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._listen, self._watch)]
         for thread in self._threads:
@@ -139,7 +144,8 @@ def main() -> int:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         environment = load_environment(given["spec"], given["options"])
-        run_server(make_app([environment], ttl=TTL), "127.0.0.1", 0, lambda url: tell(url, file=told, flush=True))
+        app = make_app([environment], ttl=TTL, token=given["token"])
+        run_server(app, "127.0.0.1", 0, lambda url: tell(url, file=told, flush=True))
     except AstuneError as error:
         tell(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1

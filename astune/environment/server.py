@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import secrets
 import socket
 import threading
 import time
@@ -26,6 +27,7 @@ from astune.environment.metrics import Metrics
 from astune.environment.protocol import CallError, Reply, failure, parse
 from astune.errors import ConfigError
 from astune.local_service import refused
+from astune.serving import BACKLOG, bound_socket, server_config, url_of
 
 MAX_INSTANCES = 512
 TTL = 1800.0
@@ -34,7 +36,6 @@ MAX_BODY = 8 * 1024 * 1024
 """Bytes of a request."""
 RETRY_AFTER = 1
 """Seconds until a client asks again where there is no room."""
-_BACKLOG = 2048
 _KEEP_ALIVE_SECONDS = 75
 """Longer than clients keep a connection that they do not use, so that it is they who close it."""
 _GRACE_SECONDS = 5
@@ -86,9 +87,10 @@ class Service:
                 raise CallError("unauthorized", "the service asks for a token: Authorization: Bearer TOKEN")
         if call == "metrics":
             return Reply(200, self.metrics.text(self.instances.max_instances).encode())
-        kind = _header(scope, b"content-type")
-        if kind is not None and kind.partition(b";")[0].strip().lower() != b"application/json":
-            raise CallError("no_json", f"a body is application/json, not {kind.decode('latin-1')!r:.80}")
+        kind = _header(scope, b"content-type") or b""  # a page may send one without, as it may send text/plain
+        if kind.partition(b";")[0].strip().lower() != b"application/json":
+            given = f"{kind.decode('latin-1')!r:.80}" if kind else "without Content-Type"
+            raise CallError("no_json", f"a body is sent as Content-Type: application/json, this one is {given}")
         return await self._answer(call, await _body(receive), _header(scope, _KEY))
 
     async def _answer(self, call: str, body: bytes, key: bytes | None) -> Reply:
@@ -145,6 +147,13 @@ async def _body(receive: Receive) -> bytes:
     return body
 
 
+def token_for(environments: Sequence[Environment], given: str | None) -> str | None:
+    """The token that a service of `environments` asks for: a new one if none is given and one of them executes code."""
+    if given is None and any(environment.executes_code for environment in environments):
+        return secrets.token_urlsafe(24)
+    return given
+
+
 def make_app(
     environments: Sequence[Environment],
     *,
@@ -184,8 +193,8 @@ async def _sweep(instances: Instances, seconds: float) -> None:
 class EnvServer:
     """The service at an address of this machine while a `with` block lasts, in a thread of its own.
 
-    Takes what `make_app` takes, and closes `environments` at the end. Port 0 is any free one. Raises `ConfigError` if
-    the address cannot be used.
+    Takes what `make_app` takes, and closes `environments` at the end. Port 0 is any free one. `token` is what clients
+    have to send, if anything (`token_for`). Raises `ConfigError` if the address cannot be used.
     """
 
     def __init__(
@@ -199,9 +208,10 @@ class EnvServer:
         token: str | None = None,
         workers: int = WORKERS,
     ) -> None:
-        app = make_app(environments, max_instances=max_instances, ttl=ttl, token=token, workers=workers)
-        self._socket = listen(host, port)
-        self.url = _url(host, self._socket)
+        self.token = token_for(environments, token)
+        app = make_app(environments, max_instances=max_instances, ttl=ttl, token=self.token, workers=workers)
+        self._socket = _listen(host, port)
+        self.url = url_of(host, self._socket)
         self._server = uvicorn.Server(_config(app))
         run = {"sockets": [self._socket]}
         self._thread = threading.Thread(target=self._server.run, kwargs=run, name="astune-env-server", daemon=True)
@@ -219,39 +229,22 @@ class EnvServer:
 def run_server(app: Starlette, host: str, port: int, ready: Callable[[str], None]) -> None:
     """Serves until the process gets SIGINT or SIGTERM, then closes all instances. `ready` is told the URL once
     connections are taken."""
-    with listen(host, port) as listener:
-        ready(_url(host, listener))
+    with _listen(host, port) as listener:
+        ready(url_of(host, listener))
         uvicorn.Server(_config(app)).run(sockets=[listener])
 
 
-def listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     """Takes connections from now on. Raises `ConfigError`."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named because asyncio turns Nagle's delay (40 ms an answer) off for such sockets only.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((host, port))
-    except (OSError, OverflowError) as error:
-        listener.close()
+        listener = bound_socket(host, port)
+    except OSError as error:
         raise ConfigError(f"cannot serve at {host}:{port}: {error}; --port 0 takes a free port") from error
-    listener.listen(_BACKLOG)
+    listener.listen(BACKLOG)
     return listener
 
 
-def _url(host: str, listener: socket.socket) -> str:
-    port = listener.getsockname()[1]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
 def _config(app: Starlette) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        loop="asyncio",
-        ws="none",
-        lifespan="on",
-        log_level="warning",
-        access_log=False,
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=_GRACE_SECONDS,
+    return server_config(
+        app, lifespan=True, timeout_keep_alive=_KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=_GRACE_SECONDS
     )

@@ -1,7 +1,9 @@
 """The web app: `/{token}/v1/` with `chat/completions`, `responses`, `completions` and `models`.
 
 One app serves all episodes of a process, whether called in process (`client`) or over HTTP (`server`). The token
-names the episode and the agent, and cannot be guessed.
+names the episode and the agent, and cannot be guessed; nothing is answered without it. So neither a page of a browser
+nor a foreign name for this machine (DNS rebinding) gets anywhere, and neither Host nor Origin is looked at: an agent
+may reach the server by any name, and may be a page itself.
 """
 
 from __future__ import annotations
@@ -36,7 +38,6 @@ logger = logging.getLogger(__name__)
 
 # OpenAI's clients repeat a failed request, unless told not to; a repeated call would be a second turn.
 _ERROR_HEADERS = {"x-should-retry": "false"}
-_MOST_HEADER_BYTES = 2**16
 
 Choices = Callable[[ChatRequest, int], Coroutine[Any, Any, Sequence[ChatAnswer]]]
 Parse = Callable[[object, Memory], Call]
@@ -107,8 +108,6 @@ class OpenAIApp:
         endpoint = self._endpoints.get(request.path_params["token"])
         if endpoint is None:
             raise episode_over()
-        if sum(len(name) + len(value) for name, value in request.scope["headers"]) > _MOST_HEADER_BYTES:
-            raise ApiError(431, "headers_too_large", f"the headers have more than {_MOST_HEADER_BYTES} bytes")
         return endpoint
 
     async def _answer(self, request: Request, parse: Parse) -> Response:

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import atexit
 import functools
-import socket
 import threading
 
 import uvicorn
 
 from astune.errors import RolloutError
 from astune.gateway.app import OpenAIApp, openai_app
-
-_BACKLOG = 2048
-"""Connections that may wait to be taken while the process is busy."""
+from astune.serving import BACKLOG, bound_socket, server_config, url_of
 
 
 class HttpServer:
@@ -31,19 +28,13 @@ class HttpServer:
     """
 
     def __init__(self, app: OpenAIApp, *, host: str = "127.0.0.1", port: int = 0) -> None:
-        # The protocol is named because asyncio turns Nagle's delay (40 ms an answer) off for such sockets only.
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            self._socket.bind((host, port))
+            self._socket = bound_socket(host, port)
         except OSError as error:
-            self._socket.close()
-            raise RolloutError(f"cannot serve at {host}:{port}: {error.strerror}") from error
-        self._socket.listen(_BACKLOG)
-        self.origin = f"http://{host}:{self._socket.getsockname()[1]}"
-        config = uvicorn.Config(
-            app.asgi, loop="asyncio", ws="none", lifespan="off", log_level="warning", access_log=False, log_config=None
-        )
+            raise RolloutError(f"cannot serve at {host}:{port}: {error.strerror or error}") from error
+        self._socket.listen(BACKLOG)
+        self.origin = url_of(host, self._socket)
+        config = server_config(app.asgi, log_config=None)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [self._socket]}, name="astune-http", daemon=True

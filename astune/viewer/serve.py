@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +19,7 @@ from starlette.routing import Route
 
 from astune.errors import ConfigError
 from astune.monitor import RunDir
+from astune.serving import BACKLOG, bound_socket, server_config, url_of
 from astune.viewer.view import check_run, view_policy, write_view
 
 HOST = "127.0.0.1"
@@ -67,16 +67,14 @@ def serve_view(run: Path, port: int, ready: Callable[[str], None]) -> None:
 
     Raises ConfigError if the port is taken.
     """
-    with tempfile.TemporaryDirectory(prefix="astune_view_") as folder, socket.socket() as listener:
+    try:
+        listener = bound_socket(HOST, port)
+    except OSError as error:
+        told = error.strerror or error
+        raise ConfigError(f"--port {port}: {told}; another one may be free, --port 0 takes any") from error
+    with tempfile.TemporaryDirectory(prefix="astune_view_") as folder, listener:
         app = view_app(run, Path(folder))
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((HOST, port))
-        except OSError as error:
-            raise ConfigError(
-                f"--port {port}: {error.strerror}; another one may be free, --port 0 takes any"
-            ) from error
-        listener.listen()
-        ready(f"http://{HOST}:{listener.getsockname()[1]}/")
+        listener.listen(BACKLOG)
+        ready(f"{url_of(HOST, listener)}/")
         with suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
-            uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
+            uvicorn.Server(server_config(app)).run(sockets=[listener])

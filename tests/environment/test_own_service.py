@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from astune.clients.env_service import EnvServiceClient
 from astune.config.tasks import EnvServiceConfig
 from astune.environment.own_service import own_service
 from astune.errors import ConfigError
@@ -24,6 +25,10 @@ def is_up(url):
         return httpx.get(f"{url}/health").status_code == 200
     except httpx.TransportError:
         return False
+
+
+def client_of(service):
+    return httpx.Client(base_url=service.env_url, headers={"Authorization": f"Bearer {service.own_token}"})
 
 
 def until(condition, seconds=20.0):
@@ -45,12 +50,27 @@ def test_the_service_has_its_options_and_ends_with_the_block():
     with own_service(config) as service:
         assert (service.serve, service.options, service.retries) == (None, {}, 7)
         envelope = {"env_type": "corridor", "task_id": "a", "instance_id": "i"}
-        state = httpx.post(f"{service.env_url}/create", json=envelope).json()["data"]["state"]
+        http = client_of(service)
+        state = http.post("/create", json=envelope).json()["data"]["state"]
         assert state[-1]["content"] == greeting
         step = {**envelope, "messages": {"role": "assistant", "content": "right"}}
-        ends = [httpx.post(f"{service.env_url}/step", json=step).json()["data"]["is_terminated"] for _ in range(2)]
+        ends = [http.post("/step", json=step).json()["data"]["is_terminated"] for _ in range(2)]
         assert ends == [False, True]
+        http.close()
     assert not is_up(service.env_url)
+
+
+@pytest.mark.fault(
+    "Tools and environments", "another user of the machine calls the service that a run has started", "refused: 401"
+)
+def test_only_the_run_has_the_token_of_its_service():
+    with own_service(EnvServiceConfig(serve=SERVE, token_variable=None)) as service:
+        assert httpx.post(f"{service.env_url}/get_env_profile", json={}).status_code == 401
+        assert EnvServiceClient.of(service).task_ids("train") == ["a", "b"]
+        assert EnvServiceClient.of(service.model_copy(update={"retries": 0})).task_ids("train") == ["a", "b"]
+        secret = service.own_token
+        assert secret not in str(service) and secret not in service.model_dump_json()
+        assert secret not in os.environ.values()
 
 
 @pytest.mark.fault("Tools and environments", "the environment service does not come up", "an error with its last lines")
@@ -68,11 +88,13 @@ def test_a_service_that_does_not_come_up_says_why(serve, options, said):
 def test_a_service_that_dies_is_told_of_with_its_last_lines(caplog):
     with own_service(EnvServiceConfig(serve=SERVE)) as service:
         envelope = {"env_type": "corridor", "task_id": "a", "instance_id": "i"}
-        httpx.post(f"{service.env_url}/create", json=envelope)
+        http = client_of(service)
+        http.post("/create", json=envelope)
         for word in ("raise", "die"):  # what an environment raises is in the service's log
             body = {**envelope, "messages": {"role": "assistant", "content": word}}
             with contextlib.suppress(httpx.TransportError):
-                httpx.post(f"{service.env_url}/step", json=body)
+                http.post("/step", json=body)
+        http.close()
         until(lambda: caplog.records)
     assert "that this run started has ended (exit code -9)" in caplog.text
     assert "the floor is missing" in caplog.text

@@ -25,6 +25,7 @@ from astune.testing import EnvServer
 
 ROOT = Path(__file__).parents[2]
 Serve = Callable[..., Caller]
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -132,13 +133,13 @@ def test_what_cannot_be_answered_says_why(
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"\xff", b"[" * 100_000, b'{"instance_id": "\\ud800"}'])
 def test_a_body_that_is_no_object_is_a_bad_request(shared: tuple[Caller, Rooms], body: bytes) -> None:
-    response = shared[0].http.post("/evaluate", content=body)
+    response = shared[0].http.post("/evaluate", content=body, headers=JSON)
     assert response.status_code == 400 and response.json()["error"]["code"] == "bad_request"
 
 
 @pytest.mark.fault("Tools and environments", "a body of the environment service is too large", "refused")
 def test_a_body_that_is_too_large_is_refused(shared: tuple[Caller, Rooms]) -> None:
-    response = shared[0].http.post("/evaluate", content=b" " * (server.MAX_BODY + 1))
+    response = shared[0].http.post("/evaluate", content=b" " * (server.MAX_BODY + 1), headers=JSON)
     assert response.status_code == 413 and response.json()["error"]["code"] == "too_large"
 
 
@@ -423,6 +424,32 @@ class Doors(Environment):
 """
 
 
+@pytest.mark.parametrize("variable", [None, "DOORS_TOKEN"])
+def test_a_service_of_code_says_its_token_and_takes_one_that_is_given(tmp_path: Path, variable: str | None) -> None:
+    plugin = tmp_path / "doors.py"
+    plugin.write_text(PLUGIN.replace('env_type = "doors"', 'env_type, executes_code = "doors", True'))
+    command = [sys.executable, "-m", "astune", "env", "serve", "--env", f"{plugin}:Doors", "--port", "0"]
+    command += [] if variable is None else ["--token-variable", variable]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    environment = {**os.environ, "DOORS_TOKEN": "mine"}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, **pipes) as process:
+        assert process.stdout is not None and process.stderr is not None
+        url = process.stdout.readline().strip().rpartition(" on ")[2]
+        token = "mine"
+        if variable is None:
+            assert process.stderr.readline() == "doors are made\n"
+            told, _, token = process.stderr.readline().strip().partition("export ENV_TOKEN=")
+            assert told.startswith("it executes code, so it asks for a token")
+        status = [
+            httpx.post(f"{url}/get_env_profile", json={}, headers={"Authorization": f"Bearer {sent}"}).status_code
+            for sent in ("another", token)
+        ]
+        process.terminate()
+        rest = process.stderr.read()
+    assert status == [401, 200]
+    assert (token in rest, "asks for a token" in rest) == (False, False)
+
+
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_a_process_that_is_told_to_stop_closes_all_instances(tmp_path: Path, sent: signal.Signals) -> None:
     plugin = tmp_path / "doors.py"
@@ -503,6 +530,7 @@ async def test_many_clients_at_once_leave_nothing_behind(caller: Caller, rooms: 
         ({"Host": "127.0.0.1.evil.example:80"}, 403),
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "null"}, 403),
+        ({"Content-Type": ""}, 415),
         ({"Content-Type": "text/plain"}, 415),
         ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
         ({"Content-Type": "application/json; charset=utf-8"}, 200),
@@ -511,8 +539,34 @@ async def test_many_clients_at_once_leave_nothing_behind(caller: Caller, rooms: 
 def test_only_programs_reach_the_service_and_only_with_json(headers: dict[str, str], status: int) -> None:
     with EnvServer([Rooms()]) as server:
         body = json.dumps({"env_type": "rooms", "params": {"split": "train"}})
-        reply = httpx.post(f"{server.url}/get_env_profile", content=body, headers=headers)
+        sent = {"Content-Type": "application/json", **headers}
+        reply = httpx.post(f"{server.url}/get_env_profile", content=body, headers=sent)
     assert reply.status_code == status, reply.text
+
+
+def test_a_body_of_no_type_is_not_taken_for_json(shared: tuple[Caller, Rooms]) -> None:
+    """Pages may send one: `fetch` with a `Blob`."""
+    reply = shared[0].http.post("/get_env_profile", content=b"{}")
+    assert (reply.status_code, reply.json()["error"]["code"]) == (415, "no_json")
+    assert "Content-Type: application/json" in reply.json()["error"]["message"]
+
+
+@pytest.mark.fault("Tools and environments", "an environment that executes code is served", "it asks for a token")
+def test_an_environment_that_executes_code_is_served_with_a_token() -> None:
+    class Shell(Rooms):
+        executes_code = True
+
+    with EnvServer([Rooms()]) as server:
+        assert server.token is None
+    second = Shell()
+    second.env_type = "shell"
+    with EnvServer([Rooms(), second]) as server:
+        assert server.token is not None and len(server.token) >= 32
+        body = {"env_type": "shell", "params": {"split": "train"}}
+        for given, status in (({}, 401), ({"Authorization": f"Bearer {server.token}"}, 200)):
+            assert httpx.post(f"{server.url}/get_env_profile", json=body, headers=given).status_code == status
+    with EnvServer([Shell()], token="mine") as server:
+        assert server.token == "mine"
 
 
 def test_with_a_token_a_service_may_be_asked_for_by_any_name() -> None:

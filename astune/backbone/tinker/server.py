@@ -18,8 +18,8 @@ from astune.backbone.tinker.service import Service
 from astune.config.schema import ModelConfig
 from astune.errors import ConfigError
 from astune.sampling import LEAST_TEMPERATURE, MOST_TEMPERATURE, is_greedy
+from astune.serving import BACKLOG, bound_socket, server_config, url_of
 
-_BACKLOG = 2048
 _KEEP_ALIVE_SECONDS = 3600
 """Longer than any client pauses, for a connection that ends just as it is used again fails the request."""
 
@@ -81,19 +81,15 @@ async def _serve(config: TinkerServerConfig, ready: Callable[[str], None], stop:
     try:
         await service.open()
         server = _Server(
-            uvicorn.Config(
+            server_config(
                 tinker_app(service, config.api_key),
-                lifespan="off",
-                ws="none",
-                log_level="warning",
-                access_log=False,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=1,
             ),
             stop,
         )
-        listener.listen(_BACKLOG)
-        ready(f"http://{config.host}:{listener.getsockname()[1]}")
+        listener.listen(BACKLOG)
+        ready(url_of(config.host, listener))
         await server.serve(sockets=[listener])
     finally:
         listener.close()
@@ -118,12 +114,8 @@ class _Server(uvicorn.Server):
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    # The protocol is named because asyncio turns Nagle's delay (40 ms an answer) off for such sockets only.
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((host, port))
+        return bound_socket(host, port)
     except OSError as error:
-        listener.close()
-        raise ConfigError(f"cannot serve at {host}:{port}: {error.strerror}; --port 0 takes a free one") from error
-    return listener
+        told = error.strerror or error
+        raise ConfigError(f"cannot serve at {host}:{port}: {told}; --port 0 takes a free one") from error

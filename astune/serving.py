@@ -1,0 +1,128 @@
+"""How each of ASTune's servers takes requests: uvicorn, and limits on what a client may keep the server waiting for.
+
+A request has to begin `REQUEST_SECONDS` after the connection was made and to be whole as many seconds after it has
+begun, plus one for each `BYTES_A_SECOND` of a body that is asked for. Its head (first line and headers) may have
+`MOST_HEAD_BYTES`. Else the connection is closed. The time that an answer takes is not limited: a model may think.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+REQUEST_SECONDS = 30.0
+BYTES_A_SECOND = 2**16
+MOST_HEAD_BYTES = 2**16
+_LOOK_SECONDS = 1.0
+_MOST_AROUND_A_BYTE = 8
+"""A chunk of one byte has five more."""
+BACKLOG = 2048
+"""Connections that may wait to be taken while the process is busy."""
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """It has the address and takes connections after `listen(BACKLOG)`. Port 0 is any free one. Raises OSError."""
+    if not 0 <= port < 2**16:
+        raise OSError("a port is a number from 0 to 65535")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # The protocol is named because asyncio turns Nagle's delay (40 ms an answer) off for such sockets only.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def url_of(host: str, bound: socket.socket) -> str:
+    port = bound.getsockname()[1]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def server_config(app: ASGIApp, *, lifespan: bool = False, **more: Any) -> uvicorn.Config:
+    """For `uvicorn.Server`. `more` are further settings of uvicorn."""
+    return uvicorn.Config(
+        app,
+        http=_Bounded,
+        loop="asyncio",
+        ws="none",
+        lifespan="on" if lifespan else "off",
+        log_level="warning",
+        access_log=False,
+        **more,
+    )
+
+
+class _Bounded(HttpToolsProtocol):
+    """One connection.
+
+    The seconds are looks at it, of which one that comes late counts as one: a client is not at fault for a server that
+    was busy.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._whole = True
+        """Whether all of the last request has come, or none has begun."""
+        self._body_bytes = self._unread = 0
+        self._other_bytes = 0
+        """Of what surrounds the body: the head, later the sizes of chunks and the headers behind them."""
+        self._seconds = 0.0
+        """Waited for the client."""
+        self._timer = self.loop.call_later(_LOOK_SECONDS, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        while data and not self.transport.is_closing():
+            room = MOST_HEAD_BYTES - self._other_bytes
+            if room <= 0:
+                if self.cycle is None or self.cycle.response_complete:
+                    self.transport.write(_TOO_LARGE)
+                self.transport.close()
+                return
+            part, data = data[:room], data[room:]
+            self._other_bytes += len(part)
+            super().data_received(part)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._whole = False
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        self._body_bytes += len(body)
+        self._other_bytes -= _MOST_AROUND_A_BYTE * len(body)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._whole, self._body_bytes, self._other_bytes, self._seconds = True, 0, 0, 0.0
+
+    def _look(self) -> None:
+        if self._waits_for_client():
+            self._seconds += _LOOK_SECONDS
+        asked_for = self.cycle is not None and not self.cycle.response_complete
+        limit = REQUEST_SECONDS + (self._body_bytes / BYTES_A_SECOND if asked_for else 0.0)
+        if self._seconds >= limit:
+            self.transport.abort()  # close() would wait for an answer to be read
+        else:
+            self._timer = self.loop.call_later(_LOOK_SECONDS, self._look)
+
+    def _waits_for_client(self) -> bool:
+        before, self._unread = self._unread, self.transport.get_write_buffer_size()
+        if self._unread:
+            return self._unread >= before > 0
+        if not self._whole:
+            return not self.flow.read_paused
+        answers = self.cycle is not None and not self.cycle.response_complete
+        return not answers and self.timeout_keep_alive_task is None  # which uvicorn ends by itself
