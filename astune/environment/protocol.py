@@ -38,7 +38,7 @@ ERRORS = {
     "instance_exists": (409, "The id belongs to an instance of another task."),
     "terminated": (409, "The instance has ended; it can be evaluated and released."),
     "too_large": (413, "The body is larger than the service takes."),
-    "no_json": (415, "The body is of another type than `Content-Type: application/json`."),
+    "no_json": (415, "The body does not say `Content-Type: application/json`."),
     "environment_failed": (500, "The environment raised; the message says what. The instance stays."),
     "full": (503, "As many instances live as the service has room for; the header Retry-After says when to ask again."),
     "stopping": (503, "The service is ending."),

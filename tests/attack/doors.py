@@ -140,7 +140,8 @@ def _of_the_gateway(served: Served) -> Iterator[Case]:
 
 def _of_the_environment(served: Served) -> Iterator[Case]:
     host, request = served.authority, served.request
-    yield Case("another Host", request.bytes("evil.example"), REFUSED)
+    elsewhere = request.bytes("evil.example").replace(request.headers[0].encode() + b"\r\n", b"")
+    yield Case("another Host, without the token", elsewhere, REFUSED)  # with it, any name is fine
     yield Case("another Origin", request.bytes(host, None, "Origin: http://evil.example"), REFUSED)
     plain = request.bytes(host).replace(b"application/json", b"text/plain")
     yield Case("a content type that pages may send", plain, REFUSED)

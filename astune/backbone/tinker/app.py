@@ -28,7 +28,7 @@ Handler: TypeAlias = "Callable[[Request], Awaitable[Response]]"
 
 
 def tinker_app(service: Service, api_key: str) -> ASGIApp:
-    """Serves whoever sends `api_key`; 401 to all others, so to pages of a browser, whatever Host and Origin they send."""
+    """Serves whoever sends `api_key`; 401 to all others, thus to pages of a browser too, whatever their Origin."""
     api = _Api(service)
     posts: dict[str, Handler] = {
         "client/config": _fixed(CLIENT_CONFIG),
