@@ -89,8 +89,8 @@ class Service:
             return Reply(200, self.metrics.text(self.instances.max_instances).encode())
         kind = _header(scope, b"content-type") or b""  # a page may send one without, as it may send text/plain
         if kind.partition(b";")[0].strip().lower() != b"application/json":
-            given = f"{kind.decode('latin-1')!r:.80}" if kind else "without Content-Type"
-            raise CallError("no_json", f"a body is sent as Content-Type: application/json, this one is {given}")
+            sent = f"{kind.decode('latin-1')!r:.80}" if kind else "without Content-Type"
+            raise CallError("no_json", f"a body is sent as Content-Type: application/json, this one is {sent}")
         return await self._answer(call, await _body(receive), _header(scope, _KEY))
 
     async def _answer(self, call: str, body: bytes, key: bytes | None) -> Reply:
