@@ -34,8 +34,9 @@ test: $(VENV)/.done
 
 # What touches agentscope, with its older line.
 test-agentscope1: $(VENV1)/.done
-	$(VENV1)/bin/python -m pytest tests/agents tests/gateway tests/workflow tests/tutorial tests/docs \
-		tests/recordings tests/backbone/test_stepper.py tests/backbone/test_workflow_frames.py $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(VENV1)/bin/python -m pytest tests/agents tests/gateway tests/workflow tests/tutorial tests/docs \
+		tests/recordings tests/backbone/test_stepper.py tests/backbone/test_workflow_frames.py \
+		$(SIDE_BY_SIDE) $(PYTEST_ARGS)
 
 # Real clients over HTTP: the newest of each, then the oldest openai package, in the process too. Without torch.
 test-clients: $(VENVC)/.done $(VENVO)/.done
