@@ -60,9 +60,7 @@ def marked(case: dict[str, Any]) -> Any:
 
 
 @pytest.mark.fault("Judges", "an answer only looks right: 72 tenths, 1=1 for x=5, a box in the thinking", "reward 0")
-@pytest.mark.fault(
-    "Judges", "an answer is taken back or one of two: 5? No: 6; \\boxed{5} or \\boxed{6}", "reward 0"
-)
+@pytest.mark.fault("Judges", "an answer is taken back or one of two: 5? No: 6; \\boxed{5} or \\boxed{6}", "reward 0")
 @pytest.mark.fault(
     "Judges", "a number and a numeral of any language: 5 Millionen, 5億; a ratio, a date", "not the number"
 )
