@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from astune.monitor.blocking import NOTICED
 from astune.monitor.learning import idle_steps, nothing_learned
 from astune.monitor.metrics import read_metrics
 from astune.monitor.receipt import Metrics, sum_of_receipts
@@ -89,9 +90,11 @@ def show_judging(judging: Mapping[str, float]) -> str:
 
 
 def blocked(metrics: Metrics) -> dict[str, float]:
-    """Seconds for which lines of the user's code, `file:line`, kept the event loop from turning, the worst first."""
+    """Seconds for which lines of the user's code, `file:line`, kept the event loop from turning, the worst first. Those
+    of which a run does not tell while it goes are left out: on a busy machine any line takes its tenth of a second."""
     keys = {key for row in metrics for key in row if key.startswith("blocked/")}
-    return dict(sorted(((key.partition("/")[2], _total(metrics, key)) for key in keys), key=lambda item: -item[1]))
+    seconds = {key.partition("/")[2]: _total(metrics, key) for key in keys}
+    return dict(sorted(((place, n) for place, n in seconds.items() if n >= NOTICED), key=lambda item: -item[1]))
 
 
 def _tools(metrics: Metrics) -> dict[str, dict[str, int]]:

@@ -203,7 +203,8 @@ def test_a_tool_that_always_fails_is_told_of_once_after_some_calls(screen):
 
 def test_the_table_says_which_tools_failed_and_what_blocked(screen, run_dir):
     row = {**STEP, "step": 1, "tools/calls/search": 40.0, "tools/errors/search": 40.0, "tools/calls/add": 3.0}
-    rows = [{**row, "tools/errors/add": 0.0, "blocked/agent.py:12": 7.0}]
+    rows = [{**row, "tools/errors/add": 0.0, "blocked/agent.py:12": 7.0, "blocked/agent.py:9": 0.3}]
     with Progress("plain", screen) as progress:
         progress.run_finished(RunReport(run_dir.path, 1, "completed", summarize(rows)))
-    assert "40 of 40 calls of search failed" in text_of(screen) and "agent.py:12 7 s" in text_of(screen)
+    shown = text_of(screen)
+    assert "40 of 40 calls of search failed" in shown and "agent.py:12 7 s" in shown and "agent.py:9" not in shown
