@@ -105,9 +105,9 @@ def _places(run_dir: Path, started_in: Path) -> Iterator[str]:
     from astune.viewer.report import write_report
 
     here = os.path.relpath(run_dir, started_in)  # the workflow may have changed the working directory
-    yield f"run     {run_dir}"
+    yield f"run     {here}"
     try:
-        yield f"report  {write_report(run_dir)}"
+        yield f"report  {os.path.relpath(write_report(run_dir), started_in)}"
     except AstuneError as error:
         yield f"report  not written: {error}. Then: astune report {here}"
     yield f"view    astune view {here} --open"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from astune.monitor.blocking import NOTICED
+from astune.monitor import blocking
 from astune.monitor.learning import idle_steps, nothing_learned
 from astune.monitor.metrics import read_metrics
 from astune.monitor.receipt import Metrics, sum_of_receipts
@@ -94,7 +94,9 @@ def blocked(metrics: Metrics) -> dict[str, float]:
     of which a run does not tell while it goes are left out: on a busy machine any line takes its tenth of a second."""
     keys = {key for row in metrics for key in row if key.startswith("blocked/")}
     seconds = {key.partition("/")[2]: _total(metrics, key) for key in keys}
-    return dict(sorted(((place, n) for place, n in seconds.items() if n >= NOTICED), key=lambda item: -item[1]))
+    return dict(
+        sorted(((place, n) for place, n in seconds.items() if n >= blocking.NOTICED), key=lambda item: -item[1])
+    )
 
 
 def _tools(metrics: Metrics) -> dict[str, dict[str, int]]:

@@ -109,6 +109,7 @@ def test_nothing_is_written(folder: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_a_run_of_the_name_is_kept_and_can_be_gone_on_with(clinic: Clinic, folder: Path) -> None:
     checkpoint = folder / "runs" / "astune" / "x" / "checkpoints" / "step_000005"
     checkpoint.mkdir(parents=True)
+    (checkpoint.parents[1] / "config.yaml").write_text("astune: {experiment_name: x}\n")
     (kept,) = [f for f in clinic() if f.check == "run folder" and "gets a number" in f.what]
     assert kept.level == "ok"
     assert "no complete checkpoint" in the_problem(clinic({"resume": True})).what

@@ -74,7 +74,7 @@ def test_the_metadata_names_licence_python_extras_and_command(wheel: Path) -> No
     assert "Requires-Python: <3.14,>=3.10" in metadata
     for extra in ("agentscope1", "agentscope2", "local", "huggingface", "trinity", "verl", "dev"):
         assert f"Provides-Extra: {extra}" in metadata
-    assert "astune = astune.cli:main" in archive.read(f"{info}/entry_points.txt").decode()
+    assert "astune = astune.cli:entry" in archive.read(f"{info}/entry_points.txt").decode()
     assert "Apache License" in archive.read(f"{info}/licenses/LICENSE").decode()
 
 
