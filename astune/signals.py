@@ -24,7 +24,8 @@ def on_ctrl_c(handle: Callable[[], None]) -> Iterator[None]:
 @contextmanager
 def signals_as_ctrl_c() -> Iterator[None]:
     """The first SIGTERM (a scheduler, `kill`) or SIGHUP (the terminal was closed) does what Ctrl-C does; more of them
-    do nothing, as systems send several. `nohup` is heeded."""
+    do nothing, as systems send several. `nohup` is heeded. A shell without job control, as a script's, has what it starts
+    with `&` ignore Ctrl-C; it is heard again, or SIGTERM would be lost with it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -37,6 +38,8 @@ def signals_as_ctrl_c() -> Iterator[None]:
 
     heard = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is not signal.SIG_IGN]
     before = {number: signal.signal(number, forward) for number in heard}
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:

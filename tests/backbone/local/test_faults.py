@@ -208,6 +208,19 @@ def test_the_first_signal_counts_as_ctrl_c_and_nohup_is_heeded(number: int) -> N
     assert heard == [1]
 
 
+@pytest.mark.fault(
+    "Runs and resuming", "a script starts a run with `&`, and later sends SIGTERM", "it ends as by Ctrl-C at any time"
+)
+def test_sigterm_is_heard_where_ctrl_c_was_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(KeyboardInterrupt), signals_as_ctrl_c():
+            signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_a_step_that_is_done_is_saved_after_some_minutes(conf: Path) -> None:
     settings = ("astune.trainer.save_every=0", "astune.evaluation.after=false", "astune.trainer.total_steps=2")
     names = [path.name for path in RunDir(run_job(conf, *settings).run_dir).checkpoints()]
