@@ -24,8 +24,8 @@ def on_ctrl_c(handle: Callable[[], None]) -> Iterator[None]:
 @contextmanager
 def signals_as_ctrl_c() -> Iterator[None]:
     """The first SIGTERM (a scheduler, `kill`) or SIGHUP (the terminal was closed) does what Ctrl-C does; more of them
-    do nothing, as systems send several. `nohup` is heeded. A shell without job control, as a script's, has what it starts
-    with `&` ignore Ctrl-C; it is heard again, or SIGTERM would be lost with it."""
+    do nothing, as systems send several. `nohup` is heeded. A shell without job control, as a script's, has what it
+    starts with `&` ignore Ctrl-C; it is heard again, or SIGTERM would be lost with it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,5 +1,5 @@
-"""For all tests: no test fails because the machine is busy, and the longest ones begin first. Ctrl-C is heard, also where
-a script starts the tests with `&`, which has them ignore it."""
+"""For all tests: no test fails because the machine is busy, and the longest ones begin first. Ctrl-C is heard, also
+where a script starts the tests with `&`, which has them ignore it."""
 
 import signal
 
