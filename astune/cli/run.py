@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -104,10 +103,10 @@ def _tell(result: RunReport, started_in: Path, can_resume: bool, command_line: s
 def _places(run_dir: Path, started_in: Path) -> Iterator[str]:
     from astune.viewer.report import write_report
 
-    here = os.path.relpath(run_dir, started_in)  # the workflow may have changed the working directory
+    here = run_dir.relative_to(started_in) if run_dir.is_relative_to(started_in) else run_dir
     yield f"run     {here}"
     try:
-        yield f"report  {os.path.relpath(write_report(run_dir), started_in)}"
+        yield f"report  {here / write_report(run_dir).name}"
     except AstuneError as error:
         yield f"report  not written: {error}. Then: astune report {here}"
     yield f"view    astune view {here} --open"
