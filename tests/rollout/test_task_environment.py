@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -55,9 +56,10 @@ async def until(condition):
 def make(make_setup):
     """A setup whose tasks have their environments at `url`, and whose judge is the environment."""
 
-    def make(url, workflow, answers=(), **options):
+    def make(url, workflow, answers=(), token=None, **options):
         judge = EnvServiceJudge(TaskJudgeConfig())
-        return make_setup(workflow, answers, judge=judge, environments=EnvServiceClient(url, retries=1), **options)
+        environments = EnvServiceClient(url, token=token, retries=1)
+        return make_setup(workflow, answers, judge=judge, environments=environments, **options)
 
     return make
 
@@ -142,7 +144,8 @@ async def test_how_episodes_end_whose_service_is_killed(make):
         await dies(env)
 
     with own_service(EnvServiceConfig(serve=SERVE)) as service:
-        ends = await asyncio.gather(*[end_of(make, service.env_url, killed, then) for then in ENDS])
+        known = partial(make, token=service.own_token)
+        ends = await asyncio.gather(*[end_of(known, service.env_url, killed, then) for then in ENDS])
     assert ends == [BROKEN if then != "is cancelled" else StopReason.CANCELLED for then in ENDS]
 
 
@@ -161,7 +164,9 @@ async def test_a_group_whose_service_is_killed_is_errors_with_the_cause(make, ca
         return WorkflowOutput(answer="done", reward=1.0)
 
     with own_service(EnvServiceConfig(serve=SERVE)) as service:
-        group = await run_group(TASK, 8, make(service.env_url, workflow), seed=1, sampling=SAMPLING)
+        group = await run_group(
+            TASK, 8, make(service.env_url, workflow, token=service.own_token), seed=1, sampling=SAMPLING
+        )
         await until(lambda: "has ended" in caplog.text)
     assert [episode.stop_reason for episode in group.episodes] == [StopReason.ERROR] * 8
     assert all(episode.reward is None and episode.error.kind == "EnvServiceError" for episode in group.episodes)
