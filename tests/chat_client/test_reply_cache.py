@@ -167,12 +167,14 @@ async def test_a_place_that_cannot_be_written_is_named(tmp_path):
 def test_many_threads_may_write_and_read_at_once(file):
     def write_and_read(number):
         cache = ReplyCache(file, setting="cache")
+        together.wait()
         for at in range(20):
             cache.put(f"{at}", REPLY)
             cache.put(f"{number}-{at}", REPLY)
             found.append(cache.get(f"{at}"))
 
     found = []
+    together = threading.Barrier(4)
     threads = [threading.Thread(target=write_and_read, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
@@ -182,6 +184,24 @@ def test_many_threads_may_write_and_read_at_once(file):
     with sqlite3.connect(file) as database:
         assert database.execute("SELECT count(*) FROM astune_replies").fetchone() == (100,)
     database.close()
+
+
+def test_a_file_that_many_open_first_at_once_is_made_once(tmp_path):
+    def put(file, number):
+        together.wait()
+        ReplyCache(file, setting="cache").put(f"{number}", REPLY)
+        written.append(number)
+
+    for attempt in range(10):
+        written = []
+        together = threading.Barrier(16)
+        file = tmp_path / f"{attempt}.sqlite"
+        threads = [threading.Thread(target=put, args=(file, number)) for number in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(written) == list(range(16))
 
 
 MAPPINGS = st.dictionaries(st.text(), st.integers() | st.text() | st.lists(st.text(), max_size=2), max_size=4)
