@@ -112,3 +112,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """
     found = difflib.get_close_matches(name, list(known), n=1)
     return f" Did you mean {found[0]!r}?" if found else ""
+
+
+def named(error: BaseException) -> str:
+    """`ValueError: what it says`."""
+    return f"{type(error).__name__}: {error}".rstrip(": ")

@@ -21,7 +21,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from astune.errors import PluginError, nearest
-from astune.user_code import by_user
+from astune.support.user_code import by_user
 
 NO_BUILTIN: Mapping[str, str] = MappingProxyType({})
 

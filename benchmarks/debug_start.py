@@ -29,7 +29,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from astune.resources import tutorial_dir
+from astune.support.resources import tutorial_dir
 
 CHECKOUT = Path(__file__).parents[1]
 CONF = tutorial_dir() / "math_agent" / "demo.yaml"
@@ -55,10 +55,10 @@ import openai; mark()
 from astune.config.load import load_config
 import astune.backbone.debug
 loaded = load_config(Path(sys.argv[1]), sys.argv[2:], backbone="debug"); mark()
-from astune.backbone.parts import read_tasks
+from astune.training.parts import read_tasks
 read_tasks(loaded.config.astune); mark()
-from astune.context_tracker.chat_format import ChatFormat
-from astune.resources import tiny_model_dir
+from astune.context_tracker.prompt.chat_format import ChatFormat
+from astune.support.resources import tiny_model_dir
 chat_format = ChatFormat.load(tiny_model_dir())
 chat_format.encode(chat_format.render([{"role": "user", "content": "?"}])); mark()
 import agentscope.agent, agentscope.model, agentscope.tool; mark()

@@ -40,11 +40,11 @@ from rich.console import Console
 from rich.table import Table
 
 from astune.config.judges import TaskJudgeConfig
+from astune.judging.agreement import wilson
 from astune.task_judge import MathAnswerAsJudge
-from astune.task_judge.agreement import wilson
-from astune.task_judge.math_answer import extract_answer, normalise, reference_answer
-from astune.task_judge.math_answer_as_judge import Outcome
-from astune.task_judge.math_compare import Relation, compare, for_algebra
+from astune.task_judge.math.answer import extract_answer, normalise, reference_answer
+from astune.task_judge.math.compare import Relation, compare, for_algebra
+from astune.task_judge.math.judge import Outcome
 from astune.types import Episode, StopReason, Task, WorkflowOutput
 
 ZOO = Path(__file__).resolve().parents[1] / "tests/task_judge/math_zoo.jsonl"
@@ -145,7 +145,7 @@ def math_verify_rate(pairs: Sequence[Pair]) -> float:
 
 
 def worker_rate(pairs: Sequence[Pair]) -> float:
-    from astune.task_judge import math_worker
+    from astune.task_judge.math import worker as math_worker
 
     logging.disable(logging.CRITICAL)
     began = time.perf_counter()

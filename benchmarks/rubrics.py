@@ -37,6 +37,7 @@ from astune.clients.chat_models import Answer, ChatModels
 from astune.clients.usage import Usage
 from astune.config.chat_models import JudgeModelConfig
 from astune.config.judges import LlmJudgeConfig, RubricsConfig
+from astune.judging.agreement import wilson
 from astune.rubrics import choose
 from astune.rubrics.examples import Examples, read_examples
 from astune.rubrics.judge_examples import Asking, judge_by_rubric, rewards_of
@@ -45,8 +46,7 @@ from astune.rubrics.learn import Learned, Learner, NothingHelps
 from astune.rubrics.measure import measure, pass_mark
 from astune.rubrics.select import SMALLEST_GAIN
 from astune.rubrics.split import Split, split_examples
-from astune.task_judge.agreement import wilson
-from astune.task_judge.rubric import Criterion, Rubric
+from astune.task_judge.llm.rubric import Criterion, Rubric
 from astune.testing import PlantedWorld
 from astune.testing.planted_features import FEATURES
 from astune.testing.planted_rubrics import Kind, NoWatch, PlantedModel, meanings

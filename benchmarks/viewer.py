@@ -19,9 +19,9 @@ import time
 from pathlib import Path
 
 from astune.config.schema import Config
-from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.monitor import EpisodeLog, MetricsLog, RunDir
-from astune.resources import tiny_model_dir
+from astune.support.resources import tiny_model_dir
 from astune.types import Episode, Span, StopReason, Task, Timeline, Turn, Verdict, WorkflowOutput
 from astune.viewer.view import write_view
 

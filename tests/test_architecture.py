@@ -10,28 +10,34 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "astune"
-LAYERS = (
-    {"token_ids", "sampling", "paths", "visible"},
-    {"types", "errors", "resources", "terminal", "local_service", "under_way", "signals"},
-    {"config", "workers", "user_code", "concurrency", "foreign", "serving"},
-    {"plugins", "clients", "monitor"},
-    {"task_reader", "environment", "context_tracker", "task_judge", "algorithm"},
-    {"gateway"},
-    {"workflow"},
-    {"rollout"},
-    {"rubrics", "data_generator", "backbone"},
-    {"online", "viewer", "doctor"},
-    {"cli", "testing"},
-    {"__init__", "__main__"},
-)
+RINGS = {
+    "line": (
+        {"token_ids", "sampling", "errors"},
+        {"types", "support"},
+        {"config", "workers"},
+        {"plugins", "clients", "monitor"},
+        {"recordings", "task_reader", "context_tracker", "task_judge", "algorithm"},
+        {"gateway"},
+        {"workflow"},
+        {"rollout"},
+        {"training"},
+        {"backbone"},
+    ),
+    "tools": ({"environment", "judging", "check_tasks"}, {"rubrics"}, {"viewer", "doctor"}),
+    "worlds": ({"worlds", "tinker_server"},),
+    "shell": ({"cli", "testing"}, {"__init__", "__main__"}),
+}
+"""What a run needs; what looks at runs, tasks and judges; what is found by name and can be removed alone; and the
+commands. In each the lowest layer comes first."""
+LAYERS = tuple(layer for ring in RINGS.values() for layer in ring)
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 HEAVY = {"torch", "transformers", "vllm", "ray", "trinity", "verl", "agentscope", "datasets", "peft", "trl"}
 HEAVY |= {"gymnasium", "reasoning_gym", "appworld"}
 PLACES = {
     "datasets": {"task_reader/huggingface.py"},
-    "gymnasium": {"environment/gymnasium_env.py"},
+    "gymnasium": {"worlds/gymnasium_env.py"},
     "reasoning_gym": {"workers/reasoning_gym_worker.py"},
-    "appworld": {"environment/appworld_worker.py"},
+    "appworld": {"worlds/appworld_worker.py"},
 }
 """Where the libraries of readers and environments may be imported."""
 MOST_LINES_OF_A_MODULE = 400
@@ -65,7 +71,7 @@ def may_be_heavy(module: Path, name: str) -> bool:
         return "agentscope" in module.stem
     if name in PLACES:
         return str(module) in PLACES[name]
-    return len(module.parts) > 2 and module.parts[0] == "backbone"
+    return module.parts[0] == "tinker_server" or (len(module.parts) > 2 and module.parts[0] == "backbone")
 
 
 def violations(module: Path, text: str) -> Iterator[str]:

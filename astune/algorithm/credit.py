@@ -32,9 +32,9 @@ from typing import Literal
 
 from astune.algorithm.advantage import AdvantageFunction
 from astune.errors import TrainingError
-from astune.foreign import figure, shown, text_of
+from astune.support.foreign import figure, shown, text_of
+from astune.support.user_code import place_of
 from astune.types import Episode, Group, Timeline
-from astune.user_code import place_of
 
 Credit = Literal["once", "per_branch", "mean_branch"]
 

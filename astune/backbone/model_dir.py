@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from astune.errors import ModelError
-from astune.resources import tiny_model_dir
+from astune.support.resources import tiny_model_dir
 
 
 def resolve_model_dir(path: str, *, weights: bool = True) -> Path:

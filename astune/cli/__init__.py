@@ -22,9 +22,9 @@ from astune.errors import (
     PluginError,
     TaskError,
 )
-from astune.signals import signals_as_ctrl_c
-from astune.user_code import own_line_first, place_of
-from astune.visible import make_logs_visible, mute, tell
+from astune.support.signals import signals_as_ctrl_c
+from astune.support.user_code import own_line_first, place_of
+from astune.support.visible import make_logs_visible, mute, tell
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 LEAVE_SECONDS = 5.0

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from astune.cli.typed import Parser
-from astune.visible import tell
+from astune.support.visible import tell
 
 DESCRIPTION = "Tunes AgentScope agents by reinforcement learning."
 

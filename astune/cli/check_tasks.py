@@ -14,11 +14,7 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from astune.backbone.parts import environment_service
-from astune.config.load import load_config
-from astune.config.rules import ASKS_MODELS
-from astune.config.schema import AstuneConfig
-from astune.doctor.task_check import (
+from astune.check_tasks.check import (
     ALWAYS,
     GOLD,
     KINDS,
@@ -32,15 +28,19 @@ from astune.doctor.task_check import (
     check_bench,
     probes,
 )
-from astune.doctor.wordings import IN_A_FORMAT
+from astune.check_tasks.wordings import IN_A_FORMAT
+from astune.config.load import load_config
+from astune.config.rules import ASKS_MODELS
+from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError, TaskError
+from astune.support.terminal import Console
+from astune.support.visible import tell
 from astune.task_judge import Scorers
 from astune.task_judge.registry import import_registered
 from astune.task_reader.task_reader_base import SPLITS, Split
 from astune.task_reader.task_sets import read_task_sets
-from astune.terminal import Console
+from astune.training.parts import environment_service
 from astune.types import Task
-from astune.visible import tell
 
 MOST_SHOWN = 20
 """Tasks that fail, one by one; --json has all."""

@@ -43,9 +43,9 @@ def convert(conf: Path, overrides: Sequence[str], backbone: str | None) -> int:
 
 def _num_tasks(loaded: LoadedConfig) -> int | None:
     """The number of training tasks, or examples, where the length of the run depends on it."""
-    from astune.backbone.parts import read_tasks
     from astune.backbone.trinity.examples import read_examples
     from astune.backbone.trinity.job import Job
+    from astune.training.parts import read_tasks
 
     config = loaded.config.astune
     if config.trainer.total_epochs is None:
@@ -60,7 +60,7 @@ def _print(text: str, dim: str) -> None:
     if not sys.stdout.isatty():
         sys.stdout.write(text)
         return
-    from astune.terminal import Console, Text
+    from astune.support.terminal import Console, Text
 
     shown = Text(text.rstrip("\n"))
     shown.highlight_regex(rf"(?m)  # {re.escape(dim)}$", "dim")

@@ -8,13 +8,13 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 from astune.cli.run import BACKBONES
-from astune.visible import tell
+from astune.support.visible import tell
 
 
 def doctor(conf: Path, overrides: Sequence[str], backbone: str | None, as_json: bool, offline: bool) -> int:
     """Prints what would break a run; 1 if something would. What the user's own code prints goes to standard error."""
     from astune.doctor import Patient, count, examine, show, to_json
-    from astune.terminal import Console
+    from astune.support.terminal import Console
 
     with redirect_stdout(sys.stderr):
         findings = examine(Patient(conf, overrides, backbone=backbone, offline=offline, backbones=BACKBONES))

@@ -15,7 +15,7 @@ from astune.environment.check import check_environment
 from astune.environment.registry import BUILT_IN, load_environment, spec_of
 from astune.environment.server import make_app, run_server, token_for
 from astune.errors import ConfigError
-from astune.visible import tell
+from astune.support.visible import tell
 
 
 def serve(

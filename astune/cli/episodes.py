@@ -12,24 +12,24 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from astune.backbone.model_dir import resolve_model_dir
-from astune.backbone.parts import NoPolicy, environment_service, load_chat_format, rollout_setup, sampling_for
 from astune.cli.run import BACKBONES, EXIT_CODES
 from astune.config.load import LoadedConfig, load_config
 from astune.config.render import save_config
 from astune.config.schema import AstuneConfig
-from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import ConfigError
-from astune.monitor.episode_diff import Decode, Difference, first_difference
-from astune.monitor.episode_filter import parse_filter
-from astune.monitor.recording import Recording, pick_recording, read_recordings
 from astune.plugins import load_plugin
+from astune.recordings.diff import Decode, Difference, first_difference
+from astune.recordings.filter import parse_filter
+from astune.recordings.recording import Recording, pick_recording, read_recordings
 from astune.rollout.episode import run_episode, unjudged
 from astune.rollout.group import episode_seed
 from astune.rollout.setup import RolloutSetup
+from astune.support.terminal import Console
+from astune.support.visible import tell
 from astune.task_judge import GroupJudge
-from astune.terminal import Console
+from astune.training.parts import NoPolicy, environment_service, load_chat_format, rollout_setup, sampling_for
 from astune.types import Episode
-from astune.visible import tell
 from astune.workflow.lifetime import lifetime
 
 NO_LIMIT = 2**20

@@ -19,15 +19,15 @@ from astune.cli.labelled_answers import LabelledAnswers, read_labelled_answers
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError, JudgeError
+from astune.judging.figures import JudgeFigures, Outcome, judge_figures
+from astune.judging.report import JudgeReport
 from astune.rollout.episode import ask_group, verdict_or_error
+from astune.support.terminal import Console
+from astune.support.visible import tell
 from astune.task_judge import GroupJudge, Judge, Scorers, make_judge
-from astune.task_judge.judge_figures import JudgeFigures, Outcome, judge_figures
-from astune.task_judge.judge_report import JudgeReport
 from astune.task_judge.registry import import_registered, load_judge
-from astune.terminal import Console
 from astune.types import Episode, Task, Verdict
 from astune.viewer.judge_page import write_judge_page
-from astune.visible import tell
 
 JudgeOf = Callable[[Task], Judge]
 

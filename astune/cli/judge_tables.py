@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len
 
-from astune.task_judge.calibration import Bin
-from astune.task_judge.judge_report import JudgeReport, Mistake
+from astune.judging.calibration import Bin
+from astune.judging.report import JudgeReport, Mistake
+from astune.support.visible import tell
 from astune.viewer.judge_rows import (
     NONE,
     Row,
@@ -19,7 +20,6 @@ from astune.viewer.judge_rows import (
     label_text,
     shortened,
 )
-from astune.visible import tell
 
 MOST_SHOWN = 10
 """Disagreements, and failures, that are shown of each judge; --json has all."""

@@ -14,8 +14,8 @@ from typing import Any
 
 from astune.config.tasks import FieldsConfig
 from astune.errors import TaskError, nearest
-from astune.foreign import text_of
-from astune.task_judge.judge_figures import Label
+from astune.judging.figures import Label
+from astune.support.foreign import text_of
 from astune.task_reader.jsonl import read_jsonl
 from astune.task_reader.rows import RowMapping, check_one_scale
 from astune.types import Episode, StopReason, Task, WorkflowOutput

@@ -16,12 +16,12 @@ from astune.config.judges import TaskJudgeConfig
 from astune.config.schema import AstuneConfig
 from astune.monitor.episodes import EpisodeRecord, episode_to_row
 from astune.monitor.jsonl import LineFile
-from astune.monitor.recording import Recording
+from astune.recordings.recording import Recording
 from astune.rollout.episode import ask_group, unjudged, verdict_or_error, with_verdict
+from astune.support.visible import tell
 from astune.task_judge import GroupJudge, Judge, make_judge
 from astune.task_judge.registry import import_registered
 from astune.types import Episode
-from astune.visible import tell
 
 AT_ONCE = 16
 """Episodes that are judged side by side."""

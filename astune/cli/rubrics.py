@@ -18,9 +18,9 @@ from astune.rubrics.learn import NothingHelps
 from astune.rubrics.report import NO_BETTER, better_than_baselines
 from astune.rubrics.run import GO_ON, check_rubric, learn_rubric
 from astune.rubrics.show import show_difference, show_rubric
-from astune.task_judge.rubric import load_rubric
-from astune.terminal import Console
-from astune.visible import tell
+from astune.support.terminal import Console
+from astune.support.visible import tell
+from astune.task_judge.llm.rubric import load_rubric
 
 MOST_SHOWN = 15
 

@@ -12,9 +12,9 @@ from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
 from astune.errors import AstuneError, ConfigError, PluginError
 from astune.plugins import load_plugin
-from astune.resources import tutorial_dir
+from astune.support.resources import tutorial_dir
+from astune.support.visible import mute, tell
 from astune.types import RunReport
-from astune.visible import mute, tell
 
 BACKBONES = {
     "debug": "astune.backbone.debug:DebugBackbone",

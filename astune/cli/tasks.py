@@ -14,17 +14,17 @@ from typing import Any
 from rich.panel import Panel
 
 from astune.backbone.model_dir import resolve_model_dir
-from astune.backbone.parts import environment_service, load_chat_format
 from astune.clients.env_service import EnvInstance, EnvServiceClient
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
 from astune.config.tasks import TaskReaderConfig
 from astune.errors import AstuneError, ConfigError, TaskError
+from astune.support.terminal import Console, Text
+from astune.support.visible import tell
 from astune.task_reader.task_reader_base import SPLITS, Split
 from astune.task_reader.task_sets import TaskSet, TaskSets, forgiving, read_task_sets
-from astune.terminal import Console, Text
+from astune.training.parts import environment_service, load_chat_format
 from astune.types import Task
-from astune.visible import tell
 
 MOST_SHOWN = 5
 """Problems of one kind that are shown one by one; --json has all."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from astune.errors import ConfigError, MissingDependency
-from astune.visible import tell
+from astune.support.visible import tell
 
 
 def tinker_server(
@@ -21,7 +21,7 @@ def tinker_server(
 ) -> int:
     """Serves until Ctrl-C. The key is that of TINKER_API_KEY, or a new one."""
     try:
-        from astune.backbone.tinker.server import TinkerServerConfig, new_api_key, serve
+        from astune.tinker_server.server import TinkerServerConfig, new_api_key, serve
     except ModuleNotFoundError as error:
         raise MissingDependency(
             f"the tinker server needs {error.name!r}: pip install 'astune[local]' 'tinker>=0.25,<0.26'"

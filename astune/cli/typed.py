@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from astune.errors import nearest
-from astune.visible import tell
+from astune.support.visible import tell
 
 OTHER_WORDS = {
     "train": "run",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import webbrowser
 from pathlib import Path
 
-from astune.visible import tell
+from astune.support.visible import tell
 
 
 def view(run: Path, out: Path | None, serve: bool, port: int, open_browser: bool) -> int:

@@ -26,7 +26,7 @@ from astune.config.schema import Config
 from astune.config.section import Located
 from astune.config.source import Layer, Origin, Place, read_overrides, read_yaml
 from astune.errors import ConfigError, nearest
-from astune.resources import default_config_dir
+from astune.support.resources import default_config_dir
 
 __all__ = ["LoadedConfig", "Origin", "Place", "load_config"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import PolicyError
 from astune.types import FinishReason, Generation, Sampling
 

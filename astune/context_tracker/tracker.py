@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from astune.concurrency import all_or_none
-from astune.context_tracker.answer_formats import FORMATS
-from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.chat_source import ChatSource, shown_text
-from astune.context_tracker.forks import BEST_OF_N, RETOKENIZED, RETRY, STOP_TEXT_REMOVED
-from astune.context_tracker.render import Draft, Prompt, PromptBuilder
+from astune.context_tracker.merge.forks import BEST_OF_N, RETOKENIZED, RETRY, STOP_TEXT_REMOVED
+from astune.context_tracker.merge.timeline import TurnForest
+from astune.context_tracker.prompt.answer_formats import FORMATS
+from astune.context_tracker.prompt.chat_format import ChatFormat
+from astune.context_tracker.prompt.render import Draft, Prompt, PromptBuilder
 from astune.context_tracker.request import ChatRequest
 from astune.context_tracker.sources import Answer, Call, PolicySource, Source, WrapSource
-from astune.context_tracker.timeline import TurnForest
 from astune.context_tracker.written import Call as RecordedCall
 from astune.errors import ContextOverflow, TooManyTokens, TooManyTurns, WorkflowError, nearest
+from astune.support.concurrency import all_or_none
 from astune.types import Policy, Sampling, Timeline, Turn
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from astune.context_tracker.chat_format import ChatFormat
-from astune.context_tracker.messages import content_text, same_arguments
-from astune.context_tracker.tool_calls import ParsedMessage
+from astune.context_tracker.prompt.chat_format import ChatFormat
+from astune.context_tracker.prompt.messages import content_text, same_arguments
+from astune.context_tracker.prompt.tool_calls import ParsedMessage
 from astune.token_ids import TokenIds
 
 Message = Mapping[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.doctor.findings import Finding, fail, ok, warn
 from astune.doctor.patient import Missing, Patient
 from astune.types import Task

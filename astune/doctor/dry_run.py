@@ -17,7 +17,7 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.sources import Answer, Call, Source
 from astune.context_tracker.tracker import ContextTracker
 from astune.monitor.blocking import LoopWatch

@@ -11,7 +11,6 @@ from astune.doctor.chat_template import check_template
 from astune.doctor.config_file import check_config
 from astune.doctor.context import check_context
 from astune.doctor.endpoints import check_endpoints
-from astune.doctor.errors import named
 from astune.doctor.findings import Finding, fail, skip
 from astune.doctor.judge import check_judge
 from astune.doctor.memory import check_memory
@@ -22,7 +21,8 @@ from astune.doctor.run_folder import check_run_folder
 from astune.doctor.tasks import check_tasks
 from astune.doctor.training import check_training
 from astune.doctor.workflow import check_dry_run, check_workflow
-from astune.user_code import code_of, place_of
+from astune.errors import named
+from astune.support.user_code import code_of, place_of
 
 Check = Callable[[Patient], Iterator[Finding]]
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
+from astune.check_tasks.check import NOT_BY_THE_ANSWER, REPEATED, Bench, Opinion, ask, benches, in_best_words
+from astune.check_tasks.wordings import MATH_JUDGE, NO_ANSWER, wordings, wrong_answer
 from astune.config.rules import ASKS_MODELS
 from astune.doctor.dry_run import Blocked, in_time
 from astune.doctor.findings import Finding, fail, ok, skip, warn
 from astune.doctor.packages import how_to_install
 from astune.doctor.patient import Patient
-from astune.doctor.task_check import NOT_BY_THE_ANSWER, REPEATED, Bench, Opinion, ask, benches, in_best_words
-from astune.doctor.wordings import MATH_JUDGE, NO_ANSWER, wordings, wrong_answer
 from astune.errors import ConfigError, PluginError, TaskError
+from astune.support.user_code import place_of
 from astune.types import Task
-from astune.user_code import place_of
 
 KEY = "astune.task_judge.judge_protocol"
 MOST_BUILT_IN, MOST_PLUG_IN = 20, 3

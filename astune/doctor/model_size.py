@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from astune.context_tracker.template import read_json
+from astune.context_tracker.prompt.template import read_json
 from astune.errors import ModelError
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ast
-import importlib.util
 import re
 import sys
 from collections.abc import Iterator
 from importlib import metadata
-from pathlib import Path
 
 from astune.backbone.trinity.convert_values import wants_tinker
 from astune.backbone.trinity.versions import require_trinity
@@ -16,6 +13,7 @@ from astune.doctor.findings import Finding, fail, ok, warn
 from astune.doctor.patient import Patient
 from astune.errors import MissingDependency
 from astune.plugins import agentscope_hint
+from astune.support.user_code import imported_by, source_of
 
 PYTHON = ((3, 10), (3, 14))
 """The first version that works and the first that was not tried."""
@@ -98,26 +96,3 @@ def version_of(package: str) -> str | None:
 def _numbers(version: str) -> tuple[int, ...]:
     """The leading numbers of a version: `2.13.0+cpu` is (2, 13, 0)."""
     return tuple(int(number) for number in re.findall(r"\d+", re.split(r"[^\d.]", version)[0]))
-
-
-def source_of(spec: str) -> Path | None:
-    """The file behind `path/file.py:Name` or `package.module:Name`, without importing it; None if it is not found."""
-    where = spec.rpartition("->" if "->" in spec else ":")[0]
-    if where.endswith(".py"):
-        return Path(where) if Path(where).is_file() else None
-    try:
-        found = importlib.util.find_spec(where) if where else None
-    except (ImportError, ValueError):
-        return None
-    return Path(found.origin) if found and found.origin and found.origin.endswith(".py") else None
-
-
-def imported_by(file: Path) -> set[str]:
-    """The packages that a file imports anywhere in it, by their first names. Empty if it is not Python."""
-    try:
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-    except (SyntaxError, ValueError):
-        return set()
-    names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
-    names += [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
-    return {name.partition(".")[0] for name in names}

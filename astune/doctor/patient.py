@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Generic, TypeVar, overload
 
 from astune.backbone.base import Backbone
-from astune.backbone.parts import environment_service
 from astune.config.load import LoadedConfig
 from astune.config.schema import AstuneConfig
-from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.doctor.dry_run import DryRun
 from astune.doctor.model_size import ModelSize
 from astune.task_judge.judge_base import Judge
 from astune.task_reader.task_reader_base import Split
+from astune.training.parts import environment_service
 from astune.types import Task
 from astune.workflow.workflow_base import WorkflowFactory
 

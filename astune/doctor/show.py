@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from astune.doctor.findings import Finding, Level, count
-from astune.terminal import Console, Text
+from astune.support.terminal import Console, Text
 
 STYLES: dict[Level, tuple[str, str]] = {
     "ok": ("ok", "green"),

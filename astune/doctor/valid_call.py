@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from astune.doctor.dry_run import ENDS, DryRun
 from astune.doctor.findings import Finding, fail, ok
-from astune.doctor.packages import source_of
 from astune.doctor.patient import Patient
+from astune.support.user_code import source_of
 
 KEY = "astune.rollout.agentscope_learn_protocol"
 _AGENT = re.compile(r"\bAgent\(")

@@ -7,25 +7,24 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
 
-from astune.backbone.parts import NoPolicy, environments_of, sampling_for
+from astune.check_tasks.wordings import right_answer, wordings, wrong_answer
 from astune.clients.chat import ChatClient
-from astune.context_tracker.answer_formats import FORMATS
-from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.prompt.answer_formats import FORMATS
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.doctor.dry_run import Blocked, DryRun, Script, needs_arguments, play
-from astune.doctor.errors import named
 from astune.doctor.findings import Finding, fail, ok, warn
 from astune.doctor.packages import how_to_install
 from astune.doctor.patient import Missing, Patient
 from astune.doctor.valid_call import tool_to_try, valid_call_findings
-from astune.doctor.wordings import right_answer, wordings, wrong_answer
-from astune.errors import PluginError, SetupError
-from astune.foreign import text_of
+from astune.errors import PluginError, SetupError, named
 from astune.plugins import load_plugin
-from astune.resources import tiny_model_dir
 from astune.rollout.setup import RolloutSetup
+from astune.support.foreign import text_of
+from astune.support.resources import tiny_model_dir
+from astune.support.user_code import code_of, place_of
 from astune.task_judge import Judge
+from astune.training.parts import NoPolicy, environments_of, sampling_for
 from astune.types import Episode, StopReason, Task, Verdict
-from astune.user_code import code_of, place_of
 from astune.workflow.workflow_base import as_workflow
 
 KEY = "astune.rollout.agentscope_learn_protocol"

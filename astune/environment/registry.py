@@ -37,7 +37,7 @@ class BuiltIn:
 
 BUILT_IN = {
     "gymnasium": BuiltIn(
-        "astune.environment.gymnasium_env:GymnasiumEnvironment",
+        "astune.worlds.gymnasium_env:GymnasiumEnvironment",
         "an environment of Gymnasium with discrete actions",
         "env_id",
         "FrozenLake-v1",
@@ -45,7 +45,7 @@ BUILT_IN = {
         "pip install 'astune[environments]'",
     ),
     "reasoning_gym": BuiltIn(
-        "astune.environment.reasoning_gym_env:ReasoningGymEnvironment",
+        "astune.worlds.reasoning_gym_env:ReasoningGymEnvironment",
         "tasks of a reasoning-gym data set with its verifier as score",
         "name",
         "chain_sum",
@@ -53,13 +53,13 @@ BUILT_IN = {
         "pip install 'astune[reasoning-gym]'",
     ),
     "countdown": BuiltIn(
-        "astune.environment.countdown:CountdownEnvironment", "make a number from given numbers, each used once"
+        "astune.worlds.countdown:CountdownEnvironment", "make a number from given numbers, each used once"
     ),
     "apps": BuiltIn(
-        "astune.environment.apps:AppsEnvironment", "calendar, mail and files behind an API that the agent explores"
+        "astune.worlds.apps:AppsEnvironment", "calendar, mail and files behind an API that the agent explores"
     ),
     "appworld": BuiltIn(
-        "astune.environment.appworld:AppWorldEnvironment",
+        "astune.worlds.appworld:AppWorldEnvironment",
         "the tasks of AppWorld, which is in a Python of its own: --option python=...",
     ),
 }

@@ -26,8 +26,8 @@ from astune.environment.instances import Instances
 from astune.environment.metrics import Metrics
 from astune.environment.protocol import CallError, Reply, failure, parse
 from astune.errors import ConfigError
-from astune.local_service import refused
-from astune.serving import BACKLOG, bound_socket, server_config, url_of
+from astune.support.local_service import refused
+from astune.support.serving import BACKLOG, bound_socket, server_config, url_of
 
 MAX_INSTANCES = 512
 TTL = 1800.0

@@ -14,7 +14,7 @@ import uvicorn
 
 from astune.errors import RolloutError
 from astune.gateway.app import OpenAIApp, openai_app
-from astune.serving import BACKLOG, bound_socket, server_config, url_of
+from astune.support.serving import BACKLOG, bound_socket, server_config, url_of
 
 
 class HttpServer:

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from astune.under_way import EPISODE, UnderWay
-from astune.user_code import by_user, part_of_astune
+from astune.support.under_way import EPISODE, UnderWay
+from astune.support.user_code import by_user, part_of_astune
 
 EVERY = 0.1
 """Seconds between two looks, and without a sign of life before the first."""

@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from astune.support.user_code import place_of
 from astune.types import Episode, StopReason
-from astune.user_code import place_of
 
 MOST_CHARACTERS = 300
 """Of a message that is shown."""

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from astune.under_way import EPISODE
-from astune.visible import visible
+from astune.support.under_way import EPISODE
+from astune.support.visible import visible
 
 
 class EpisodeStream:

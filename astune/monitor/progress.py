@@ -25,7 +25,7 @@ from astune.monitor.printed import EpisodeOutput, episode_output
 from astune.monitor.progress_view import RunState, final_table, status_panel, step_line
 from astune.monitor.run_dir import RunDir
 from astune.monitor.summary import show_figure, show_seconds
-from astune.terminal import Console, Text
+from astune.support.terminal import Console, Text
 from astune.types import Episode, RunReport
 
 ProgressMode = Literal["auto", "bar", "plain", "off"]

@@ -16,7 +16,7 @@ from rich.table import Table
 from astune.monitor.causes import Cause
 from astune.monitor.receipt import receipt_lines
 from astune.monitor.summary import show_figure, show_idle, show_judging, show_seconds, show_tools
-from astune.terminal import Text
+from astune.support.terminal import Text
 from astune.types import Episode, RunReport, StopReason
 
 SPARKS = "▁▂▃▄▅▆▇█"

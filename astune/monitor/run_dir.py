@@ -16,7 +16,7 @@ from astune.config.source import read_yaml
 from astune.errors import ConfigError, RunFolderError
 from astune.monitor.disk import checksums, sync, write_whole, writing, wrong_file
 from astune.monitor.run_lock import RunLock
-from astune.paths import MOST_BYTES, is_name
+from astune.support.paths import MOST_BYTES, is_name
 
 COMPLETE = "COMPLETE"
 """Marker file, written last: a checkpoint without it is half-written and never taken. It holds the checksums of the

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from astune.concurrency import all_or_none
 from astune.rollout.group import OnEpisode, run_group
 from astune.rollout.setup import RolloutSetup
+from astune.support.concurrency import all_or_none
 from astune.types import Group, Sampling, Task
 
 __all__ = ["RolloutSetup", "run_groups"]

@@ -38,14 +38,14 @@ from astune.errors import (
     TooManyTurns,
     WorkflowError,
 )
-from astune.foreign import contained, figure, shown, text_of
 from astune.rollout.environment import enter_environment, release, with_score
 from astune.rollout.metrics import FAILED
 from astune.rollout.setup import RolloutSetup
 from astune.rollout.time_limit import within
+from astune.support.foreign import contained, figure, shown, text_of
+from astune.support.under_way import UnderWay, under_way
 from astune.task_judge.judge_base import GroupJudge, Judge, check_verdict
 from astune.types import Episode, EpisodeError, Sampling, StopReason, Task, Verdict, WorkflowOutput
-from astune.under_way import UnderWay, under_way
 from astune.workflow.tuner import Tuner
 from astune.workflow.workflow_base import checked_output
 

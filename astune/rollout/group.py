@@ -8,9 +8,9 @@ import hashlib
 from collections.abc import Callable
 from typing import TypeVar
 
-from astune.concurrency import all_or_none
 from astune.rollout.episode import judge_together, run_episode
 from astune.rollout.setup import RolloutSetup
+from astune.support.concurrency import all_or_none
 from astune.task_judge.judge_base import GroupJudge
 from astune.types import Episode, Group, Sampling, Task
 

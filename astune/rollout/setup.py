@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from astune.clients.chat import ChatClient
 from astune.clients.env_service import EnvServiceClient
-from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.sources import Source
 from astune.context_tracker.tracker import ContextTracker
 from astune.task_judge.judge_base import Judge

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from astune.errors import nearest
 from astune.rubrics.judge_examples import Asking
 from astune.rubrics.prompts import Arrangement, arrange_messages
-from astune.task_judge.rubric import Criterion
+from astune.task_judge.llm.rubric import Criterion
 
 
 async def arranged(

@@ -15,7 +15,7 @@ from astune.rubrics.measure import Rewards, how_right
 from astune.rubrics.prompts import Message, Proposal, Shown, propose_messages, revise_messages
 from astune.rubrics.select import select_criteria
 from astune.rubrics.similarity import duplicate_groups
-from astune.task_judge.rubric import Criterion
+from astune.task_judge.llm.rubric import Criterion
 
 Contrast = tuple[list[Shown], tuple[str, ...]]
 """Answers, and the ids of their examples."""

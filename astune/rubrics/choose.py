@@ -26,7 +26,7 @@ from astune.rubrics.select import select_criteria
 from astune.rubrics.similarity import duplicate_groups
 from astune.rubrics.split import Split
 from astune.rubrics.weights import fit_weights
-from astune.task_judge.rubric import Criterion
+from astune.task_judge.llm.rubric import Criterion
 
 SMALLEST_WEIGHT = 0.05
 """Criteria of less than this, where the mean is 1, are left out."""

@@ -14,14 +14,14 @@ from pydantic import BaseModel
 
 from astune.clients.chat_models import BudgetSpent, ChatModels
 from astune.clients.usage import Usage
-from astune.concurrency import all_ended
 from astune.config.judges import LlmJudgeConfig
 from astune.errors import AstuneError, JudgeError, PolicyError
 from astune.rubrics.examples import Example
 from astune.rubrics.measure import Key
 from astune.rubrics.prompts import HOLISTIC_MAX, HolisticReply, holistic_messages
-from astune.task_judge.rubric import Criterion, Rubric
-from astune.task_judge.rubrics_as_judge import CriteriaReply, check_scores, rubric_messages, rubric_reward
+from astune.support.concurrency import all_ended
+from astune.task_judge.llm.rubric import Criterion, Rubric
+from astune.task_judge.llm.rubrics_judge import CriteriaReply, check_scores, rubric_messages, rubric_reward
 
 MOST_CRITERIA_OF_A_CALL = 10
 

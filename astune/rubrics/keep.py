@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from astune.task_judge.rubric import Criterion, Rubric
+from astune.task_judge.llm.rubric import Criterion, Rubric
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from astune.rubrics.judge_examples import Asking, Scores, judge_as_a_whole, judg
 from astune.rubrics.keep import Edits
 from astune.rubrics.measure import Accuracy, keys, measure, pass_mark
 from astune.rubrics.split import Split
-from astune.task_judge.rubric import Criterion, Rubric
+from astune.task_judge.llm.rubric import Criterion, Rubric
 
 
 class NothingHelps(AstuneError):

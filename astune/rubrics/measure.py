@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from astune.judging.agreement import cohen_kappa, wilson
 from astune.rubrics.examples import Example, Kind
-from astune.task_judge.agreement import cohen_kappa, wilson
 
 Key = tuple[str, int]
 """An answer: the id of its example and its number there."""

@@ -1,8 +1,8 @@
 """What the models are asked while a rubric is learned, and what they reply.
 
 Each system message begins with a line that names the question. All that comes from examples stands in fences
-(`astune.task_judge.fence`), so that an answer cannot pass for an instruction. The question by which answers are judged,
-`rubric_messages`, is the judge's own: a rubric is learned with the words that it is used with.
+(`astune.task_judge.llm.fence`), so that an answer cannot pass for an instruction. The question by which answers are
+judged, `rubric_messages`, is the judge's own: a rubric is learned with the words that it is used with.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from astune.task_judge.fence import fenced
+from astune.task_judge.llm.fence import fenced
 
 PROMPTS_VERSION = 1
 """Goes up whenever a text below changes. It stands in the provenance of a rubric."""

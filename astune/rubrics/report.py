@@ -14,7 +14,7 @@ from astune.rubrics.learn import Learned
 from astune.rubrics.measure import Accuracy
 from astune.rubrics.prompts import PROMPTS_VERSION
 from astune.rubrics.split import Split
-from astune.task_judge.rubric import Rubric
+from astune.task_judge.llm.rubric import Rubric
 
 WIDE = 0.2
 NO_BETTER = (

@@ -17,7 +17,7 @@ from astune.rubrics.learn import Learner
 from astune.rubrics.measure import Accuracy, measure
 from astune.rubrics.report import dated, with_report
 from astune.rubrics.split import split_examples
-from astune.task_judge.rubric import Rubric, load_rubric, save_rubric
+from astune.task_judge.llm.rubric import Rubric, load_rubric, save_rubric
 
 DEFAULT_OUT = Path("rubrics.yaml")
 GO_ON = "All replies so far are kept, and none is paid twice: the same command goes on from there"

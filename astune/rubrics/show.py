@@ -10,8 +10,8 @@ from rich.table import Table
 
 from astune.rubrics.keep import edits_of
 from astune.rubrics.similarity import duplicate_groups
-from astune.task_judge.rubric import Criterion, Rubric
-from astune.terminal import Console, Text
+from astune.support.terminal import Console, Text
+from astune.task_judge.llm.rubric import Criterion, Rubric
 
 BASELINES = {
     "one_round": "rubric after one round",

@@ -10,7 +10,7 @@ from astune.config.judges import TaskJudgeConfig
 from astune.task_judge.composite_judge import CompositeJudge, make_composite
 from astune.task_judge.function_judge import FunctionJudge
 from astune.task_judge.judge_base import GroupJudge, Judge, check_verdict
-from astune.task_judge.math_answer_as_judge import MathAnswerAsJudge
+from astune.task_judge.math.judge import MathAnswerAsJudge
 from astune.task_judge.registry import BUILTIN_JUDGES, load_judge, register_judge
 from astune.task_judge.scorers import Scorers
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 from astune.errors import JudgeError
-from astune.foreign import figure, figures, no_figure, shown, text_of
+from astune.support.foreign import figure, figures, no_figure, shown, text_of
 from astune.types import Episode, Task, Verdict
 
 SHARE_OF_AN_ANSWER = 0.5

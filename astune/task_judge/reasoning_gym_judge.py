@@ -12,7 +12,7 @@ from astune.config.judges import TaskJudgeConfig
 from astune.errors import JudgeError
 from astune.task_judge.answer_text import answer_text, cut_off
 from astune.task_judge.judge_base import SHARE_OF_AN_ANSWER
-from astune.task_judge.math_answer import AnswerFormat, extract_answer, outside_thinking
+from astune.task_judge.math.answer import AnswerFormat, extract_answer, outside_thinking
 from astune.types import Episode, Task, Verdict
 from astune.workers.pool import RequestFailed
 from astune.workers.reasoning_gym_client import Verifier

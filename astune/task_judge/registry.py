@@ -22,12 +22,12 @@ from astune.task_judge.judge_base import Judge
 
 BUILTIN_JUDGES = {
     "EnvServiceJudge": "astune.task_judge.env_service_as_judge:EnvServiceJudge",
-    "LlmAsJudge": "astune.task_judge.llm_as_judge:LlmAsJudge",
-    "MathAnswerAndLlmAsJudge": "astune.task_judge.math_answer_and_llm_as_judge:MathAnswerAndLlmAsJudge",
-    "MathAnswerAsJudge": "astune.task_judge.math_answer_as_judge:MathAnswerAsJudge",
+    "LlmAsJudge": "astune.task_judge.llm.judge:LlmAsJudge",
+    "MathAnswerAndLlmAsJudge": "astune.task_judge.math.judge_with_llm:MathAnswerAndLlmAsJudge",
+    "MathAnswerAsJudge": "astune.task_judge.math.judge:MathAnswerAsJudge",
     "ReasoningGymJudge": "astune.task_judge.reasoning_gym_judge:ReasoningGymJudge",
-    "RubricsAsJudge": "astune.task_judge.rubrics_as_judge:RubricsAsJudge",
-    "ToolUseJudge": "astune.task_judge.tool_use_judge:ToolUseJudge",
+    "RubricsAsJudge": "astune.task_judge.llm.rubrics_judge:RubricsAsJudge",
+    "ToolUseJudge": "astune.task_judge.tool_use.judge:ToolUseJudge",
 }
 
 J = TypeVar("J", bound=Callable[..., Any])

@@ -28,9 +28,9 @@ from typing import Any, Literal
 
 from astune.errors import nearest
 from astune.rubrics.prompts import ARRANGE, HOLISTIC, HOLISTIC_MAX, PROPOSE, REVISE
-from astune.task_judge.fence import read_fences
-from astune.task_judge.rubric import Rubric
-from astune.task_judge.rubrics_as_judge import JUDGE
+from astune.task_judge.llm.fence import read_fences
+from astune.task_judge.llm.rubric import Rubric
+from astune.task_judge.llm.rubrics_judge import JUDGE
 from astune.testing.chat_server import Script, ScriptedChatServer
 from astune.testing.planted_features import FEATURES, VAGUE, Case, Feature, draw_answer, draw_case, features_of, meaning
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from astune.algorithm.advantage import dr_grpo
 from astune.algorithm.credit import EpisodeCredit, credit_group
-from astune.context_tracker.messages import reasoning_of, shown_content
+from astune.context_tracker.prompt.messages import reasoning_of, shown_content
 from astune.monitor.words import FORKS, LEFT_OUT
 from astune.types import Episode, Group, Timeline, Turn
 

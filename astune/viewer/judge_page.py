@@ -8,8 +8,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from astune.task_judge.judge_figures import JudgeFigures
-from astune.task_judge.judge_report import JudgeReport
+from astune.judging.figures import JudgeFigures
+from astune.judging.report import JudgeReport
 from astune.viewer.charts import STYLE, Frame, svg
 from astune.viewer.judge_rows import comparison_text, confusion_rows, conventions, figure_rows, headline, label_text
 from astune.viewer.policy import content_policy

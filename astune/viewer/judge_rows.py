@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from astune.task_judge.agreement import Interval, wilson
-from astune.task_judge.judge_figures import Estimate, JudgeFigures
-from astune.task_judge.judge_report import Comparison, JudgeReport
+from astune.judging.agreement import Interval, wilson
+from astune.judging.figures import Estimate, JudgeFigures
+from astune.judging.report import Comparison, JudgeReport
 
 NONE = "-"
 Row = tuple[str, list[str]]

@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
-from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.monitor import RunDir
-from astune.resources import tiny_model_dir
+from astune.support.resources import tiny_model_dir
 from astune.viewer.episode_view import Pieces
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from astune.monitor.episodes import UNREADABLE, EpisodeRecord, episode_from_row, episodes_path
 from astune.monitor.jsonl import broken_line, read_lines
-from astune.user_code import place_of
+from astune.support.user_code import place_of
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from astune.errors import ConfigError
 from astune.monitor import RunDir
-from astune.serving import BACKLOG, bound_socket, server_config, url_of
+from astune.support.serving import BACKLOG, bound_socket, server_config, url_of
 from astune.viewer.view import check_run, view_policy, write_view
 
 HOST = "127.0.0.1"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from astune.context_tracker.messages import shown_content
+from astune.context_tracker.prompt.messages import shown_content
 from astune.errors import EnvServiceError, RolloutError, WorkflowError
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from astune.concurrency import RUN_IS_OVER
 from astune.errors import SetupError
 from astune.plugins import culprit
+from astune.support.concurrency import RUN_IS_OVER
 from astune.workflow.workflow_base import FunctionWorkflow, Workflow, WorkflowFactory, location
 
 logger = logging.getLogger(__name__)

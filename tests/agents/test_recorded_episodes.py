@@ -10,7 +10,7 @@ from answers import BOTH
 from golden import FOLDER, from_golden, golden_path, golden_text, to_golden
 
 from astune.algorithm import check_episode
-from astune.context_tracker.forks import (
+from astune.context_tracker.merge.forks import (
     BRANCH,
     COMPACTED,
     HISTORY_EDITED,
@@ -18,8 +18,8 @@ from astune.context_tracker.forks import (
     REASONING_STRIPPED,
     TOOLS_CHANGED,
 )
-from astune.context_tracker.messages import meaning
-from astune.context_tracker.timeline import merge_turns
+from astune.context_tracker.merge.timeline import merge_turns
+from astune.context_tracker.prompt.messages import meaning
 from astune.types import StopReason
 
 TEAM = {"chief": [None], "clerk": [None], "scout": [None]}

@@ -15,7 +15,7 @@ from astune.algorithm import Weighting, check_episode, check_step, split_samples
 from astune.algorithm.advantage import dr_grpo, grpo
 from astune.algorithm.aggregation import LossAggregation
 from astune.algorithm.credit import Credit
-from astune.context_tracker.timeline import merge_turns
+from astune.context_tracker.merge.timeline import merge_turns
 from astune.errors import InvariantError
 from astune.types import Episode, Group, Sample, StopReason, Task, Turn, Verdict
 

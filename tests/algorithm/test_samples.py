@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from astune.algorithm import Receipt, Weighting, split_samples, to_samples, without_skipped
 from astune.algorithm.advantage import AdvantageFunction, dr_grpo, grpo
 from astune.algorithm.aggregation import LossAggregation
-from astune.context_tracker.timeline import merge_turns
+from astune.context_tracker.merge.timeline import merge_turns
 from astune.errors import TrainingError
 from astune.types import Episode, Group, Span, StopReason, Task, Timeline, Turn, Verdict
 

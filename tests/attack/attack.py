@@ -34,7 +34,7 @@ from rich.markup import escape  # noqa: E402
 from rich.table import Table  # noqa: E402
 from write_reliability import Row, rows  # noqa: E402
 
-from astune.visible import tell, visible  # noqa: E402
+from astune.support.visible import tell, visible  # noqa: E402
 
 SUITES = {
     ".venv": ("tests",),

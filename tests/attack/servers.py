@@ -100,7 +100,7 @@ class Served:
 async def _gateway() -> None:
     """The endpoint for agents, and a door beside it: a session of its own for as long as a connection there is open.
     The door says the session's URL; told `end`, it says how many turns were recorded."""
-    from astune.context_tracker.chat_format import ChatFormat
+    from astune.context_tracker.prompt.chat_format import ChatFormat
     from astune.context_tracker.tracker import ContextTracker
     from astune.testing import ScriptedPolicy, write_test_model_dir
     from astune.types import Sampling, Task
@@ -144,8 +144,8 @@ async def _gateway() -> None:
 
 
 def _environment() -> None:
-    from astune.environment.countdown import CountdownEnvironment
     from astune.testing import EnvServer
+    from astune.worlds.countdown import CountdownEnvironment
 
     with EnvServer([CountdownEnvironment()], token=TOKEN) as server:
         url = urlsplit(server.url)
@@ -157,7 +157,7 @@ def _environment() -> None:
 
 
 def _tinker() -> None:
-    from astune.backbone.tinker.server import TinkerServerConfig, serve
+    from astune.tinker_server.server import TinkerServerConfig, serve
 
     ended = threading.Event()
 

@@ -15,11 +15,11 @@ from astune.backbone.debug.models import DebugModel
 from astune.backbone.debug.screen import user_traceback
 from astune.backbone.debug.terminal import Terminal
 from astune.config.load import load_config
-from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import InvariantError, TaskError
 from astune.monitor import read_episodes
-from astune.resources import tiny_model_dir
-from astune.terminal import Console
+from astune.support.resources import tiny_model_dir
+from astune.support.terminal import Console
 from astune.testing.policies import ScriptedPolicy
 from astune.types import RunReport, StopReason
 from astune.viewer import write_report
@@ -215,7 +215,7 @@ def test_the_reason_why_nothing_would_be_trained_is_named(conf):
 
 
 def test_every_episode_is_checked_against_the_rules_of_the_tracker(conf, monkeypatch):
-    monkeypatch.setattr("astune.context_tracker.timeline.TurnForest.timelines", lambda forest: ())
+    monkeypatch.setattr("astune.context_tracker.merge.timeline.TurnForest.timelines", lambda forest: ())
     with pytest.raises(InvariantError, match="turn 0 has 0 spans of its own"):
         debug(conf, ["42"])
 

@@ -12,13 +12,13 @@ from astune.backbone.debug.models import choose_model
 from astune.backbone.debug.terminal import Interrupted, Terminal
 from astune.backbone.debug.typed_answer import NotAnAnswer, typed_answer
 from astune.config.schema import AstuneConfig
-from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.request import ChatRequest
 from astune.context_tracker.sources import Call
 from astune.context_tracker.tracker import ContextTracker
 from astune.errors import ConfigError, ModelError, PolicyError
-from astune.resources import tiny_model_dir
-from astune.terminal import Console
+from astune.support.resources import tiny_model_dir
+from astune.support.terminal import Console
 from astune.testing import ScriptedChatServer
 from astune.types import Sampling
 

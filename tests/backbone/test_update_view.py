@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from astune.terminal import Console
+from astune.support.terminal import Console
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")

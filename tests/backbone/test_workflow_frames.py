@@ -11,11 +11,11 @@ from importlib import metadata
 import pytest
 
 from astune.backbone.debug.workflow_frames import awaited_frames, debug_workflow, end_debugging, user_frames, where
-from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ContextTracker
-from astune.resources import tiny_model_dir, tutorial_dir
 from astune.rollout.episode import run_episode
 from astune.rollout.setup import RolloutSetup
+from astune.support.resources import tiny_model_dir, tutorial_dir
 from astune.testing import ScriptedPolicy
 from astune.types import Sampling, Task, WorkflowOutput
 from astune.workflow.tuner import Tuner

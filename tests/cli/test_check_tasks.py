@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from astune.cli import main
-from astune.task_judge.fence import read_fences
+from astune.task_judge.llm.fence import read_fences
 from astune.testing import ScriptedChatServer
 
 Check = Callable[..., tuple[int, str, str]]

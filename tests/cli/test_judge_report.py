@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from astune.cli import main
-from astune.task_judge.fence import read_fences
+from astune.task_judge.llm.fence import read_fences
 from astune.testing import ScriptedChatServer
 
 JUDGES = '''

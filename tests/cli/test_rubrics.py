@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from astune.cli import main
-from astune.task_judge.rubric import load_rubric, save_rubric
+from astune.task_judge.llm.rubric import load_rubric, save_rubric
 from astune.testing import PlantedWorld
 
 

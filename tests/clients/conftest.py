@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ContextTracker
 from astune.testing import ScriptedPolicy, write_test_model_dir
 from astune.types import Sampling, Task, Timeline

@@ -5,7 +5,7 @@ import yaml
 from astune.config.keys import FIELDS, LEAVES
 from astune.config.render import default_yaml
 from astune.config.schema import Config
-from astune.resources import default_config_dir
+from astune.support.resources import default_config_dir
 
 
 def test_the_file_equals_the_code() -> None:

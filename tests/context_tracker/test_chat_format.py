@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.context_tracker.chat_format import ChatFormat, ParsedMessage, ToolCall
+from astune.context_tracker.prompt.chat_format import ChatFormat, ParsedMessage, ToolCall
 from astune.errors import ModelError, WorkflowError
 
 TOOLS = [

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from astune.context_tracker.chat_format import ChatFormat
-from astune.context_tracker.forks import BEST_OF_N, BRANCH, RETRY
-from astune.context_tracker.timeline import merge_turns
+from astune.context_tracker.merge.forks import BEST_OF_N, BRANCH, RETRY
+from astune.context_tracker.merge.timeline import merge_turns
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatRequest, ContextTracker
 from astune.errors import ContextOverflow, PolicyError, TooManyTokens, TooManyTurns, WorkflowError
 from astune.testing import ScriptedPolicy

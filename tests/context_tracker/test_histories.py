@@ -15,7 +15,7 @@ from histories import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astune.context_tracker.timeline import TurnForest
+from astune.context_tracker.merge.timeline import TurnForest
 
 HISTORIES = int(os.environ.get("HISTORIES", "500"))
 

@@ -31,8 +31,8 @@ class Fault(NamedTuple):
 
 
 IDS = "astune.token_ids"
-FOREST = "astune.context_tracker.forest"
-TIMELINE = "astune.context_tracker.timeline"
+FOREST = "astune.context_tracker.merge.forest"
+TIMELINE = "astune.context_tracker.merge.timeline"
 CREDIT = "astune.algorithm.credit"
 AGGREGATION = "astune.algorithm.aggregation"
 SAMPLES = "astune.algorithm.samples"

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
 from astune.config.schema import ModelConfig
-from astune.context_tracker.answer_formats import FORMATS
-from astune.context_tracker.chat_format import ChatFormat, ParsedMessage, ToolCall
+from astune.context_tracker.prompt.answer_formats import FORMATS
+from astune.context_tracker.prompt.chat_format import ChatFormat, ParsedMessage, ToolCall
 from astune.errors import WorkflowError
 from astune.testing import write_test_model_dir
 

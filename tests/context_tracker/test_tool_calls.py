@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.context_tracker.answer_formats import FORMATS, THINK, detect_format, split_reasoning
-from astune.context_tracker.tool_calls import ToolCall
+from astune.context_tracker.prompt.answer_formats import FORMATS, THINK, detect_format, split_reasoning
+from astune.context_tracker.prompt.tool_calls import ToolCall
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

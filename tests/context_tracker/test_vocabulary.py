@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from astune.context_tracker import chat_format as chat_format_module
-from astune.context_tracker.chat_format import ChatFormat
-from astune.context_tracker.vocabulary import Vocabulary
-from astune.resources import tiny_model_dir
+from astune.context_tracker.prompt import chat_format as chat_format_module
+from astune.context_tracker.prompt.chat_format import ChatFormat
+from astune.context_tracker.prompt.vocabulary import Vocabulary
+from astune.support.resources import tiny_model_dir
 
 TEMPLATE = {"default": "{% for message in messages %}{{ message.content }}{% endfor %}"}
 

@@ -10,7 +10,7 @@ import pytest
 
 from astune.config.keys import value_at
 from astune.config.load import load_config
-from astune.resources import default_config_dir
+from astune.support.resources import default_config_dir
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "trinity.md").read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ from clinic import AGENT, BACKBONES, Clinic, lines, problems, rows, the_problem,
 from astune.cli.doctor import doctor
 from astune.doctor import Finding, Patient, examine, packages, show, to_json
 from astune.doctor.training import LOCAL_LOSSES
-from astune.terminal import Console
+from astune.support.terminal import Console
 
 GOLDEN = Path(__file__).with_name("golden.json")
 TUTORIAL = Path(__file__).parents[2] / "tutorial"

@@ -13,7 +13,7 @@ from clinic import TRAINS, Clinic, lines, problems, rows, the_problem
 from astune.doctor import memory
 from astune.doctor.memory import Memory
 from astune.doctor.model_size import read_size
-from astune.resources import tiny_model_dir
+from astune.support.resources import tiny_model_dir
 
 MODEL = {"model": {"path": "./model"}}
 Change = Callable[[str], str]

@@ -15,7 +15,7 @@ from rooms import Rooms
 from astune.environment.instances import Instances
 from astune.environment.metrics import Metrics
 from astune.environment.protocol import CallError, CreateRequest, Reply, StepRequest
-from astune.environment.workers import Workers
+from astune.support.threads import Workers
 
 LIMIT = 3
 IDS = st.sampled_from(["1", "2", "3", "4"])

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from astune.clients.env_service import EnvServiceClient
+from astune.clients.own_env_service import own_service
 from astune.config.tasks import EnvServiceConfig
-from astune.environment.own_service import own_service
 from astune.errors import ConfigError
 
 HERE = Path(__file__).parent
@@ -108,7 +108,7 @@ def test_the_service_dies_with_a_parent_that_is_killed():
     code = (
         "import sys, time\n"
         "from astune.config.tasks import EnvServiceConfig\n"
-        "from astune.environment.own_service import own_service\n"
+        "from astune.clients.own_env_service import own_service\n"
         "with own_service(EnvServiceConfig(serve=sys.argv[1])) as service:\n"
         "    print(service.env_url, flush=True)\n"
         "    time.sleep(60)\n"

@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatRequest
 from astune.errors import RolloutError
 from astune.gateway.app import openai_app

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 import openai
 import pytest
 
-from astune.context_tracker import chat_format as chat_format_module
 from astune.context_tracker import tracker as tracker_module
-from astune.context_tracker.render import PromptBuilder
+from astune.context_tracker.prompt import chat_format as chat_format_module
+from astune.context_tracker.prompt.render import PromptBuilder
 from astune.context_tracker.tracker import ChatRequest
 from astune.errors import ContextOverflow
 from astune.gateway.body import most_bytes

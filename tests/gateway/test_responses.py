@@ -4,7 +4,7 @@ import openai
 import pytest
 from openai.types.responses import Response
 
-from astune.context_tracker.forks import HISTORY_EDITED
+from astune.context_tracker.merge.forks import HISTORY_EDITED
 from astune.gateway.errors import ApiError
 from astune.gateway.responses import parse_response
 from astune.gateway.responses_call import Memory

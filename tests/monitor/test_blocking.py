@@ -11,8 +11,8 @@ import pytest
 
 from astune.monitor import blocking
 from astune.monitor.blocking import Line, LoopWatch, line_of
-from astune.resources import PACKAGE
-from astune.under_way import under_way
+from astune.support.resources import PACKAGE
+from astune.support.under_way import under_way
 
 
 @pytest.fixture(autouse=True)

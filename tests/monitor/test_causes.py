@@ -7,7 +7,7 @@ import pytest
 
 from astune.monitor import Progress
 from astune.monitor.causes import Causes, cause_of
-from astune.terminal import Console
+from astune.support.terminal import Console
 from astune.types import Episode, EpisodeError, RunReport, StopReason, Task, Verdict
 
 TASK = Task("t", "q")

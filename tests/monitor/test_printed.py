@@ -11,8 +11,8 @@ import pytest
 from rich.live import Live
 
 from astune.monitor.printed import episode_output
-from astune.terminal import Console
-from astune.under_way import under_way
+from astune.support.terminal import Console
+from astune.support.under_way import under_way
 
 
 @pytest.fixture

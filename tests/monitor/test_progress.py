@@ -7,7 +7,7 @@ import pytest
 
 from astune.monitor import Progress, summarize
 from astune.monitor.progress_view import sparkline
-from astune.terminal import Console
+from astune.support.terminal import Console
 from astune.types import Episode, RunReport, StopReason, Task, ToolUse, Turn, Verdict
 
 STEP = {

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.testing import write_test_model_dir
 
 FOLDER = Path(__file__).parent

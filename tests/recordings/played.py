@@ -7,10 +7,10 @@ from dataclasses import replace
 from importlib import metadata
 
 from astune.backbone.debug.replay import EpisodeReplay, ReplayObserver
-from astune.backbone.parts import NoPolicy
 from astune.rollout.episode import run_episode
 from astune.rollout.setup import RolloutSetup
 from astune.testing import ScriptedPolicy
+from astune.training.parts import NoPolicy
 from astune.types import Sampling, Task
 from astune.workflow.workflow_base import as_workflow
 

@@ -9,8 +9,8 @@ from played import play
 from astune.cli import main
 from astune.config.schema import Config
 from astune.monitor import EpisodeLog, RunDir, read_episodes
-from astune.monitor.recording import recording_path, write_recording
 from astune.plugins import load_plugin
+from astune.recordings.recording import recording_path, write_recording
 from astune.rollout.episode import unjudged
 from astune.types import EpisodeError, StopReason, Task
 

@@ -12,15 +12,15 @@ from played import installed_line, play, replay, run, setup_of
 
 from astune import WorkflowOutput
 from astune.backbone.debug.replay import EpisodeReplay, ReplayObserver, same_episode
-from astune.backbone.parts import NoPolicy
 from astune.clients.chat import ChatClient
 from astune.config.chat_models import AuxiliaryModelConfig
 from astune.config.schema import Config
-from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.request import ChatRequest
-from astune.monitor.recording import pick_recording, recording_bytes, write_recording
+from astune.recordings.recording import pick_recording, recording_bytes, write_recording
 from astune.testing import ScriptedChatServer, ScriptedPolicy, write_test_model_dir
 from astune.testing.chat_server import chat_completion
+from astune.training.parts import NoPolicy
 from astune.types import Sampling, StopReason
 
 EPISODES = [(name, number) for name in HABITS for number in range(len(TASKS))]

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.rollout.episode import run_episode
 from astune.rollout.setup import RolloutSetup
 from astune.testing import ScriptedPolicy, write_test_model_dir

@@ -9,13 +9,13 @@ import pytest
 
 from astune.algorithm import to_samples
 from astune.algorithm.advantage import dr_grpo
-from astune.backbone.parts import rollout_setup
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.tracker import ChatRequest
 from astune.errors import ConfigError
 from astune.rollout.episode import run_episode
 from astune.testing import ScriptedChatServer, ScriptedPolicy
+from astune.training.parts import rollout_setup
 from astune.types import Group, Sampling, StopReason, Task, WorkflowOutput
 
 TASK = Task("t1", "What is 2 + 2?", answer="4")

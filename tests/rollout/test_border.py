@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from astune.concurrency import run_and_leave
 from astune.errors import CtrlC, WorkflowError
-from astune.foreign import figure
 from astune.monitor import EpisodeLog, RunDir, read_episodes
 from astune.rollout.metrics import rollout_metrics
+from astune.support.concurrency import run_and_leave
+from astune.support.foreign import figure
 from astune.types import Group, StopReason, Verdict, WorkflowOutput
 
 
@@ -250,7 +250,7 @@ def test_a_real_ctrl_c_passes_through_a_workflow(make_setup):
     "It is left behind, which is said once, in words",
 )
 def test_a_task_that_swallows_its_cancellation_is_left_behind_and_told_of_once(monkeypatch, caplog):
-    monkeypatch.setattr("astune.concurrency.LEAVE_SECONDS", 0.05)
+    monkeypatch.setattr("astune.support.concurrency.LEAVE_SECONDS", 0.05)
     ended = asyncio.Event()
 
     async def stubborn():

@@ -9,10 +9,10 @@ from astune.backbone.debug import DebugBackbone
 from astune.backbone.debug.models import DebugModel
 from astune.cli import main
 from astune.config.load import load_config
-from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.monitor import read_episodes
-from astune.resources import tiny_model_dir
-from astune.terminal import Console
+from astune.support.resources import tiny_model_dir
+from astune.support.terminal import Console
 from astune.testing.policies import ScriptedPolicy
 from astune.types import StopReason
 

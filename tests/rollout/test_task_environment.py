@@ -12,10 +12,10 @@ import httpx
 import pytest
 
 from astune.clients.env_service import EnvServiceClient
+from astune.clients.own_env_service import own_service
 from astune.config.judges import TaskJudgeConfig
 from astune.config.tasks import EnvServiceConfig
 from astune.context_tracker.tracker import ChatRequest
-from astune.environment.own_service import own_service
 from astune.errors import ConfigError, EnvServiceError, RolloutError, WorkflowError
 from astune.rollout.environment import check_environments
 from astune.rollout.episode import run_episode

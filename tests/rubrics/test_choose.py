@@ -13,8 +13,8 @@ from astune.rubrics.choose import Choice, choose
 from astune.rubrics.examples import Example
 from astune.rubrics.judge_examples import Asking, Scores
 from astune.rubrics.split import Split
-from astune.task_judge.fence import read_fences
-from astune.task_judge.rubric import Criterion
+from astune.task_judge.llm.fence import read_fences
+from astune.task_judge.llm.rubric import Criterion
 from astune.testing import ScriptedChatServer
 from astune.testing.planted_rubrics import NoWatch
 

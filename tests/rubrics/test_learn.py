@@ -24,9 +24,9 @@ from astune.rubrics.learn import NothingHelps
 from astune.rubrics.prompts import ARRANGE, HOLISTIC, PROPOSE, REVISE
 from astune.rubrics.run import learn_rubric
 from astune.rubrics.split import split_examples
-from astune.task_judge.fence import read_fences
-from astune.task_judge.rubric import load_rubric, save_rubric
-from astune.task_judge.rubrics_as_judge import JUDGE
+from astune.task_judge.llm.fence import read_fences
+from astune.task_judge.llm.rubric import load_rubric, save_rubric
+from astune.task_judge.llm.rubrics_judge import JUDGE
 from astune.testing import Faults, PlantedWorld, ScriptedChatServer
 from astune.testing.planted_rubrics import NoWatch
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from astune.judging.agreement import wilson
 from astune.rubrics.examples import Example
 from astune.rubrics.measure import comparisons, measure, pass_mark
-from astune.task_judge.agreement import wilson
 
 
 def scored(*goods):

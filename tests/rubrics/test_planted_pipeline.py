@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from astune.task_judge.agreement import wilson
+from astune.judging.agreement import wilson
 from astune.testing import Faults, PlantedWorld
 
 PATH = Path(__file__).parents[2] / "benchmarks" / "rubrics.py"

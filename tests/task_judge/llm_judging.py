@@ -4,7 +4,7 @@ import json
 import re
 
 from astune.config.judges import TaskJudgeConfig
-from astune.task_judge.fence import read_fences
+from astune.task_judge.llm.fence import read_fences
 from astune.types import Episode, StopReason, Task, Turn, WorkflowOutput
 
 

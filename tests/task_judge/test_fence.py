@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from astune.task_judge.fence import _mark, fenced, read_fences
+from astune.task_judge.llm.fence import _mark, fenced, read_fences
 
 names = st.from_regex(r"[a-z][a-z0-9_]{0,9}", fullmatch=True)
 pieces = st.one_of(

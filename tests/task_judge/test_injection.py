@@ -8,10 +8,10 @@ import pytest
 from llm_judging import attempt, attempts, config, fences, reply, task, turn
 
 from astune.config.judges import RubricsJudgeConfig
-from astune.task_judge.fence import fenced, read_fences
-from astune.task_judge.llm_as_judge import LlmAsJudge
-from astune.task_judge.rubric import Criterion, Rubric, save_rubric
-from astune.task_judge.rubrics_as_judge import RubricsAsJudge
+from astune.task_judge.llm.fence import fenced, read_fences
+from astune.task_judge.llm.judge import LlmAsJudge
+from astune.task_judge.llm.rubric import Criterion, Rubric, save_rubric
+from astune.task_judge.llm.rubrics_judge import RubricsAsJudge
 from astune.testing import ScriptedChatServer
 
 ROWS = [json.loads(line) for line in (Path(__file__).parent / "injections.jsonl").read_text("utf-8").splitlines()]

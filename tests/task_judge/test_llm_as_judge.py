@@ -8,7 +8,7 @@ from llm_judging import attempt, attempts, config, fences, reply, task, turn
 from astune.config.judges import TaskJudgeConfig
 from astune.errors import ConfigError, JudgeError
 from astune.task_judge.judge_base import GroupJudge
-from astune.task_judge.llm_as_judge import LlmAsJudge
+from astune.task_judge.llm.judge import LlmAsJudge
 from astune.testing import ScriptedChatServer
 from astune.types import StopReason, Task
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from llm_judging import attempt, attempts, config, fences, quality, reply, task
 
 from astune.errors import JudgeError
-from astune.task_judge.llm_as_judge import LlmAsJudge
-from astune.task_judge.llm_pairwise import opponents
+from astune.task_judge.llm.judge import LlmAsJudge
+from astune.task_judge.llm.pairwise import opponents
 from astune.testing import ScriptedChatServer
 from astune.types import StopReason
 

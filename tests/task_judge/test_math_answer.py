@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sympy import srepr
 
-from astune.task_judge import math_worker
-from astune.task_judge.math_answer import LOOKED_AT, extract_answer, normalise, outside_thinking, reference_answer
-from astune.task_judge.math_compare import Relation, compare, for_algebra
-from astune.task_judge.math_quantity import read_quantity
-from astune.task_judge.math_units import UNITS
+from astune.task_judge.math import worker as math_worker
+from astune.task_judge.math.answer import LOOKED_AT, extract_answer, normalise, outside_thinking, reference_answer
+from astune.task_judge.math.compare import Relation, compare, for_algebra
+from astune.task_judge.math.quantity import read_quantity
+from astune.task_judge.math.units import UNITS
 
 WHOLE = st.integers(-2_000_000, 2_000_000)
 DECIMAL = st.decimals(-9999, 9999, places=3)

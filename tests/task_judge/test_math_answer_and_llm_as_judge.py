@@ -6,7 +6,7 @@ from llm_judging import attempt, attempts, config, fences, task, turn
 
 from astune.errors import ConfigError, JudgeError
 from astune.task_judge.judge_base import GroupJudge
-from astune.task_judge.math_answer_and_llm_as_judge import MathAnswerAndLlmAsJudge
+from astune.task_judge.math.judge_with_llm import MathAnswerAndLlmAsJudge
 from astune.testing import ScriptedChatServer
 from astune.types import StopReason
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from astune.errors import JudgeError
-from astune.task_judge import math_pool
-from astune.task_judge.math_pool import AnswerAtFault, MathPool
+from astune.task_judge.math import pool as math_pool
+from astune.task_judge.math.pool import AnswerAtFault, MathPool
 
 ENDLESS = "9^{9^{9^9}}"
 
@@ -41,7 +41,7 @@ def run_parent(body: str) -> Iterator["subprocess.Popen[str]"]:
     code = textwrap.dedent(
         """
         import asyncio, os, signal, sys, time
-        from astune.task_judge.math_pool import MathPool
+        from astune.task_judge.math.pool import MathPool
         pool = MathPool(workers=1, timeout=2)
         assert asyncio.run(pool.equal("2x", "x+x"))
         print(pool.pids[0], flush=True)

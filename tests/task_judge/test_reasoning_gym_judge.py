@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from astune.check_tasks.check import Bench, check_bench
 from astune.config.judges import TaskJudgeConfig
 from astune.config.tasks import TaskReaderConfig
-from astune.doctor.task_check import Bench, check_bench
 from astune.errors import JudgeError
 from astune.task_judge import make_judge
 from astune.task_judge.reasoning_gym_judge import ReasoningGymJudge

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from loguru import logger
 
 from astune.errors import ConfigError
-from astune.task_judge.rubric import Criterion, Rubric, load_rubric, save_rubric
+from astune.task_judge.llm.rubric import Criterion, Rubric, load_rubric, save_rubric
 
 FEE = Criterion(id="fee", theme="Facts", text="The answer names the fee: all of it", weight=0.75, sources=("q1", "q2"))
 TONE = Criterion(id="tone", text="Is polite", scale="scaled", anchors={0: "rude", 4: "no: warm"}, edited=True)

@@ -8,8 +8,8 @@ from llm_judging import attempts, config, fences, reply, task
 from astune.config.judges import RubricsJudgeConfig, TaskJudgeConfig
 from astune.errors import ConfigError
 from astune.task_judge import make_judge
-from astune.task_judge.rubric import Criterion, Rubric, load_rubric, save_rubric
-from astune.task_judge.rubrics_as_judge import CriteriaReply, RubricsAsJudge, check_scores, rubric_reward
+from astune.task_judge.llm.rubric import Criterion, Rubric, load_rubric, save_rubric
+from astune.task_judge.llm.rubrics_judge import CriteriaReply, RubricsAsJudge, check_scores, rubric_reward
 from astune.testing import ScriptedChatServer
 
 RUBRIC = Rubric(

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from astune.config.judges import TaskJudgeConfig
 from astune.errors import JudgeError
 from astune.task_judge import make_judge
-from astune.task_judge.expected_tools import Expected, serve
-from astune.task_judge.tool_calls import ToolCall, says_error, tool_calls
+from astune.task_judge.tool_use.calls import ToolCall, says_error, tool_calls
+from astune.task_judge.tool_use.expected import Expected, serve
 from astune.types import Episode, StopReason, Task, Turn, WorkflowOutput
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from astune.backbone.tinker.checkpoints import CheckpointPath, CheckpointStore
-from astune.backbone.tinker.errors import RequestError
+from astune.tinker_server.checkpoints import CheckpointPath, CheckpointStore
+from astune.tinker_server.errors import RequestError
 
 PATH = CheckpointPath("m", "weights", "step 1")
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.backbone.tinker import jobs
-from astune.backbone.tinker.errors import RequestError
-from astune.backbone.tinker.jobs import Jobs, Reply, Turns
+from astune.tinker_server import jobs
+from astune.tinker_server.errors import RequestError
+from astune.tinker_server.jobs import Jobs, Reply, Turns
 
 
 def recorder(log: list[str], name: int) -> Callable[[], Awaitable[int]]:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 from astune.backbone.local.model import LoadedModel, read_weights  # noqa: E402
-from astune.backbone.tinker.errors import RequestError  # noqa: E402
-from astune.backbone.tinker.rows import Row  # noqa: E402
-from astune.backbone.tinker.training import AdamStep, TrainedModel  # noqa: E402
-from astune.resources import tiny_model_dir  # noqa: E402
+from astune.support.resources import tiny_model_dir  # noqa: E402
+from astune.tinker_server.errors import RequestError  # noqa: E402
+from astune.tinker_server.rows import Row  # noqa: E402
+from astune.tinker_server.training import AdamStep, TrainedModel  # noqa: E402
 
 ADAM = AdamStep(1e-3, 0.9, 0.95, 1e-8, 0.0, 0.0)
 

@@ -23,10 +23,10 @@ from tinker import types  # noqa: E402
 
 from astune.backbone.local.model import load_model, read_weights  # noqa: E402
 from astune.backbone.local.sampler import Sampler  # noqa: E402
-from astune.backbone.tinker.process import ServerProcess, start_server  # noqa: E402
+from astune.backbone.trinity.tinker_process import ServerProcess, start_server  # noqa: E402
 from astune.config.schema import ModelConfig  # noqa: E402
 from astune.errors import TrainingError  # noqa: E402
-from astune.resources import tiny_model_dir  # noqa: E402
+from astune.support.resources import tiny_model_dir  # noqa: E402
 from astune.types import Generation, Sampling  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

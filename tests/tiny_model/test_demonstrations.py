@@ -4,7 +4,7 @@ from itertools import islice
 
 from tiny_model.demonstrations import Habits, attempt, demonstrations
 
-from astune.resources import tutorial_dir
+from astune.support.resources import tutorial_dir
 from tutorial.math_agent.calculator import calculator
 from tutorial.math_agent.make_tasks import problems, split_of
 

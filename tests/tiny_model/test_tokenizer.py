@@ -9,8 +9,8 @@ from tiny_model.demonstrations import Habits, demonstrations
 from tiny_model.tokenizer import PHRASES, VOCABULARY, save_tokenizer, train_tokenizer
 from tokenizers import Tokenizer
 
-from astune.context_tracker.chat_format import ChatFormat
-from astune.resources import tiny_model_dir
+from astune.context_tracker.prompt.chat_format import ChatFormat
+from astune.support.resources import tiny_model_dir
 from tutorial.math_agent.make_tasks import problems
 
 TOKENIZER = Tokenizer.from_file(str(tiny_model_dir() / "tokenizer.json"))

@@ -31,7 +31,7 @@ from astune.config.rules import contradictions
 from astune.config.schema import Config
 from astune.errors import ConfigError
 from astune.plugins import load_plugin
-from astune.resources import default_config_dir, tiny_model_dir, tutorial_dir
+from astune.support.resources import default_config_dir, tiny_model_dir, tutorial_dir
 
 GOLDEN = Path(__file__).with_name("converted.yaml")
 RUN = Path("/runs/p/n")

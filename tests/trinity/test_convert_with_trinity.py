@@ -18,12 +18,12 @@ pytest.importorskip("trinity")
 from trinity.common.config import Config as TrinityConfig
 from trinity.common.config import load_config as load_trinity_config
 
-from astune.backbone.tinker.process import start_server
 from astune.backbone.trinity.convert import Converted, check_trinity_keys, convert
 from astune.backbone.trinity.convert_table import table
+from astune.backbone.trinity.tinker_process import start_server
 from astune.config.load import LoadedConfig, load_config
 from astune.errors import ConfigError
-from astune.resources import tiny_model_dir, tutorial_dir
+from astune.support.resources import tiny_model_dir, tutorial_dir
 
 # tinker's clients are left to the garbage collector with their connections open
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")

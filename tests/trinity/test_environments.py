@@ -10,9 +10,9 @@ import httpx
 import pytest
 import yaml
 
-from astune.environment.countdown import CountdownEnvironment
 from astune.monitor.episodes import read_episodes
 from astune.testing import EnvServer
+from astune.worlds.countdown import CountdownEnvironment
 
 pytest.importorskip("trinity")
 

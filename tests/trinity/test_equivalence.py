@@ -23,7 +23,7 @@ from astune.backbone.local.loss import LOSSES
 from astune.backbone.trinity.experience import experiences_of, pack_episode
 from astune.backbone.trinity.samples import unpack_groups
 from astune.config.schema import AlgorithmConfig
-from astune.context_tracker.timeline import merge_turns
+from astune.context_tracker.merge.timeline import merge_turns
 from astune.errors import TrainingError
 from astune.types import Episode, Group, Sample, StopReason, Task, Turn, Verdict
 

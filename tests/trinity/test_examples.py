@@ -14,21 +14,21 @@ from hypothesis import strategies as st
 
 from astune.backbone.base import check_keys
 from astune.backbone.local.backbone import LocalBackbone
-from astune.backbone.schedule import Schedule
 from astune.backbone.trinity.convert import Converted, convert
 from astune.backbone.trinity.convert_table import not_used
 from astune.backbone.trinity.examples import Example, conversation_rows, read_examples
 from astune.cli.run import BACKBONES
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig, TrainerConfig
-from astune.context_tracker.chat_format import ChatFormat
-from astune.context_tracker.timeline import merge_turns
+from astune.context_tracker.merge.timeline import merge_turns
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.doctor.examine import OF_EPISODES, examine
 from astune.doctor.patient import Patient
 from astune.errors import ConfigError, TaskError
 from astune.monitor.episodes import EpisodeRecord, episode_to_row
-from astune.resources import tiny_model_dir
+from astune.support.resources import tiny_model_dir
 from astune.testing import write_test_model_dir
+from astune.training.schedule import Schedule
 from astune.types import Episode, StopReason, Task, Timeline, Turn, Verdict
 
 TEMPLATES = Path(__file__).parents[1] / "context_tracker" / "templates"

@@ -28,9 +28,9 @@ from astune.backbone.trinity.examples import conversation_rows
 from astune.backbone.trinity.examples_strategy import experience_of_row
 from astune.backbone.trinity.preference import PreferenceLoss
 from astune.config.load import load_config
-from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.monitor.metrics import read_metrics
-from astune.resources import tiny_model_dir
+from astune.support.resources import tiny_model_dir
 
 QUESTIONS = [f"What is {left} plus {right}?" for left, right in ((3, 4), (5, 4), (2, 6))]
 EXAMPLES = [

@@ -22,13 +22,13 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from astune.backbone.local.setup import load_policy
-from astune.backbone.parts import read_tasks, rollout_setup, sampling_for
 from astune.backbone.trinity.driver import untrained
 from astune.backbone.trinity.policy import CompletionsPolicy, completion_request, generation
 from astune.config.load import load_config
 from astune.errors import ContextOverflow, PolicyError, WorkflowError
-from astune.resources import tutorial_dir
 from astune.rollout.group import run_group
+from astune.support.resources import tutorial_dir
+from astune.training.parts import read_tasks, rollout_setup, sampling_for
 from astune.types import Group, Sampling
 
 DEMO = load_config(tutorial_dir() / "math_agent" / "demo.yaml").config.astune

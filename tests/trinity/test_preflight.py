@@ -22,7 +22,7 @@ from astune.backbone.trinity.node_check import Question, look
 from astune.backbone.trinity.preflight import check_address, check_before, check_cluster, check_gpus, connect
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError
-from astune.resources import tiny_model_dir
+from astune.support.resources import tiny_model_dir
 
 WORKFLOW = "async def play(task, tuner):\n    return 1.0\n"
 

@@ -26,13 +26,13 @@ from astune.algorithm import to_samples
 from astune.algorithm.advantage import grpo
 from astune.backbone.local.learner import LocalLearner
 from astune.backbone.local.setup import load_policy
-from astune.backbone.parts import read_tasks, rollout_setup, sampling_for, weighting_for
-from astune.backbone.schedule import TaskSchedule
 from astune.config.load import LoadedConfig, load_config
 from astune.monitor.episodes import EpisodeRecord, read_episodes
 from astune.monitor.metrics import read_metrics
-from astune.resources import tutorial_dir
 from astune.rollout.engine import run_groups
+from astune.support.resources import tutorial_dir
+from astune.training.parts import read_tasks, rollout_setup, sampling_for, weighting_for
+from astune.training.schedule import TaskSchedule
 from astune.types import Episode, Group
 
 DEMO = tutorial_dir() / "math_agent" / "demo.yaml"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from astune.monitor.metrics import read_metrics
-from astune.resources import tutorial_dir
+from astune.support.resources import tutorial_dir
 
 pytest.importorskip("trinity")
 pytest.importorskip("tinker")

@@ -1,5 +1,5 @@
 import sys
 
-from astune.resources import tutorial_dir
+from astune.support.resources import tutorial_dir
 
 sys.path.insert(0, str(tutorial_dir() / "math_agent"))

@@ -13,9 +13,9 @@ import pytest
 from astune.cli import main
 from astune.clients.env_service import EnvServiceClient
 from astune.config.load import load_config
-from astune.environment.apps import AppsEnvironment
 from astune.monitor import read_episodes
-from astune.resources import tutorial_dir
+from astune.support.resources import tutorial_dir
+from astune.worlds.apps import AppsEnvironment
 
 FOLDER = tutorial_dir() / "apps_world"
 README = (FOLDER / "README.md").read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ from astune.environment import Action
 from astune.environment.registry import load_environment
 from astune.monitor import read_episodes
 from astune.plugins import load_plugin
-from astune.resources import tutorial_dir
+from astune.support.resources import tutorial_dir
 from astune.types import StopReason
 
 FOLDER = tutorial_dir() / "frozen_lake"

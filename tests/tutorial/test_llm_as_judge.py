@@ -16,8 +16,8 @@ from astune.backbone.debug import DebugBackbone
 from astune.cli import main
 from astune.config.load import load_config
 from astune.monitor import read_episodes
-from astune.resources import tutorial_dir
-from astune.terminal import Console
+from astune.support.resources import tutorial_dir
+from astune.support.terminal import Console
 from astune.testing import ScriptedChatServer
 
 pytest.importorskip("agentscope")

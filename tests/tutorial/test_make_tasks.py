@@ -5,7 +5,7 @@ import make_tasks
 import pytest
 from calculator import calculator
 
-from astune.resources import tutorial_dir
+from astune.support.resources import tutorial_dir
 
 DATA = tutorial_dir() / "math_agent" / "data"
 

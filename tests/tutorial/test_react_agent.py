@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from astune.backbone.parts import rollout_setup
 from astune.backbone.trinity.convert import convert
 from astune.cli import main
 from astune.config.keys import value_at
 from astune.config.load import load_config
-from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.monitor.episodes import read_episodes
-from astune.resources import tiny_model_dir, tutorial_dir
 from astune.rollout.episode import run_episode
+from astune.support.resources import tiny_model_dir, tutorial_dir
 from astune.testing import ScriptedPolicy
+from astune.training.parts import rollout_setup
 from astune.types import Episode, Sampling, StopReason, Task
 
 pytest.importorskip("agentscope")

@@ -11,9 +11,9 @@ import pytest
 from astune.cli import main
 from astune.config.load import load_config
 from astune.monitor import read_episodes
-from astune.resources import tutorial_dir
-from astune.task_judge.rubric import load_rubric
-from astune.terminal import Console
+from astune.support.resources import tutorial_dir
+from astune.support.terminal import Console
+from astune.task_judge.llm.rubric import load_rubric
 
 FOLDER = tutorial_dir() / "rubrics_judge"
 needs_an_agent = pytest.mark.skipif(

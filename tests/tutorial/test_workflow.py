@@ -4,10 +4,10 @@ from importlib import metadata
 
 import pytest
 
-from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ContextTracker
 from astune.plugins import load_plugin
-from astune.resources import tiny_model_dir, tutorial_dir
+from astune.support.resources import tiny_model_dir, tutorial_dir
 from astune.testing import ScriptedPolicy
 from astune.types import Sampling, Task
 from astune.workflow.tuner import Tuner

@@ -11,8 +11,8 @@ import pytest
 from astune.backbone.debug import DebugBackbone
 from astune.config.load import load_config
 from astune.monitor import read_episodes
-from astune.resources import tutorial_dir
-from astune.terminal import Console
+from astune.support.resources import tutorial_dir
+from astune.support.terminal import Console
 
 pytest.importorskip("agentscope")
 pytest.importorskip("torch")

@@ -15,8 +15,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # for chromium.py
 from chromium import PROGRAM, Chromium
 
-from astune.task_judge.judge_figures import Label, judge_figures
-from astune.task_judge.judge_report import JudgeReport
+from astune.judging.figures import Label, judge_figures
+from astune.judging.report import JudgeReport
 from astune.types import Verdict
 from astune.viewer.judge_page import write_judge_page
 from astune.viewer.report import write_report

@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 from astune.algorithm.samples import to_samples
-from astune.context_tracker import forks
-from astune.context_tracker.timeline import merge_turns
+from astune.context_tracker.merge import forks
+from astune.context_tracker.merge.timeline import merge_turns
 from astune.monitor.words import FORKS, LEFT_OUT
 from astune.types import Episode, Group, StopReason, Task, Turn, Verdict
 from astune.viewer.episode_view import card, credit_of

@@ -21,10 +21,10 @@ from astune.algorithm import ADVANTAGES, to_samples
 from astune.algorithm.advantage import dr_grpo, grpo
 from astune.cli.view import view
 from astune.config.schema import Config
-from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import ConfigError
 from astune.monitor import EpisodeLog, EpisodeRecord, MetricsLog, RunDir, read_episodes
-from astune.resources import tiny_model_dir
+from astune.support.resources import tiny_model_dir
 from astune.testing import write_test_model_dir
 from astune.types import Episode, EpisodeError, Group, Span, StopReason, Task, Timeline, Turn, Verdict
 from astune.viewer import view as view_module

@@ -13,7 +13,7 @@ from chromium import PROGRAM, Chromium
 from conftest import play_run
 from test_view import HOSTILE, empty_run, golden_run, small_episode
 
-from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.monitor import EpisodeLog, read_episodes
 from astune.types import EpisodeError, StopReason, Task, Timeline, WorkflowOutput
 from astune.viewer.run_index import index_run, read_entry

@@ -8,8 +8,8 @@ from signal import SIGINT, raise_signal
 import pytest
 
 import astune.workflow.lifetime as module
-from astune.concurrency import run_and_leave
 from astune.errors import PluginError, SetupError
+from astune.support.concurrency import run_and_leave
 from astune.types import WorkflowOutput
 from astune.workflow.lifetime import lifetime
 from astune.workflow.workflow_base import Workflow, as_workflow

@@ -10,7 +10,7 @@ import json
 import re
 import threading
 
-from astune.task_judge.fence import read_fences
+from astune.task_judge.llm.fence import read_fences
 from astune.testing import ScriptedChatServer
 
 

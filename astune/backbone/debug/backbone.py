@@ -22,15 +22,15 @@ from astune.backbone.debug.session import Keep, Session
 from astune.backbone.debug.terminal import Terminal
 from astune.backbone.debug.update import update_view
 from astune.backbone.debug.workflow_frames import end_debugging
-from astune.backbone.parts import environment_service, rollout_setup
-from astune.concurrency import run_and_leave
 from astune.config.load import LoadedConfig
 from astune.config.schema import AstuneConfig, Config
 from astune.errors import ConfigError, CtrlC, SetupError
 from astune.monitor import EpisodeLog, RunDir
 from astune.monitor.causes import cause_of
 from astune.plugins import load_plugin
-from astune.terminal import Console
+from astune.support.concurrency import run_and_leave
+from astune.support.terminal import Console
+from astune.training.parts import environment_service, rollout_setup
 from astune.types import Episode, RunReport
 from astune.workflow.agentscope_studio import studio
 

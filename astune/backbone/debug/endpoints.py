@@ -10,11 +10,11 @@ from astune.backbone.debug.terminal import Terminal
 from astune.clients.chat import ChatClient
 from astune.config.chat_models import AuxiliaryModelConfig
 from astune.config.schema import AstuneConfig
-from astune.context_tracker.chat_format import ChatFormat
 from astune.context_tracker.chat_source import ChatSource
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.sources import Answer, Call
 from astune.errors import ConfigError, PolicyError, nearest
-from astune.terminal import Text
+from astune.support.terminal import Text
 from astune.types import Sampling
 
 KEY = "astune.debug.endpoints"

@@ -10,12 +10,12 @@ from typing import Any
 
 from astune.backbone.debug.terminal import Terminal
 from astune.backbone.debug.typed_answer import NotAnAnswer, message_answer, raw_answer, read_call
-from astune.context_tracker.chat_format import ChatFormat
-from astune.context_tracker.messages import content_text
+from astune.context_tracker.prompt.chat_format import ChatFormat
+from astune.context_tracker.prompt.messages import content_text
 from astune.context_tracker.scripted_policy import cut_short
 from astune.context_tracker.sources import Answer, Call, read_answer
 from astune.errors import PolicyError, nearest
-from astune.terminal import Text
+from astune.support.terminal import Text
 from astune.types import Generation, Sampling
 
 HELP = {

@@ -12,8 +12,8 @@ from astune.backbone.debug.screen import Screen
 from astune.backbone.debug.stepper import Stepper
 from astune.backbone.debug.stop import Answers, Stage, Stop
 from astune.backbone.debug.terminal import Interrupted
-from astune.context_tracker.chat_format import ChatFormat
-from astune.context_tracker.messages import shown_content
+from astune.context_tracker.prompt.chat_format import ChatFormat
+from astune.context_tracker.prompt.messages import shown_content
 from astune.context_tracker.sources import Answer, Call, Source
 from astune.context_tracker.tracker import ContextTracker
 from astune.monitor.episodes import common_start

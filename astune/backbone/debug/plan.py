@@ -7,13 +7,13 @@ from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 
-from astune.backbone.parts import check_tasks
 from astune.config.schema import AstuneConfig
 from astune.errors import TaskError
-from astune.monitor.episode_filter import parse_filter
 from astune.monitor.episodes import EpisodeRecord
-from astune.monitor.recording import Recording, read_recordings
+from astune.recordings.filter import parse_filter
+from astune.recordings.recording import Recording, read_recordings
 from astune.task_reader.task_sets import stream_tasks
+from astune.training.parts import check_tasks
 from astune.types import Task
 
 REPLAY = "replay:"

@@ -15,12 +15,12 @@ from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.sources import Answer, Call, Source, read_answer
 from astune.context_tracker.tracker import ContextTracker
 from astune.errors import PolicyError
-from astune.monitor.episode_diff import Decode, first_difference, prompts_differ, turns_differ
 from astune.monitor.jsonl import plain
+from astune.recordings.diff import Decode, first_difference, prompts_differ, turns_differ
 from astune.token_ids import TokenIds
 from astune.types import Episode, Generation, Sampling, StopReason, Task, Turn
 

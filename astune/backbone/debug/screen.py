@@ -16,11 +16,11 @@ from astune.algorithm.receipt import NO_SIGNAL, UNJUDGED, why_left_out
 from astune.backbone.debug.rewards import has_own_rewards, own_rewards, reward_of_turn
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.sources import Answer, Call
-from astune.foreign import text_of
 from astune.monitor.words import LEFT_OUT
-from astune.terminal import Console, Text
+from astune.support.foreign import text_of
+from astune.support.terminal import Console, Text
+from astune.support.user_code import own_line_first, part_of_astune
 from astune.types import Episode, Group, Sample, Task, Timeline
-from astune.user_code import own_line_first, part_of_astune
 
 MARKUP = r"<\|[^|<>]*\|>|</?(?:think|tools|tool_call|tool_response)>"
 """Text by which chat templates mark roles, reasoning and tools."""

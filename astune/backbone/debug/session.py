@@ -18,15 +18,15 @@ from astune.backbone.debug.screen import Screen
 from astune.backbone.debug.stepper import Stepper
 from astune.backbone.debug.stop import Branch
 from astune.backbone.debug.terminal import Terminal
-from astune.backbone.parts import sampling_for, weighting_for
 from astune.config.schema import AstuneConfig, Config
 from astune.monitor import EpisodeLog, RunDir
 from astune.monitor.blocking import LoopWatch
-from astune.monitor.recording import Recording, recording_path, write_recording
+from astune.recordings.recording import Recording, recording_path, write_recording
 from astune.rollout.episode import judge_together, run_episode, unjudged
 from astune.rollout.group import episode_seed
 from astune.rollout.setup import RolloutSetup
 from astune.task_judge.judge_base import GroupJudge
+from astune.training.parts import sampling_for, weighting_for
 from astune.types import Episode, Group, Sample, Task
 from astune.workflow.agentscope_studio import InStudio
 from astune.workflow.lifetime import lifetime

@@ -16,12 +16,12 @@ from rich.table import Table
 from astune.backbone.debug.rewards import own_rewards
 from astune.backbone.debug.screen import message_in_words, print_indented, timelines_table
 from astune.backbone.debug.stop import Stop
-from astune.context_tracker.chat_format import ChatFormat
-from astune.context_tracker.messages import reasoning_of, shown_content
+from astune.context_tracker.prompt.chat_format import ChatFormat
+from astune.context_tracker.prompt.messages import reasoning_of, shown_content
 from astune.errors import AstuneError
 from astune.monitor.episodes import common_start
 from astune.monitor.words import FORKS
-from astune.terminal import Console, Text
+from astune.support.terminal import Console, Text
 from astune.types import Timeline, Turn
 
 TRAINED, SAMPLED, CONTEXT = "green", "yellow", "dim"

@@ -15,10 +15,10 @@ from astune.backbone.debug.stop import Branch, Kind, Stop
 from astune.backbone.debug.terminal import Interrupted, Terminal
 from astune.backbone.debug.typed_answer import NotAnAnswer, typed_answer
 from astune.backbone.debug.workflow_frames import awaited_frames, debug_workflow, user_frames, where
-from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.sources import Answer, read_answer
 from astune.errors import RolloutError, nearest
-from astune.terminal import Text
+from astune.support.terminal import Text
 
 PROMPT = "(astune) "
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TextIO, cast
 
-from astune.terminal import Console, Text
+from astune.support.terminal import Console, Text
 
 
 class Interrupted(Exception):

@@ -7,12 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from astune.context_tracker.answer_formats import FORMATS
-from astune.context_tracker.chat_format import ChatFormat
-from astune.context_tracker.messages import parse_arguments
+from astune.context_tracker.prompt.answer_formats import FORMATS
+from astune.context_tracker.prompt.chat_format import ChatFormat
+from astune.context_tracker.prompt.messages import parse_arguments
+from astune.context_tracker.prompt.tool_calls import ParsedMessage
+from astune.context_tracker.prompt.write_answer import answer_ids, opened_reasoning
 from astune.context_tracker.sources import Call
-from astune.context_tracker.tool_calls import ParsedMessage
-from astune.context_tracker.write_answer import answer_ids, opened_reasoning
 from astune.errors import WorkflowError, nearest
 from astune.types import Generation
 

@@ -9,7 +9,7 @@ from astune.backbone.debug.session import ShowUpdate
 from astune.backbone.debug.update_view import show_update
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError
-from astune.terminal import Console
+from astune.support.terminal import Console
 from astune.types import Group, Sample
 
 

@@ -13,9 +13,9 @@ from rich.padding import Padding
 from rich.table import Table
 
 from astune.backbone.debug.rewards import has_own_rewards, reward_of_turn
-from astune.terminal import Console, Text
+from astune.support.terminal import Console, Text
+from astune.support.visible import visible
 from astune.types import Group, Sample
-from astune.visible import visible
 
 if TYPE_CHECKING:  # it needs torch, and showing does not
     from astune.backbone.local.inspect import SpanUpdate, UpdateInspection

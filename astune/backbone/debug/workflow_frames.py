@@ -22,8 +22,8 @@ from types import AsyncGeneratorType, CoroutineType, FrameType, FunctionType, Ge
 from typing import IO, Any, Literal
 
 from astune.backbone.debug.workflow_pdb import WorkflowPdb, waiting
-from astune.user_code import by_user
-from astune.visible import tell
+from astune.support.user_code import by_user
+from astune.support.visible import tell
 
 _DEPTH = 8
 """References from a task to a future that it wakes: six through the queue of `asyncio.as_completed`."""

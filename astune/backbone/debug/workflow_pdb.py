@@ -15,8 +15,8 @@ from pathlib import Path
 from types import FrameType, MethodType, TracebackType
 from typing import IO, Any, Literal
 
-from astune.user_code import by_user
-from astune.visible import tell
+from astune.support.user_code import by_user
+from astune.support.visible import tell
 
 
 class WorkflowPdb(pdb.Pdb):

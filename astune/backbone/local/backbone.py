@@ -17,9 +17,6 @@ from astune.backbone.local.learner import LocalLearner
 from astune.backbone.local.loop import Run, evaluations_left, save, train
 from astune.backbone.local.loss import LOSSES
 from astune.backbone.local.setup import load_policy
-from astune.backbone.parts import environment_service, read_tasks, rollout_setup
-from astune.backbone.schedule import TaskSchedule
-from astune.concurrency import run_and_leave
 from astune.config.load import LoadedConfig
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError, CtrlC, RunFolderError, SetupError, TrainingError, nearest
@@ -32,7 +29,10 @@ from astune.monitor.receipt import Metrics
 from astune.monitor.run_dir import RunDir
 from astune.monitor.summary import report_of, summarize
 from astune.plugins import load_plugin
-from astune.signals import on_ctrl_c
+from astune.support.concurrency import run_and_leave
+from astune.support.signals import on_ctrl_c
+from astune.training.parts import environment_service, read_tasks, rollout_setup
+from astune.training.schedule import TaskSchedule
 from astune.types import RunReport, Task
 from astune.workflow.lifetime import lifetime
 

@@ -11,8 +11,6 @@ from astune.algorithm import AdvantageFunction, check_episode, check_step, split
 from astune.backbone.local.learner import LocalLearner
 from astune.backbone.local.model import DISK_ERRORS
 from astune.backbone.local.sampler import Sampler
-from astune.backbone.parts import sampling_for, weighting_for
-from astune.backbone.schedule import TaskSchedule
 from astune.config.schema import AstuneConfig
 from astune.monitor.blocking import LoopWatch
 from astune.monitor.episodes import EpisodeLog
@@ -22,6 +20,8 @@ from astune.monitor.progress import Progress
 from astune.monitor.run_dir import RunDir
 from astune.rollout.engine import RolloutSetup, run_groups
 from astune.rollout.metrics import evaluation_metrics, rollout_metrics
+from astune.training.parts import sampling_for, weighting_for
+from astune.training.schedule import TaskSchedule
 from astune.types import Group, Sample, Sampling, Task
 
 Decoding = Literal["sampled", "greedy"]

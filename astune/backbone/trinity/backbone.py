@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import ClassVar
 
 from astune.algorithm import ADVANTAGES
-from astune.backbone.parts import environment_service, read_tasks
-from astune.backbone.schedule import Schedule, TaskSchedule
 from astune.backbone.trinity.convert import Converted, check_trinity_keys, convert
 from astune.backbone.trinity.convert_table import not_used
 from astune.backbone.trinity.convert_values import uses_tinker
@@ -33,6 +31,8 @@ from astune.monitor.progress import Progress
 from astune.monitor.run_dir import RunDir
 from astune.monitor.summary import report_of
 from astune.plugins import load_plugin
+from astune.training.parts import environment_service, read_tasks
+from astune.training.schedule import Schedule, TaskSchedule
 from astune.types import RunReport
 
 

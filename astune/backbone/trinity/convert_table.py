@@ -12,7 +12,7 @@ import yaml
 
 from astune.config.load import LoadedConfig
 from astune.config.yaml12 import Loader
-from astune.resources import default_config_dir
+from astune.support.resources import default_config_dir
 
 DEFAULTS = "trinity_default.yaml"
 EXAMPLES = "trinity_{method}.yaml"

@@ -20,15 +20,15 @@ from typing import Any
 
 from astune.backbone.trinity.example_fields import check_names, conversation, tools_of
 from astune.config.schema import AstuneConfig
-from astune.context_tracker.chat_format import ChatFormat
-from astune.context_tracker.render import PromptBuilder
+from astune.context_tracker.merge.timeline import TurnForest
+from astune.context_tracker.prompt.chat_format import ChatFormat
+from astune.context_tracker.prompt.render import PromptBuilder
+from astune.context_tracker.prompt.write_answer import answer_ids
 from astune.context_tracker.request import ChatRequest
 from astune.context_tracker.sources import Call
-from astune.context_tracker.timeline import TurnForest
-from astune.context_tracker.write_answer import answer_ids
 from astune.errors import TaskError, WorkflowError
-from astune.monitor.episode_filter import parse_filter
 from astune.monitor.episodes import EpisodeRecord, episode_from_row
+from astune.recordings.filter import parse_filter
 from astune.task_reader.jsonl import read_jsonl
 from astune.types import Timeline, Turn
 

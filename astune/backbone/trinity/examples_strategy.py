@@ -13,10 +13,10 @@ from trinity.algorithm.sample_strategy.sample_strategy import SampleStrategy
 from trinity.common.config import BufferConfig
 from trinity.common.experience import EID, CustomField, Experience
 
-from astune.backbone.schedule import Schedule
 from astune.backbone.trinity.examples import read_examples
 from astune.backbone.trinity.job import load_job
 from astune.backbone.trinity.mailbox import find_mailbox
+from astune.training.schedule import Schedule
 from astune.types import Timeline
 
 UNUSED = "astune_unused"

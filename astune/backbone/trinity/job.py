@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from astune.backbone.model_dir import resolve_model_dir
-from astune.backbone.parts import load_chat_format, rollout_setup
 from astune.config.schema import AstuneConfig, Config
-from astune.context_tracker.chat_format import ChatFormat
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.rollout.setup import RolloutSetup
+from astune.training.parts import load_chat_format, rollout_setup
 from astune.types import Policy
 
 

@@ -10,13 +10,13 @@ from trinity.buffer.buffer_reader import BufferReader
 from trinity.common.config import StorageConfig
 from trinity.common.workflows.workflow import Task as TrinityTask
 
-from astune.backbone.parts import read_tasks
-from astune.backbone.schedule import TaskSchedule
 from astune.backbone.trinity.evaluation import Evaluation
 from astune.backbone.trinity.events import ExploreStarted
 from astune.backbone.trinity.job import load_job
 from astune.backbone.trinity.mailbox import find_mailbox, post
 from astune.backbone.trinity.workflow import AstuneWorkflow
+from astune.training.parts import read_tasks
+from astune.training.schedule import TaskSchedule
 from astune.types import Task
 from astune.workflow.lifetime import TEARDOWN_SECONDS
 

@@ -14,13 +14,13 @@ from trinity.buffer.operators.experience_operator import ExperienceOperatorV1
 from trinity.common.experience import EID, CustomField, Experience
 
 from astune.algorithm import ADVANTAGES, check_step, to_samples
-from astune.backbone.parts import weighting_for
 from astune.backbone.trinity.events import Explored
 from astune.backbone.trinity.experience import experiences_of, unpack_episode
 from astune.backbone.trinity.job import load_job
 from astune.backbone.trinity.mailbox import post
 from astune.plugins import load_plugin
 from astune.rollout.metrics import rollout_metrics
+from astune.training.parts import weighting_for
 from astune.types import Group
 
 ROWS = "astune_rows"

@@ -22,7 +22,6 @@ from trinity.cli.launcher import MODE_MAP, StageStatus
 from trinity.common.config import Config as TrinityConfig
 from trinity.common.config import load_config
 
-from astune.backbone.tinker.process import ServerProcess, start_server
 from astune.backbone.trinity.convert import Converted
 from astune.backbone.trinity.convert_values import uses_tinker
 from astune.backbone.trinity.driver import Recorder
@@ -30,9 +29,10 @@ from astune.backbone.trinity.events import SetupFailed
 from astune.backbone.trinity.mailbox import open_mailbox
 from astune.backbone.trinity.outcome import LogWatch, how_far
 from astune.backbone.trinity.preflight import check_before, check_cluster, check_gpus, connect
+from astune.backbone.trinity.tinker_process import ServerProcess, start_server
 from astune.config.load import LoadedConfig
 from astune.errors import ConfigError, SetupError, TrainingError
-from astune.signals import on_ctrl_c
+from astune.support.signals import on_ctrl_c
 
 Status = Literal["completed", "interrupted", "failed"]
 

@@ -10,7 +10,6 @@ from trinity.common.experience import Experience
 from trinity.common.workflows.workflow import Task as TrinityTask
 from trinity.common.workflows.workflow import Workflow
 
-from astune.backbone.parts import sampling_for
 from astune.backbone.trinity.events import EpisodeDone, Warned
 from astune.backbone.trinity.experience import pack_episode, portable
 from astune.backbone.trinity.job import Job, load_job
@@ -20,6 +19,7 @@ from astune.backbone.trinity.shared import shared_setup
 from astune.monitor.blocking import LoopWatch
 from astune.rollout.group import run_group
 from astune.rollout.setup import RolloutSetup
+from astune.training.parts import sampling_for
 from astune.types import Episode, Task
 
 if TYPE_CHECKING:

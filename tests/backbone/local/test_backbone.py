@@ -263,7 +263,7 @@ def test_a_run_that_checks_its_invariants_learns_the_same(tmp_path: Path) -> Non
 def test_invariants_are_checked_in_evaluations_and_in_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, override: str
 ) -> None:
-    monkeypatch.setattr("astune.context_tracker.timeline.TurnForest.timelines", lambda forest: ())
+    monkeypatch.setattr("astune.context_tracker.merge.timeline.TurnForest.timelines", lambda forest: ())
     report = run_job(write_job(tmp_path), "astune.monitor.check_invariants=true", override)
     assert report.status == "failed" and isinstance(report.error, InvariantError)
     assert "turn 0 has 0 spans of its own" in str(report.error)

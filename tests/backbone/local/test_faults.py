@@ -20,8 +20,8 @@ from astune.cli import main
 from astune.config.load import load_config
 from astune.errors import ConfigError, ModelError, RunFolderError
 from astune.monitor import RunDir, read_episodes, read_metrics
-from astune.resources import tiny_model_dir
-from astune.signals import on_ctrl_c, signals_as_ctrl_c
+from astune.support.resources import tiny_model_dir
+from astune.support.signals import on_ctrl_c, signals_as_ctrl_c
 from astune.types import RunReport
 
 ROOT = Path(__file__).parents[3]

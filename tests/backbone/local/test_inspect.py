@@ -18,7 +18,7 @@ from astune.backbone.local.learner import LocalLearner
 from astune.backbone.local.model import LoadedModel, load_model
 from astune.backbone.local.sampler import Sampler
 from astune.config.schema import AstuneConfig
-from astune.context_tracker.timeline import merge_turns
+from astune.context_tracker.merge.timeline import merge_turns
 from astune.plugins import load_plugin
 from astune.types import Episode, Group, Sample, Sampling, StopReason, Task, Turn, Verdict
 

@@ -15,7 +15,7 @@ from astune.backbone.local.learner import LocalLearner
 from astune.backbone.local.model import load_model
 from astune.backbone.local.sampler import Sampler
 from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
-from astune.context_tracker.timeline import merge_turns
+from astune.context_tracker.merge.timeline import merge_turns
 from astune.errors import ModelError, TrainingError
 from astune.types import Episode, Group, Sample, Sampling, Span, StopReason, Task, Timeline, Turn, Verdict
 

@@ -17,7 +17,7 @@ from astune.backbone.local.batch import micro_batches
 from astune.backbone.local.loss import LOSSES
 from astune.backbone.local.prefix_tree import QUERY_BLOCK, pack, split
 from astune.config.schema import AlgorithmConfig
-from astune.context_tracker.timeline import merge_turns
+from astune.context_tracker.merge.timeline import merge_turns
 from astune.errors import TrainingError
 from astune.types import Episode, Group, Sample, Span, StopReason, Task, Timeline, Turn, Verdict
 

@@ -1,0 +1,1 @@
+"""`astune check-tasks`: does the judge know right from wrong, task by task?"""

@@ -1,0 +1,133 @@
+"""The environment service that a run starts itself, for as long as it lasts.
+
+    with own_service(config.task_reader.env_service) as service:
+        client = EnvServiceClient.of(service)
+
+The service is a child process that only this machine can reach, with a token that only the run has. The parent writes
+to its standard input what to serve and keeps it open; input that closes means: stop. So the child ends with its parent,
+however that ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import secrets
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import IO
+
+import astune
+from astune.config.tasks import EnvServiceConfig
+from astune.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+KEY = "astune.task_reader.env_service.serve"
+START_SECONDS = 120.0
+STOP_SECONDS = 10.0
+CHILD = "astune.environment.child"
+"""The module that the child runs."""
+LAST_LINES = 20
+
+
+@contextlib.contextmanager
+def own_service(config: EnvServiceConfig) -> Iterator[EnvServiceConfig]:
+    """`config` with the address of the service that it says to start (`serve`); as it is if it says none.
+
+    If the service ends before the block does, a warning tells its exit code and its last lines.
+
+    Raises:
+        ConfigError: it did not come up; with its last lines.
+    """
+    if config.serve is None:
+        yield config
+        return
+    service = _Service(config)
+    try:
+        url = service.url()
+        yield config.at(url, service.token)
+    finally:
+        service.stop()
+
+
+class _Service:
+    """The child, seen from its parent."""
+
+    def __init__(self, config: EnvServiceConfig) -> None:
+        self._spec = config.serve
+        self.token = secrets.token_urlsafe(24)
+        """What the service asks for, whatever it serves: this machine may have other users."""
+        self._serves = self._stopping = False
+        self._said: SimpleQueue[str] = SimpleQueue()
+        self._last_lines: deque[str] = deque(maxlen=LAST_LINES)
+        places = [str(Path(astune.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", CHILD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))},
+            start_new_session=True,  # Ctrl-C is for the parent, whose episodes have yet to release their instances
+        )
+        with contextlib.suppress(BrokenPipeError):
+            given = {"spec": config.serve, "options": config.options, "token": self.token}
+            _pipe(self._process.stdin).write(json.dumps(given) + "\n")
+            _pipe(self._process.stdin).flush()
+        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._listen, self._watch)]
+        for thread in self._threads:
+            thread.start()
+
+    def url(self) -> str:
+        try:
+            url = self._said.get(timeout=START_SECONDS)
+        except Empty:
+            raise ConfigError(self._told(f"does not serve after {START_SECONDS:g} s")) from None
+        if not url:
+            self._process.wait()
+            self._threads[1].join()
+            raise ConfigError(self._told("did not come up"))
+        self._serves = True
+        return url
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for thread in self._threads:
+            thread.join()
+        with contextlib.suppress(BrokenPipeError):
+            _pipe(self._process.stdin).close()
+
+    def _listen(self) -> None:
+        with _pipe(self._process.stdout) as lines:
+            self._said.put(lines.readline().strip())
+
+    def _watch(self) -> None:
+        with _pipe(self._process.stderr) as lines:
+            for line in lines:
+                self._last_lines.append(line.rstrip())
+        code = self._process.wait()
+        if self._serves and not self._stopping:
+            logger.warning("%s", self._told(f"has ended (exit code {code}); its episodes end as errors"))
+
+    def _told(self, what: str) -> str:
+        lines = "".join(f"\n  {line}" for line in self._last_lines) or " nothing"
+        return f"{KEY}: the environment service {self._spec!r} that this run started {what}. It said last:{lines}"
+
+
+def _pipe(stream: IO[str] | None) -> IO[str]:
+    assert stream is not None
+    return stream

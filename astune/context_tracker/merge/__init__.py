@@ -1,0 +1,1 @@
+"""From single calls to timelines: which call goes on from which."""

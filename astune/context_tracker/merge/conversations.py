@@ -1,0 +1,252 @@
+"""The conversations of one agent, as a tree of messages: what a request repeats, and what in it is new.
+
+system ─ user ─ answer 0 ─ tool ─ answer 1        an answer's node holds the call that sampled it
+             └─ answer 2                          the same request, asked again
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from astune.context_tracker.merge.forks import cause_of, shared_start, without_system
+from astune.context_tracker.prompt.messages import CallPlaces, Meaning, meaning, same_reasoning
+from astune.context_tracker.written import Call, Message, Text
+
+_MOST_OPEN = 64
+"""Requests remembered as they were sent: what goes on from one of them costs only what is new."""
+
+
+@dataclass(eq=False)
+class Node:
+    """A message in its place. `call` sampled it; None for a message that the agent wrote. `moved`: it was sampled in
+    another place, and a changed history still holds it."""
+
+    message: Message
+    meaning: Meaning
+    parent: Node | None
+    number: int
+    call: Call | None = None
+    moved: bool = False
+    children: dict[Meaning, list[Node]] = field(default_factory=dict)
+
+    def tools(self) -> tuple[Message, ...]:
+        """Those offered with the last call up to here."""
+        node: Node | None = self
+        while node is not None and node.call is None:
+            node = node.parent
+        return () if node is None or node.call is None else node.call.tools
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A request that was answered: its messages as they were sent, their nodes, and its answer's."""
+
+    sent: tuple[Message, ...]
+    tools: tuple[Message, ...]
+    path: tuple[Node, ...]
+    answer: Node
+    rendering: Text
+
+    def meanings(self) -> list[Meaning]:
+        return [*(node.meaning for node in self.path), self.answer.meaning]
+
+
+@dataclass(frozen=True, eq=False)
+class Match:
+    """A request beside what is known.
+
+    `path` are the nodes of its first messages, as far as they were seen in this order before. `messages` are those
+    to render: sampled answers as they were sampled, with the reasoning that the agent dropped. `calls` tells which
+    of them were sampled, and by which call. `change` says what was done to the history (see `forks`); None if it
+    only goes on from a point that was reached before. `request` is the earlier one that it begins as.
+    """
+
+    sent: tuple[Message, ...]
+    tools: tuple[Message, ...]
+    meanings: list[Meaning]
+    path: tuple[Node, ...]
+    messages: list[Message]
+    calls: dict[int, Call]
+    change: str | None
+    request: Request | None
+
+    def answered(self) -> list[Call]:
+        """The calls that answered what is known of it before, with the same tools."""
+        nodes = [node for same in list(self.path[-1].children.values()) for node in same] if self.path else []
+        return [node.call for node in nodes if node.call is not None and node.call.tools == self.tools]
+
+
+class Conversations:
+    """All answered requests of one agent. Memory is linear in the distinct messages.
+
+    A request is compared with the one before by plain equality; only for what is new its meaning is worked out.
+    """
+
+    def __init__(self) -> None:
+        self._root = Node({}, (), None, 0)
+        self._open: list[Request] = []
+        self._count = 0
+
+    def match(self, messages: Sequence[Message], tools: Sequence[Message]) -> Match:
+        """What is known of a request. Messages are copied where they are new: the caller may change its own later."""
+        known, request = self._longest_start(messages)
+        start = () if request is None else request.path[:known]
+        sent = (*(() if request is None else request.sent[:known]), *copy.deepcopy(list(messages[known:])))
+        offered = copy.deepcopy(tuple(tools)) if request is None or request.tools != tuple(tools) else request.tools
+        meanings = [node.meaning for node in start]
+        calls = CallPlaces(sent)
+        meanings += [_meaning(sent, index, request, calls) for index in range(known, len(sent))]
+        path = self._follow(start, sent, meanings, offered)
+        taken_over: dict[int, Node] = {}
+        change = None
+        if self._open and not _goes_on(meanings, len(path)):
+            closest = self._closest(without_system(meanings))
+            taken_over = _taken_over(closest, sent, meanings, len(path))
+            change = cause_of(closest.meanings(), meanings)
+        answers = {index: node for index, node in enumerate(path) if node.call is not None} | taken_over
+        return Match(
+            sent,
+            offered,
+            meanings,
+            path,
+            _to_render(sent, path, taken_over, calls),
+            {index: node.call for index, node in answers.items() if node.call is not None},
+            change,
+            request,
+        )
+
+    def add(self, match: Match, answer: Message, call: Call) -> None:
+        """Remember that `call` sampled `answer` for the request `match`."""
+        node = match.path[-1] if match.path else self._root
+        path = list(match.path)
+        for index in range(len(path), len(match.sent)):
+            node = self._child(node, match.messages[index], match.meanings[index], match.calls.get(index))
+            path.append(node)
+        end = self._new_child(node, answer, meaning([answer], 0), call)
+        others = [request for request in self._open if not _is_repeated(request, path)]
+        self._open = [*others, Request(match.sent, match.tools, tuple(path), end, call.rendering)][-_MOST_OPEN:]
+
+    def sent_with(self, match: Match, index: int) -> Iterator[Request]:
+        """The open requests that have the messages of `match` up to `index` in the same place, and its tools."""
+        node = match.path[index] if 0 <= index < len(match.path) else None
+        for request in self._open:
+            if index < len(request.path) and request.path[index] is node and request.tools == match.tools:
+                yield request
+
+    def _longest_start(self, messages: Sequence[Message]) -> tuple[int, Request | None]:
+        """How far `messages` begin as an open request does, and which: the longest, of equals the newest."""
+        most, best = 0, self._open[-1] if self._open else None
+        for request in reversed(self._open):
+            pairs = enumerate(zip(request.sent, messages, strict=False))
+            shorter = min(len(request.sent), len(messages))
+            known = next((i for i, (old, new) in pairs if old is not new and old != new), shorter)
+            if known > most:
+                most, best = known, request
+            if known == len(request.sent):
+                break
+        return most, best
+
+    def _follow(
+        self, start: tuple[Node, ...], sent: Sequence[Message], meanings: Sequence[Meaning], tools: Sequence[Message]
+    ) -> tuple[Node, ...]:
+        """`start` and the nodes after it, as far as the messages were seen; of equals those with the same tools, then
+        the newest."""
+        reached = [start[-1] if start else self._root]
+        for index in range(len(start), len(sent)):
+            children = (child for node in reached for child in node.children.get(meanings[index], ()))
+            further = [child for child in children if same_reasoning(sent[index], child.message)]
+            if not further:
+                break
+            reached = further
+        node: Node | None = max(reached, key=lambda node: (node.tools() == tools, node.number))
+        path = []
+        while node is not None and node is not self._root:
+            path.append(node)
+            node = node.parent
+        return tuple(reversed(path))
+
+    def _closest(self, now: Sequence[Meaning]) -> Request:
+        """The open request to compare with: the longest common start, then the most messages in common, then the
+        newest. System messages at the start do not count."""
+        said = set(now)
+
+        def closeness(request: Request) -> tuple[int, int]:
+            before = without_system(request.meanings())
+            return shared_start(before, now), len(said.intersection(before))
+
+        return max(reversed(self._open), key=closeness)
+
+    def _child(self, parent: Node, message: Message, said: Meaning, call: Call | None) -> Node:
+        for child in parent.children.get(said, ()):
+            if child.call is call and same_reasoning(message, child.message):
+                return child
+        return self._new_child(parent, message, said, call, moved=call is not None)
+
+    def _new_child(
+        self, parent: Node, message: Message, said: Meaning, call: Call | None, *, moved: bool = False
+    ) -> Node:
+        self._count += 1
+        child = Node(message, said, parent, self._count, call, moved)
+        parent.children.setdefault(said, []).append(child)
+        return child
+
+
+def _meaning(sent: Sequence[Message], index: int, request: Request | None, calls: CallPlaces) -> Meaning:
+    """`meaning`, taken over where an earlier request has the same message in the same place."""
+    if request is None or index >= len(request.sent) or request.sent[index] != sent[index]:
+        return meaning(sent, index, calls)
+    return (*request.path[index].meaning[:-1], calls.answered_by(index))
+
+
+def _goes_on(meanings: Sequence[Meaning], known: int) -> bool:
+    """Whether a request whose first `known` messages were seen in this order only adds to them."""
+    lead = len(meanings) - len(without_system(meanings))
+    beyond = meanings[known:]
+    return not beyond or (known > lead and all(message[0] != "assistant" for message in beyond))
+
+
+def _taken_over(closest: Request, sent: Sequence[Message], meanings: Sequence[Meaning], known: int) -> dict[int, Node]:
+    """The answers of an earlier request that a changed history still holds, by their new index.
+
+    Answers that say the same stand for each other in order: from the start as far as the histories agree, then from
+    the end backwards.
+    """
+    unused: dict[Meaning, list[Node]] = {}
+    for node in (*closest.path, closest.answer):
+        if node.call is not None:
+            unused.setdefault(node.meaning, []).append(node)
+    after = without_system(meanings)
+    head = len(meanings) - len(after) + shared_start(without_system(closest.meanings()), after)
+    found = {}
+    for index in (*range(head), *range(len(meanings) - 1, head - 1, -1)):
+        nodes = unused.get(meanings[index])
+        if nodes:
+            node = nodes.pop(0 if index < head else -1)
+            if index >= known and same_reasoning(sent[index], node.message):
+                found[index] = node
+    return found
+
+
+def _to_render(
+    sent: Sequence[Message], path: Sequence[Node], taken_over: dict[int, Node], calls: CallPlaces
+) -> list[Message]:
+    """The messages of a request as they were known before; the others as sent, but for ids of calls that the agent
+    wrote anew: a result has the id that its call has."""
+    messages = [node.message for node in path]
+    for index in range(len(path), len(sent)):
+        message = taken_over[index].message if index in taken_over else sent[index]
+        place = calls.answered_by(index)
+        if isinstance(place, tuple):
+            distance, number = place
+            own = messages[index - distance]["tool_calls"][number].get("id")
+            message = message if own == message["tool_call_id"] else {**message, "tool_call_id": own}
+        messages.append(message)
+    return messages
+
+
+def _is_repeated(request: Request, path: Sequence[Node]) -> bool:
+    """Whether the request of `path` has all of an earlier one, and its answer unless it is the same request."""
+    size = len(request.path)
+    return path[:size] == list(request.path) and (len(path) == size or path[size] is request.answer)

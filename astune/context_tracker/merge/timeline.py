@@ -1,0 +1,147 @@
+"""Turns merged into timelines: one training row per end of the tree that exact prefixes make of the turns.
+
+turn 0: prompt abc, sampled DE
+turn 1: prompt abcDEf, sampled G      continues turn 0
+turn 2: prompt abcDEh, sampled I      continues turn 0 too: a fork
+turn 3: prompt abX, sampled J         continues none: a fork
+-> timelines abcDEfG (turns 0, 1), abcDEhI (turn 0 shared, turn 2) and abXJ (turn 3)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from astune.context_tracker.merge.forest import Node, PrefixForest, path
+from astune.context_tracker.merge.forks import BRANCH, OTHER_AGENT
+from astune.token_ids import TokenIds
+from astune.types import Span, Timeline, Turn
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where a turn stands: its tokens, the turn of the same agent that it continues, the first that continues it."""
+
+    token_ids: TokenIds
+    before: int | None
+    fork: str | None
+    after: int | None = None
+
+
+class TurnForest:
+    """All turns of an episode, by what they have in common.
+
+        forest = TurnForest()
+        forest.add(turn)                # as each call ends
+        forest.timelines()
+
+    A turn continues the earlier turn of its agent whose tokens, prompt and output, are the longest prefix of its
+    prompt; so its context is exactly what the engine saw. Of several with the same tokens it is the latest that
+    none continues yet, so that each answer goes on in a row of its own. Adding one costs time linear in the tokens that
+    its prompt does not share by identity with an earlier one (`TokenIds.before`), at most one pass over the prompt.
+    """
+
+    def __init__(self) -> None:
+        self.turns: list[Turn] = []
+        self._tokens = PrefixForest()
+        self._places: list[_Place] = []
+        self._agents: set[str] = set()
+
+    @property
+    def unique_tokens(self) -> int:
+        """Distinct (context, token) pairs of all turns: what a trainer that shares all prefixes computes."""
+        return self._tokens.unique_tokens
+
+    def add(self, turn: Turn) -> None:
+        number = len(self.turns)
+        prompt_end = self._tokens.insert(TokenIds.of(turn.prompt_ids))
+        before = self._continued(prompt_end, turn)
+        fork = None
+        if before is None or self._places[before].after is not None:
+            fork = turn.fork or self._cause(prompt_end, turn.agent)
+        else:
+            self._places[before].after = number
+        whole = TokenIds.of(turn.prompt_ids) + turn.output_ids
+        self._tokens.insert(whole).turns += (number,)
+        self.turns.append(turn)
+        self._places.append(_Place(whole, before, fork))
+        self._agents.add(turn.agent)
+
+    def exclude_repeated(self, agent: str, prompt_ids: TokenIds, n: int, reason: str) -> None:
+        """Take the last `n` answers of `agent` to this prompt out of training, unless something continues them."""
+        same = [i for i, turn in enumerate(self.turns) if turn.agent == agent and turn.prompt_ids == prompt_ids]
+        for number in same[-n:]:
+            if self._places[number].after is None:
+                turn = self.turns[number]
+                self.turns[number] = replace(turn, excluded=turn.excluded or reason)
+
+    def _continued(self, end: Node, turn: Turn) -> int | None:
+        """The turn that `turn`, whose prompt ends at `end`, continues. Ids made from text never go on from an
+        engine's, nor an engine's from them."""
+        if turn.agent not in self._agents:
+            return None
+        kind = (turn.agent, turn.exact)
+        for node in path(end):
+            mine = [number for number in node.turns if (self.turns[number].agent, self.turns[number].exact) == kind]
+            if mine:
+                free = [number for number in mine if self._places[number].after is None]
+                return (free or mine)[-1]
+        return None
+
+    def _cause(self, end: Node, agent: str) -> str | None:
+        if agent in self._agents:
+            return BRANCH
+        return OTHER_AGENT if any(node.turns for node in path(end)) else None
+
+    def timelines(self) -> tuple[Timeline, ...]:
+        """One per turn that nothing continues, in the order of the first turn that each does not share."""
+        rows: list[list[int]] = []
+        row_of: list[int] = []
+        for number, place in enumerate(self._places):
+            if place.before is not None and self._places[place.before].after == number:
+                row_of.append(row_of[place.before])
+                rows[row_of[number]].append(number)
+            else:
+                row_of.append(len(rows))
+                rows.append([number])
+        shared: dict[int, Span] = {}
+        return tuple(self._timeline(row, shared) for row in rows)
+
+    def _timeline(self, row: Sequence[int], shared: dict[int, Span]) -> Timeline:
+        """The turns of `row` after those that the first of them continues. `shared` keeps spans for other rows."""
+        first = self._places[row[0]]
+        spans: list[Span] = []
+        before = first.before
+        while before is not None:
+            if before not in shared:
+                shared[before] = self._span(before, shared=True)
+            spans.append(shared[before])
+            before = self._places[before].before
+        spans.reverse()
+        spans += [self._span(number, shared=False) for number in row]
+        return Timeline(self.turns[row[0]].agent, self._places[row[-1]].token_ids, tuple(spans), first.fork)
+
+    def _span(self, number: int, *, shared: bool) -> Span:
+        turn = self.turns[number]
+        start = len(turn.prompt_ids)
+        return Span(
+            turn=number,
+            start=start,
+            stop=start + len(turn.output_ids),
+            policy_version=turn.policy_version,
+            temperature=turn.temperature,
+            trainable=turn.trainable,
+            logprobs=turn.logprobs,
+            shared=shared,
+        )
+
+
+def merge_turns(turns: Sequence[Turn]) -> tuple[Timeline, ...]:
+    """The timelines of turns given in the order in which they ended.
+
+    Every turn has exactly one span that is not shared, and the tokens before it are its prompt.
+    """
+    forest = TurnForest()
+    for turn in turns:
+        forest.add(turn)
+    return forest.timelines()

@@ -1,0 +1,105 @@
+"""What a family of models agrees on: how an answer shows reasoning, calls tools, and ends."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from astune.context_tracker.prompt.tool_calls import ParsedMessage, ToolCall, Tools
+
+
+@dataclass(frozen=True)
+class ReasoningMarks:
+    """What stands around reasoning. `empty_rest` is what follows `opening` in a block that holds none."""
+
+    opening: str
+    closing: str
+    empty_rest: str
+
+
+THINK = ReasoningMarks("<think>", "</think>", "\n</think>\n\n")
+
+
+class AnswerFormat(ABC):
+    """One way to write an answer. A subclass says what differs; it holds no state.
+
+    Reading takes out what is well-formed and leaves everything else in the content: nothing is guessed or lost.
+    """
+
+    name: ClassVar[str]
+    """The value of `astune.model.tool_call_format`."""
+    reasoning: ClassVar[tuple[ReasoningMarks, ...]] = (THINK,)
+    stops: ClassVar[tuple[str, ...]] = ()
+    """Special tokens that end an answer, beside the template's closing token and the model's end-of-text tokens."""
+    next_openings: ClassVar[tuple[str, ...]] = ()
+    """Special tokens that open the next message right where an answer ends."""
+    closing_pattern: ClassVar[str] = ""
+    """Regular expression of further ends of an answer in a rendering."""
+    text_start: ClassVar[str] = ""
+    """What an answer in plain text begins with."""
+
+    @abstractmethod
+    def is_taught_by(self, template: str) -> bool:
+        """Whether a chat template's source shows that the model writes calls this way."""
+
+    @abstractmethod
+    def call_start(self, tool: str | None) -> str:
+        """What a call begins with: up to the arguments of `tool`, or up to the name if that is None.
+
+        Without the space before the arguments, which is part of their first token (Qwen writes ` {"` as one).
+        """
+
+    @abstractmethod
+    def read(self, text: str, tools: Tools | None = None, opened: ReasoningMarks | None = None) -> ParsedMessage:
+        """Take an answer apart. `opened` are the marks that the prompt has already opened.
+
+        With no tools offered (an empty sequence, not None), what looks like a call is content.
+        """
+
+    def opened_by(self, prompt: str) -> ReasoningMarks | None:
+        """The marks that a prompt ends inside of, right after opening them."""
+        end = prompt.rstrip()
+        return next((marks for marks in self.reasoning if end.endswith(marks.opening)), None)
+
+    def for_template(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The message as this family's templates can write it; raises WorkflowError if they cannot."""
+        return message
+
+
+class TextFormat(AnswerFormat):
+    """An answer is reasoning, if there is any, and then text with calls in it."""
+
+    @abstractmethod
+    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[ToolCall, ...]]:
+        """The text without its well-formed calls, and the calls."""
+
+    def read(self, text: str, tools: Tools | None = None, opened: ReasoningMarks | None = None) -> ParsedMessage:
+        reasoning, rest = split_reasoning(text, self.reasoning, opened)
+        content, calls = (rest, ()) if tools is not None and not tools else self.split_calls(rest, tools or ())
+        return ParsedMessage(content or None, reasoning, calls)
+
+
+def split_reasoning(
+    text: str, marks: Sequence[ReasoningMarks] = (THINK,), opened: ReasoningMarks | None = None
+) -> tuple[str | None, str]:
+    """The reasoning and the text after it. `opened` says that the prompt already ends inside such marks.
+
+    >>> split_reasoning("<think>\\nHm.\\n</think>\\n\\nYes.")
+    ('Hm.', 'Yes.')
+    """
+    start = text.lstrip()
+    written = next((mark for mark in marks if start.startswith(mark.opening)), None)
+    mark = written or opened
+    if mark is None:
+        return None, text
+    inside = text if written is None else start.removeprefix(written.opening)
+    reasoning, _, after = inside.partition(mark.closing)
+    return reasoning.strip("\n"), after.lstrip("\n")
+
+
+def any_of(tokens: Sequence[str]) -> str:
+    """A regular expression that matches each of the tokens; one that matches nothing if there are none."""
+    return "|".join(map(re.escape, sorted(tokens, key=len, reverse=True))) or r"(?!)"

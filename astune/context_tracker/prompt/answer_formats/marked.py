@@ -1,0 +1,108 @@
+"""Calls in JSON, bare or after a special token: Llama 3, Mistral."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from astune.context_tracker.prompt.answer_formats.base import THINK, ReasoningMarks, TextFormat
+from astune.context_tracker.prompt.tool_calls import (
+    Found,
+    ToolCall,
+    Tools,
+    array_slices,
+    end_of_json,
+    make_call,
+    read_json_call,
+    skip_space,
+    take_out,
+)
+
+_PYTHON_TAG = "<|python_tag|>"
+_TOOL_CALLS = "[TOOL_CALLS]"
+_NAME_AND_ARGS = re.compile(r"\[TOOL_CALLS\]\s*([^\[\]\s]+)(?:\[CALL_ID\]([^\[\]\s]+))?\[ARGS\]\s*")
+
+
+class Llama3Json(TextFormat):
+    """`{"name": "f", "parameters": {...}}` as the whole answer, or after `<|python_tag|>`: Llama 3.1 to 3.3.
+
+    One call per answer: the templates refuse a history with more.
+    """
+
+    name = "llama3_json"
+    stops = ("<|eot_id|>", "<|eom_id|>")
+
+    def is_taught_by(self, template: str) -> bool:
+        return '{"name": function name, "parameters": ' in template
+
+    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[ToolCall, ...]]:
+        tag = text.find(_PYTHON_TAG)
+        start = max(tag, 0)
+        call = read_json_call(text[start:].removeprefix(_PYTHON_TAG), "parameters", frozenset({"type"}))
+        return take_out(text, [] if call is None else [(start, len(text), (call,))])
+
+    def call_start(self, tool: str | None) -> str:
+        return '{"name": "' if tool is None else f'{{"name": "{tool}", "parameters":'
+
+
+class Mistral(TextFormat):
+    """`[TOOL_CALLS][{"name": "f", "arguments": {...}, "id": "..."}]`: Mistral's tokenizers v2 to v7.
+
+    The list is read as a whole: one malformed call leaves all of it in the text.
+    """
+
+    name = "mistral"
+    reasoning = (ReasoningMarks("[THINK]", "[/THINK]", "[/THINK]"), THINK)
+
+    def is_taught_by(self, template: str) -> bool:
+        return _TOOL_CALLS in template and "[ARGS]" not in template
+
+    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[ToolCall, ...]]:
+        return take_out(text, self._found(text))
+
+    def _found(self, text: str) -> Iterator[Found]:
+        for mark in re.finditer(re.escape(_TOOL_CALLS), text):
+            start = skip_space(text, mark.end())
+            stop = end_of_json(text, start)
+            items = None if stop is None else array_slices(text[start:stop])
+            calls = [read_json_call(item, "arguments", frozenset({"id"})) for item in items or ()]
+            if stop is not None and calls and None not in calls:
+                yield mark.start(), stop, tuple(call for call in calls if call)
+
+    def call_start(self, tool: str | None) -> str:
+        start = f'{_TOOL_CALLS}[{{"name": "'
+        return start if tool is None else f'{start}{tool}", "arguments":'
+
+
+class MistralArgs(TextFormat):
+    """`[TOOL_CALLS]f[ARGS]{...}`: Mistral's tokenizers v13 and later."""
+
+    name = "mistral_args"
+    reasoning = Mistral.reasoning
+    after_name = "[ARGS]"
+
+    def is_taught_by(self, template: str) -> bool:
+        return _TOOL_CALLS in template and "[ARGS]" in template and "[CALL_ID]" not in template
+
+    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[ToolCall, ...]]:
+        return take_out(text, self._found(text))
+
+    def _found(self, text: str) -> Iterator[Found]:
+        for mark in _NAME_AND_ARGS.finditer(text):
+            stop = end_of_json(text, mark.end())
+            call = None if stop is None else make_call(mark.group(1), text[mark.end() : stop], mark.group(2))
+            if stop is not None and call is not None:
+                yield mark.start(), stop, (call,)
+
+    def call_start(self, tool: str | None) -> str:
+        return _TOOL_CALLS if tool is None else f"{_TOOL_CALLS}{tool}{self.after_name}"
+
+
+class MistralCallId(MistralArgs):
+    """`[TOOL_CALLS]f[CALL_ID]...[ARGS]{...}`: Mistral's tokenizer v11. A forced call leaves the id to the model."""
+
+    name = "mistral_call_id"
+    after_name = "[CALL_ID]"
+
+    def is_taught_by(self, template: str) -> bool:
+        return _TOOL_CALLS in template and "[ARGS]" in template and "[CALL_ID]" in template

@@ -1,0 +1,262 @@
+"""Prompts built from the tokens that were sent and sampled before, so that nothing is tokenized twice.
+
+A chat request repeats the whole conversation. Tokenizing it again need not give the tokens that were sampled
+(the model writes `{"x":1}`, the template writes `{"x": 1}`), and the agent may have dropped the reasoning.
+So the new prompt is the old tokens plus the tokens of what the template writes after the last answer:
+
+    sent      <|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n
+    sampled   Hello<|im_end|>
+    rest      \n<|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant\n     only this is tokenized
+
+It works from renderings, for any template. Where the template writes an earlier part differently now (Qwen3 drops
+reasoning once a new user message comes) or the agent changed its history, the prompt is built anew from there, and
+says why. Answers after that place which the template still writes as they were sampled keep their tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from astune.context_tracker.merge.conversations import Conversations, Match
+from astune.context_tracker.merge.forks import REASONING_STRIPPED, TEMPLATE_NOT_APPEND_ONLY, TOOLS_CHANGED
+from astune.context_tracker.prompt.chat_format import LONG_TEXT, ChatFormat
+from astune.context_tracker.written import Answer, Beginnings, Call, Message, Text, windows
+from astune.token_ids import TokenIds
+
+_ENDING = 200
+
+
+@dataclass(frozen=True, eq=False)
+class Prompt:
+    """Token ids to send, and why they do not go on from the agent's closest earlier call.
+
+    Where they do, `ids` is that call's rope extended: its `Prompt.ids`, its output ids, the new ids. `fork` is None
+    for an agent's first prompt and for one that goes on from an earlier point, else one of `forks`. `sent_before` says
+    that an earlier request had all its answers, written as here: nothing was rewritten for this one. `answer_start` is
+    the text at the end of `ids` that the answer was made to begin with.
+
+    The other fields are what `PromptBuilder.record` needs: the template's text, and the request beside what is known;
+    None for a raw text.
+    """
+
+    ids: TokenIds
+    fork: str | None
+    sent_before: bool = False
+    answer_start: str = ""
+    start_ids: tuple[int, ...] = field(default=(), repr=False)
+    rendering: Text = field(default_factory=lambda: Text(""), repr=False)
+    match: Match | None = field(default=None, repr=False)
+
+    @property
+    def follows(self) -> Call | None:
+        """The last sampled answer that its messages hold, whether or not the template still writes it so."""
+        calls = {} if self.match is None else self.match.calls
+        return calls[max(calls)] if calls else None
+
+    @property
+    def ending(self) -> str:
+        """The last characters of its text, without `answer_start`: they tell whether reasoning was opened."""
+        return self.rendering.tail(_ENDING)
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """A prompt before it is tokenized: the ids that `prompt` has are followed by `parts`, texts and known ids, and by
+    the text `rest`."""
+
+    prompt: Prompt
+    parts: tuple[str | Sequence[int], ...] = ()
+    rest: str = ""
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it takes long to tokenize."""
+        return sum(len(part) for part in (*self.parts, self.rest) if isinstance(part, str)) > LONG_TEXT
+
+    def least_tokens(self, chat_format: ChatFormat) -> int:
+        """No more tokens than the prompt will have: those that are known, and what the size of its texts tells."""
+        sizes = (
+            chat_format.least_tokens(part) if isinstance(part, str) else len(part) for part in (*self.parts, self.rest)
+        )
+        return len(self.prompt.ids) + sum(sizes)
+
+
+class PromptBuilder:
+    """Builds prompts from earlier calls of the same agent. Invariant: `prompt.ids` is what is to be sent.
+
+        prompt = builder.build("solver", messages, tools)
+        output_ids = sample(prompt.ids)
+        builder.record("solver", prompt, output_ids, answer_message)
+
+    Memory is linear in the distinct messages and tokens; a call costs one rendering, plain comparisons, and the
+    tokenizing of what is new.
+    """
+
+    def __init__(self, chat_format: ChatFormat) -> None:
+        self._format = chat_format
+        self._conversations: dict[str, Conversations] = {}
+        self._texts: dict[str, list[Call]] = {}
+        self._pieces: dict[str, TokenIds] = {}
+
+    def build(
+        self,
+        agent: str,
+        messages: Sequence[Message],
+        tools: Sequence[Message] = (),
+        *,
+        answer_start: Callable[[str], str] | None = None,
+    ) -> Prompt:
+        """The prompt for `messages`, of the tokens of earlier calls wherever the template writes the same.
+
+        Earlier messages are compared in meaning (see `messages.meaning`); reasoning that the agent dropped is put
+        back, so that the template decides whether it stays. `answer_start(ending)` gives the text that the answer must
+        begin with, after a prompt that ends like `Prompt.ending`.
+        """
+        return self.finish(self.draft(agent, messages, tools, answer_start=answer_start))
+
+    def draft(
+        self,
+        agent: str,
+        messages: Sequence[Message],
+        tools: Sequence[Message] = (),
+        *,
+        answer_start: Callable[[str], str] | None = None,
+    ) -> Draft:
+        """What `build` does before it tokenizes."""
+        conversations = self._conversations.get(agent, Conversations())
+        match = conversations.match(messages, tools)
+        rendering = self._format.render(match.messages, match.tools)
+        place, base, position = self._longest_written(match, rendering)
+        later = {index: Answer(self._format, call) for index, call in match.calls.items() if index > place}
+        around = windows(self._format, match.messages, match.tools, rendering) if later else {}
+        ends = {place: position} | {index: around.get(index, (0, len(rendering)))[1] for index in later}
+        parts: list[str | Sequence[int]] = []
+        for index, answer in sorted(later.items()):
+            found = answer.place_in(rendering, *around[index]) if index in around else None
+            if found is not None and found[0] >= position:
+                parts += [rendering[position : found[0]], answer.call.answer_ids()]
+                position = ends[index] = found[1]
+        sent_up_to = _sent_up_to(conversations, match, rendering, ends)
+        prompt = Prompt(
+            ids=TokenIds() if base is None else base.ids,
+            fork=_fork(match, rendering, place, _rewritten(later, match, sent_up_to), around),
+            sent_before=sent_up_to >= max(0, *ends),
+            answer_start="" if answer_start is None else answer_start(rendering[-_ENDING:]),
+            rendering=Text(rendering) if base is None else Text(rendering[len(base.rendering) :], base.rendering),
+            match=match,
+        )
+        return Draft(prompt, tuple(parts), rendering[position:])
+
+    def draft_text(self, agent: str, text: str | Sequence[int]) -> Draft:
+        """What `build_text` does before it tokenizes."""
+        if not isinstance(text, str):
+            return Draft(Prompt(TokenIds(text), None, rendering=Text(self._format.decode(list(text)))))
+        begins = Beginnings(text)
+        found: tuple[int, Call, int] | None = None
+        for call in self._texts.get(agent, ()):
+            if begins.has(call.rendering):
+                answer = Answer(self._format, call)
+                dropped = 0 if text.startswith(answer.text, len(call.rendering)) else 1
+                said = answer.text.removesuffix(answer.stop or "") if dropped else answer.text
+                end = len(call.rendering) + len(said)
+                if text.startswith(said, len(call.rendering)) and (found is None or end >= found[0]):
+                    found = end, call, dropped
+        if found is None:
+            return Draft(Prompt(TokenIds(), None, rendering=Text(text)), rest=text)
+        end, call, dropped = found
+        before = call.ids if not dropped else TokenIds(call.answer_ids()[:-1], before=call.ids.before)
+        rest = Text(text[len(call.rendering) :], call.rendering)
+        return Draft(Prompt(before, None, rendering=rest), rest=text[end:])
+
+    def build_text(self, agent: str, text: str | Sequence[int]) -> Prompt:
+        """The prompt for a raw text, without a template: the ids of the longest earlier raw text and answer of the
+        agent that `text` goes on from, and the tokens of the rest. Token ids are taken as they are.
+
+        Text that goes on without the end token that was sampled goes on from the ids before that token.
+        """
+        return self.finish(self.draft_text(agent, text))
+
+    def finish(self, draft: Draft) -> Prompt:
+        """The prompt, with the texts of `draft` tokenized. May run in another thread."""
+        prompt = draft.prompt
+        new: list[int] = []
+        for part in draft.parts:
+            new += self._piece(part) if isinstance(part, str) else part
+        new += self._format.encode(draft.rest)
+        start_ids = tuple(self._format.encode(prompt.answer_start))
+        added = (*new, *start_ids)
+        ids = TokenIds(added, before=prompt.ids) if len(prompt.ids) else TokenIds(added)
+        return replace(prompt, ids=ids if added else prompt.ids, start_ids=start_ids)
+
+    def record(self, agent: str, prompt: Prompt, output_ids: Sequence[int], answer: Message | None) -> Call:
+        """Remember that `output_ids` was sampled after `prompt` and given to the agent as the message `answer`, or as
+        text if that is None."""
+        ids = prompt.ids + output_ids
+        if prompt.match is None or answer is None:
+            call = Call(prompt.rendering, (), ids)
+            self._texts.setdefault(agent, []).append(call)
+        else:
+            call = Call(prompt.rendering, prompt.match.tools, ids, prompt.start_ids)
+            self._conversations.setdefault(agent, Conversations()).add(prompt.match, answer, call)
+        return call
+
+    def _piece(self, text: str) -> TokenIds:
+        """The tokens of what stands between two answers; a history that forks again and again has it every time."""
+        if text not in self._pieces:
+            self._pieces[text] = TokenIds(self._format.encode(text))
+        return self._pieces[text]
+
+    def _longest_written(self, match: Match, rendering: str) -> tuple[int, Call | None, int]:
+        """The last answer up to which `rendering` is what was sent and sampled: its index (-1 if there is none), its
+        call, and where the rendering goes on after it."""
+        begins = Beginnings(rendering)
+        for index, call in sorted(match.calls.items(), reverse=True):
+            if begins.has(call.rendering):
+                end = Answer(self._format, call).end_in(rendering, len(call.rendering), len(rendering))
+                if end is not None:
+                    return index, call, end
+        return -1, None, 0
+
+
+def _sent_up_to(conversations: Conversations, match: Match, rendering: str, ends: Mapping[int, int]) -> int:
+    """The last answer up to which an earlier request that began with the same messages, and offered the same tools,
+    was written as `rendering` is: -1 if there is none. `ends` are the places where the answers end."""
+    whole = len(match.path) == len(match.sent)
+    if whole and any(str(call.rendering) == rendering for call in match.answered()):
+        return len(match.sent)
+    for index, end in sorted(ends.items(), reverse=True):
+        others = conversations.sent_with(match, index)
+        if any(str(request.rendering).startswith(rendering[:end]) for request in others):
+            return index
+    return -1
+
+
+def _fork(
+    match: Match, rendering: str, place: int, later: dict[int, Answer], around: dict[int, tuple[int, int]]
+) -> str | None:
+    """Why the prompt does not go on from the last call that its messages go on from; `place` is the answer up to
+    which it does, `later` are the answers after that, but for those that an earlier request had as they are here."""
+    last = max((index for index, said in enumerate(match.meanings) if said[0] == "assistant"), default=-1)
+    if place == last >= 0:
+        return None
+    if match.change is not None:
+        return match.change
+    if not later:
+        others = not match.calls and match.request is not None and match.request.tools != match.tools
+        return TOOLS_CHANGED if others and not match.answered() else None
+    if later[max(later)].call.tools != match.tools:
+        return TOOLS_CHANGED
+    whole = (0, len(rendering))
+    if any(answer.lost_reasoning(rendering[slice(*around.get(index, whole))]) for index, answer in later.items()):
+        return REASONING_STRIPPED
+    return TEMPLATE_NOT_APPEND_ONLY
+
+
+def _rewritten(later: dict[int, Answer], match: Match, sent_up_to: int) -> dict[int, Answer]:
+    """The answers in `later` that are written differently now, without those of a history that an earlier request had
+    changed already: what goes on from that one is a branch."""
+    if sent_up_to >= len(match.sent):
+        return {}
+    known = {index for index, node in enumerate(match.path[: sent_up_to + 1]) if node.moved}
+    return {index: answer for index, answer in later.items() if index not in known}

@@ -1,0 +1,44 @@
+"""The environment service that a run starts for itself: the process that `astune.clients.own_env_service` runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+
+from astune.environment.registry import load_environment
+from astune.environment.server import make_app, run_server
+from astune.errors import AstuneError
+from astune.support.visible import tell
+
+STOP_SECONDS = 10.0
+TTL = 24 * 3600.0
+"""Seconds that an instance may be left alone: someone may be looking around in a debugger."""
+
+
+def main() -> int:
+    """Serve what standard input says, and write the address to standard output."""
+    told, sys.stdout = sys.stdout, sys.stderr  # nothing but the address goes to the parent
+    given = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        environment = load_environment(given["spec"], given["options"])
+        app = make_app([environment], ttl=TTL, token=given["token"])
+        run_server(app, "127.0.0.1", 0, lambda url: tell(url, file=told, flush=True))
+    except AstuneError as error:
+        tell(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _end_with_parent() -> None:
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(STOP_SECONDS)
+    os._exit(1)  # an environment does not end
+
+
+if __name__ == "__main__":
+    sys.exit(main())

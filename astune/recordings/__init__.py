@@ -1,0 +1,1 @@
+"""Episodes as files: to play again, to judge anew, to compare."""

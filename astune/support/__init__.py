@@ -1,0 +1,1 @@
+"""What every package uses and none owns: processes, signals, files, terminals, HTTP, and code of others."""

@@ -1,0 +1,85 @@
+"""Whose code a file is, and where in the user's own files something happened."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.util
+import os
+import re
+import traceback
+from pathlib import Path
+
+from astune.support.resources import PACKAGE, tutorial_dir
+
+_FRAME = re.compile(r'^  File "(?P<file>.+?)", line (?P<line>\d+), in .*\n    (?P<code>.+)$', re.MULTILINE)
+
+
+def part_of_astune(file: Path) -> bool:
+    """Whether `file` is ASTune's own code. Tutorials count as the user's."""
+    return file.is_relative_to(PACKAGE) and not file.is_relative_to(tutorial_dir())
+
+
+@functools.cache
+def by_user(file: str) -> bool:
+    """Whether `file`, as a code object names it, is neither ASTune's nor the standard library's nor of an installed
+    package, nor in memory only: "<string>" is what packages generate."""
+    path = Path(file)
+    if file.startswith("<") or part_of_astune(path):
+        return False
+    return not installed(path) or path.is_relative_to(tutorial_dir())
+
+
+def installed(file: Path) -> bool:
+    """Whether `file` is of an installed package or of the standard library."""
+    return bool({"site-packages", "dist-packages"} & set(file.parts)) or file.is_relative_to(Path(os.__file__).parent)
+
+
+def place_of(error: BaseException | str) -> str:
+    """`file:line` of the innermost line of the user's own code; "" if there is none.
+
+    `error` is an exception or the text of its traceback.
+    """
+    found = _innermost(error)
+    return f"{found['file']}:{found['line']}" if found else ""
+
+
+def code_of(error: BaseException | str) -> str:
+    """The line of code at `place_of`, in backquotes after "at"; "" if there is none."""
+    found = _innermost(error)
+    return f" at `{found['code'].strip()}`" if found else ""
+
+
+def own_line_first(trace: str) -> str:
+    """The traceback `trace` behind the line of the user's own code that it is about, if there is one."""
+    place = place_of(trace)
+    return f"in your code: {place}{code_of(trace)}\n{trace}" if place else trace
+
+
+def _innermost(error: BaseException | str) -> re.Match[str] | None:
+    trace = error if isinstance(error, str) else "".join(traceback.format_exception(error))
+    users = [frame for frame in _FRAME.finditer(trace) if by_user(frame["file"])]
+    return users[-1] if users else None
+
+
+def source_of(spec: str) -> Path | None:
+    """The file behind `path/file.py:Name` or `package.module:Name`, without importing it; None if it is not found."""
+    where = spec.rpartition("->" if "->" in spec else ":")[0]
+    if where.endswith(".py"):
+        return Path(where) if Path(where).is_file() else None
+    try:
+        found = importlib.util.find_spec(where) if where else None
+    except (ImportError, ValueError):
+        return None
+    return Path(found.origin) if found and found.origin and found.origin.endswith(".py") else None
+
+
+def imported_by(file: Path) -> set[str]:
+    """The packages that a file imports anywhere in it, by their first names. Empty if it is not Python."""
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except (SyntaxError, ValueError):
+        return set()
+    names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+    return {name.partition(".")[0] for name in names}

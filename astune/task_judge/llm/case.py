@@ -1,0 +1,76 @@
+"""What all ways of judging by an LLM have in common: one case, one model, rulings with what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from astune.clients.chat_models import Answer, ChatModels, Usage
+from astune.task_judge.llm.rubric import Rubric
+
+M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A task, what its answers are judged by, and the one model that judges them all."""
+
+    query: str
+    reference: str | None
+    rubric: Rubric
+    instructions: str
+    votes: int
+    models: ChatModels
+    model: str
+
+    async def ask(
+        self, messages: Sequence[Mapping[str, object]], schema: type[M], vote: int, check: Callable[[M], None] | None
+    ) -> Answer[M]:
+        return await self.models.ask(messages, schema, model=self.model, vote=vote, check=check)
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """What the model says of one attempt: the raw material of a verdict."""
+
+    reward: float
+    reason: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    usage: Mapping[str, float] = field(default_factory=dict)
+    """As `usage_metrics` gives it."""
+    votes: tuple[float, ...] | None = None
+    """The reward by each vote that could tell; None where no vote was needed."""
+
+
+def usage_metrics(usages: Sequence[Usage], episodes: int) -> dict[str, float]:
+    """What calls that serve `episodes` cost each of them; without the cost where it is not known."""
+    total = Usage()
+    for usage in usages:
+        total += usage
+    figures: dict[str, float] = {
+        "llm_calls": total.calls,
+        "llm_cached": total.cached,
+        "llm_prompt_tokens": total.prompt_tokens,
+        "llm_completion_tokens": total.completion_tokens,
+    }
+    if total.cost is not None:
+        figures["llm_cost"] = total.cost
+    return {name: value / episodes for name, value in figures.items()}
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def spread(votes: Sequence[float]) -> dict[str, float]:
+    """The distance of the best vote from the worst, where there are several."""
+    return {"vote_spread": max(votes) - min(votes)} if len(votes) > 1 else {}
+
+
+def short(text: str, most: int = 200) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 3] + "..."

@@ -1,0 +1,28 @@
+"""What the prompts that compare answers with each other have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from astune.task_judge.llm.case import Case
+from astune.task_judge.llm.fence import fenced
+from astune.task_judge.llm.prompts import blocks, messages
+
+ADVICE = """\
+Where there is a reference answer, it is right: an answer that disagrees with it is worse than one that agrees, however
+well it is argued. The order in which the answers stand says nothing. Length, tone and confidence earn nothing unless a
+criterion asks for them."""
+
+
+def comparison_messages(case: Case, system: str, answers: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The prompt: fences `task`, `reference` if there is one, `criteria`, and `answer_<label>` for each answer."""
+    criteria = case.rubric.criteria
+    unequal = len({criterion.weight for criterion in criteria}) > 1
+    lines = [
+        f"- {' '.join(criterion.text.split())}{f' (weight {criterion.weight:g})' if unequal else ''}"
+        for criterion in criteria
+    ]
+    shown = [fenced(f"answer_{label}", text) for label, text in answers.items()]
+    parts = [*blocks(case.query, case.reference), fenced("criteria", "\n".join(lines)), *shown]
+    return messages(system, case.instructions, parts)

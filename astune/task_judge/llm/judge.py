@@ -1,0 +1,167 @@
+"""`LlmAsJudge`: answers judged by other models, each by itself, in pairs, or ranked."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from pydantic import ValidationError
+
+from astune.clients.chat_models import ChatModels
+from astune.config.judges import CriterionConfig, LlmJudgeConfig, TaskJudgeConfig
+from astune.errors import ConfigError, JudgeError, PolicyError
+from astune.task_judge.judge_base import judge_alone
+from astune.task_judge.llm.case import Case, Ruling
+from astune.task_judge.llm.listwise import listwise
+from astune.task_judge.llm.pairwise import against_reference, pairwise
+from astune.task_judge.llm.pointwise import pointwise
+from astune.task_judge.llm.rubric import Criterion, Rubric
+from astune.task_judge.llm.shown import Shown, shown_attempt, shown_task
+from astune.types import Episode, Task, Verdict
+
+NAME = "LlmAsJudge"
+CORRECT = CriterionConfig(
+    text="The final answer is right: it agrees with the reference answer where there is one, and answers the task.",
+    min=0,
+    max=1,
+)
+"""What counts where `astune.task_judge.llm.criteria` names nothing."""
+TAKEN = ("total", "vote_spread", "llm_calls", "llm_cached", "llm_prompt_tokens", "llm_completion_tokens", "llm_cost")
+"""Metrics of the judge itself, whose names no criterion may have."""
+
+
+class LlmJudge(ABC):
+    """Judges a group by one model: the first of `astune.task_judge.llm.models` that answers every question about it.
+
+    If a model fails on one attempt, all of the group are judged by the next, so that rewards which are compared have
+    the same measure; `judged_by` says which it was. An attempt without an answer is judged without a call.
+    """
+
+    def __init__(self, config: TaskJudgeConfig, rubric: Rubric, *, pass_at: float, key: str) -> None:
+        """`key` is what names the criteria in an error. Raises ConfigError without models."""
+        for criterion in rubric.criteria:
+            if criterion.id in TAKEN:
+                raise ConfigError(f"{key}: {criterion.id!r} is the name of another metric, give the criterion another")
+        self.models = ChatModels(config.llm)
+        self._config = config
+        self.rubric = rubric
+        self._pass_at = pass_at
+
+    async def judge(self, task: Task, episode: Episode) -> Verdict:
+        """Raises JudgeError where no model answers, or a reply cannot be used."""
+        return await judge_alone(self, task, episode)
+
+    async def judge_group(self, task: Task, episodes: Sequence[Episode]) -> Sequence[Verdict | Exception]:
+        seen = [self._shown(task, episode) for episode in episodes]
+        attempts = [shown for shown in seen if isinstance(shown, Shown)]
+        verdicts = iter(await self._by_one_model(task, attempts) if attempts else [])
+        return [next(verdicts) if isinstance(shown, Shown) else shown for shown in seen]
+
+    @abstractmethod
+    async def rulings(self, case: Case, attempts: Sequence[Shown]) -> Sequence[Ruling | JudgeError]:
+        """What `case.model` says of each attempt. Raises PolicyError if it does not answer, and JudgeError where
+        nothing can be said of any."""
+
+    @abstractmethod
+    def judged_by(self, model: str) -> str:
+        """What a verdict says of its origin."""
+
+    def passed(self, reward: float, attempts: int) -> bool | None:
+        """Whether an attempt that got `reward` counts as a success."""
+        return reward >= self._pass_at
+
+    def _shown(self, task: Task, episode: Episode) -> Shown | JudgeError:
+        try:
+            return shown_attempt(task, episode, self._config)
+        except JudgeError as error:
+            return error
+
+    async def _by_one_model(self, task: Task, attempts: Sequence[Shown]) -> list[Verdict | Exception]:
+        said = []
+        for model in self.models.in_order():
+            try:
+                rulings = await self.rulings(self._case(task, model), attempts)
+            except PolicyError as error:
+                said.append(str(error))
+                continue
+            return [self._verdict(task, ruling, model, len(attempts)) for ruling in rulings]
+        raise JudgeError(f"task {task.task_id!r}: no model judges it: {'; '.join(said)}")
+
+    def _case(self, task: Task, model: str) -> Case:
+        llm = self._config.llm
+        return Case(
+            query=shown_task(task),
+            reference=task.answer,
+            rubric=self.rubric,
+            instructions=llm.instructions,
+            votes=llm.votes,
+            models=self.models,
+            model=model,
+        )
+
+    def _verdict(self, task: Task, ruling: Ruling | JudgeError, model: str, attempts: int) -> Verdict | JudgeError:
+        if isinstance(ruling, JudgeError):
+            return JudgeError(f"task {task.task_id!r}: {ruling}")
+        passed = self.passed(ruling.reward, attempts)
+        undecided = passed is not None and self._split(ruling.votes)
+        return Verdict(
+            reward=ruling.reward,
+            passed=None if undecided else passed,
+            reason=ruling.reason,
+            metrics={**ruling.metrics, **ruling.usage},
+            judged_by=self.judged_by(model),
+            undecided=undecided,
+        )
+
+    def _split(self, votes: Sequence[float] | None) -> bool:
+        """Whether as many votes say that the attempt passes as say that it fails; so do votes of which none could
+        tell."""
+        return votes is not None and 2 * sum(vote >= self._pass_at for vote in votes) == len(votes)
+
+
+class LlmAsJudge(LlmJudge):
+    """Rewards from 0 to 1 by `astune.task_judge.llm`.
+
+    - `pointwise`: each attempt by the criteria; the reward is the weighted mean of where its scores stand on their
+      scales, each score a metric.
+    - `pairwise`, `listwise`: the share of the other attempts that an attempt beats, ties half. Such rewards say which
+      attempt is better, not whether any is good: `passed` is None. A lone attempt is compared with the reference
+      answer.
+
+    The reference answer is shown where there is one: a judge is weak at questions that it cannot answer itself
+    (arXiv 2503.05061).
+    """
+
+    def __init__(self, config: TaskJudgeConfig) -> None:
+        key = "astune.task_judge.llm.criteria"
+        super().__init__(config, _rubric(config.llm, key), pass_at=config.llm.pass_at, key=key)
+
+    async def rulings(self, case: Case, attempts: Sequence[Shown]) -> Sequence[Ruling | JudgeError]:
+        llm = self._config.llm
+        if llm.mode == "pointwise":
+            return await pointwise(case, attempts)
+        if len(attempts) == 1:
+            return [await against_reference(case, attempts[0])]
+        if llm.mode == "pairwise":
+            return await pairwise(case, attempts, llm.max_opponents)
+        return await listwise(case, attempts)
+
+    def judged_by(self, model: str) -> str:
+        return f"{NAME}({model})"
+
+    def passed(self, reward: float, attempts: int) -> bool | None:
+        absolute = self._config.llm.mode == "pointwise" or attempts == 1
+        return super().passed(reward, attempts) if absolute else None
+
+
+def _rubric(llm: LlmJudgeConfig, key: str) -> Rubric:
+    """The criteria of the configuration as a rubric."""
+    criteria = []
+    for name, given in (llm.criteria or {"correct": CORRECT}).items():
+        scale = "binary" if (given.min, given.max) == (0, 1) else "scaled"
+        values = {"id": name, "text": given.text, "weight": given.weight, "min": given.min, "max": given.max}
+        try:
+            criteria.append(Criterion.model_validate({**values, "scale": scale}))
+        except ValidationError as error:
+            raise ConfigError(f"{key}.{name}: expected a name in one line without '|'") from error
+    return Rubric(name=NAME, criteria=tuple(criteria))

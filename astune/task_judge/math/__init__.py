@@ -1,0 +1,1 @@
+"""Mathematics: find the final answer, compare it with the reference."""

@@ -1,0 +1,328 @@
+r"""Where the final answer stands in a text, and what of it is only looks.
+
+    >>> extract_answer("so 6*12 = 72, \\boxed{72}", "auto")
+    FinalAnswer(text='72', found_in='boxed')
+    >>> normalise(r"$\\dfrac{1}{2}$.")
+    '\\frac{1}{2}'
+
+A text that does not mark its answer has none; only the format `last_number` takes the last number for one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from astune.task_judge.math.quantity import is_numeral, read_quantity
+
+AnswerFormat: TypeAlias = Literal["auto", "boxed", "answer_tag", "hashes", "the_answer_is", "plain", "last_number"]
+
+MAX_LENGTH = 500
+"""An answer of more characters is compared as text only, never as mathematics."""
+
+LOOKED_AT = 100_000
+"""Characters at the end of a text in which its final answer is looked for."""
+
+_FUNCTIONS = (
+    "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log sqrt exp det gcd lcm mod max min pmatrix bmatrix "
+    "vmatrix matrix cases array"
+)
+FUNCTIONS = frozenset(_FUNCTIONS.split())
+"""Words that are mathematics. Any other word of three letters or more makes an answer a text."""
+
+SYMBOLS = str.maketrans(
+    {"−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "÷": "/", "π": r"\pi ", "∞": r"\infty ", "≤": r"\le "}  # noqa: RUF001
+    | {"≥": r"\ge ", "≠": r"\ne ", "²": "^2", "³": "^3", "½": " 1/2", "¼": " 1/4", "¾": " 3/4", "\u00a0": " "}
+    | {"\u202f": " ", "…": "...", "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ", "⁄": "/", "±": r"\pm ", "。": "."}  # noqa: RUF001
+    | {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}  # full-width forms of ASCII
+)
+
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
+_BARE_BOX = re.compile(
+    r"(\\(?:boxed|fbox))(?: {1,9}|(?=[\d\\]))(\\frac ?\d ?\d|\\[A-Za-z]{1,20}|-?[\w,]{1,60}(?:[.:/][\w,]{1,20}){0,3}%?)"
+    r"(?=[ .,]{0,9}(?:$|\$|\\[)\]]|[a-z]{2}))",
+    re.MULTILINE,
+)
+"""TeX boxes the next sign where no brace follows, MATH means the rest of the formula: only where both are the same."""
+_OR = (
+    r"(?:(?:or|oder|ou|versus|vs\.?|alternatively)(?:\s+(?:maybe|possibly|perhaps|else|even|it|could|can|may|might|be))*"
+    r"(?![a-z])|或者?)"
+)
+_OR_A_NUMBER = re.compile(rf"[\s$]*(?:\\\))?\s*,?\s*{_OR}\s+\$?(-?\d[\d,]*(?:\.\d+)?(?:/\d+)?)", re.IGNORECASE)
+_WORD_BEHIND = re.compile(r"[\s$]*(?:\\[)\]])?[ \t]*([A-Za-z]+)")
+_BETWEEN_OFFERS = re.compile(
+    rf"(?:[\s$,;/|]|\\[()\[\]]|\\q?quad|\\text\s*\{{\s*(?:and|{_OR})\s*\}}|and(?![a-z])|{_OR})*", re.IGNORECASE
+)
+_OR_AT_THE_END = re.compile(rf"(?<![a-z]){_OR}[\s,]*$", re.IGNORECASE)
+_TAKEN_BACK = re.compile(
+    r"[\s$.,;:!?。，？)\]}*\\—–-]*"  # noqa: RUF001
+    r"(?:(?:(?:this|that|it|which)(?:'s| is| was) (?:wrong|incorrect|not (?:right|correct)|a mistake)"
+    r"|i (?:made a mistake|(?:was|am) wrong))\b|不对|不，|不,|错了|"  # noqa: RUF001
+    r"(?:no(?!\. ?\d)|wait|sorry|oops|actually|correction|hmm+|hold on|scratch that|i mean|rather)\b[\s,.:;!—–-]*"  # noqa: RUF001
+    r"(?:(?:no|wait|sorry|actually|correction|it|its|it's|is|that|that's|this|should|would|must|have|been|be|make|i|mean|"
+    r"meant|the|correct|right|final|answer|rather|not [\w.$]+|wrong|incorrect|but|of course)\b[\s,.:;!—–-]*)*"  # noqa: RUF001
+    r"(?:\\\(|\\\[|\\boxed *\{|[-$\s*(])*\d)",
+    re.IGNORECASE,
+)
+"""Behind an answer, that it is wrong or another one: 5? No: 6. Only such words may stand in front of the other."""
+_WHOLE_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{(.*)\}", re.DOTALL)
+_ANSWER_TAG = re.compile(r"</?answer>", re.IGNORECASE)
+_MARKER = re.compile(r"\\(?:boxed|fbox)|</?answer>|####", re.IGNORECASE)
+_THE_ANSWER_IS = re.compile(
+    r"\b(?:the|my|our)\s+(?:(?:final|correct|right|best)\s+){0,2}answer\s+(?:is|would\s+be|should\s+be|will\s+be)\b"
+    r"|\bthe\s+(?:correct|right|best)\s+(?:option|choice)\s+is\b"
+    r"|^[ \t>#*_-]*(?:final\s+|correct\s+)?(?:answer[ \t*_]*(?:[:：=]|is\b)|ans[ \t*_]*[:=.])"  # noqa: RUF001
+    r"|^[ \t>#*_]*(?:the\s+)?(?:final\s+|correct\s+)?answer[ \t*_]*$"
+    r"|^[ \t>*_]*(?=(?P<letter>(?-i:A))[ \t*_]*[:：])"  # noqa: RUF001
+    r"|答案[ \t*]*(?:[是为选:：])|故选[ \t*]*[:：]?",  # noqa: RUF001
+    re.IGNORECASE | re.MULTILINE,
+)
+"""Behind it stands the answer. A line that begins with "A:" is a whole one, because it may be an option."""
+_OPTION_B = re.compile(r"^[ \t>*_(]*B[ \t*_]*[):：.]", re.MULTILINE)  # noqa: RUF001
+_THINKING = re.compile(
+    r"(?P<begin><(?:\w+:)?(?:think(?:ing)?|thoughts?|reasoning|reflection|scratchpad)>|\[think\]|◁think▷"
+    r"|<\|begin_of_thought\|>|<\|channel\|>(?:analysis|commentary))"
+    r"|</(?:\w+:)?(?:think(?:ing)?|thoughts?|reasoning|reflection|scratchpad)>|\[/think\]|◁/think▷"
+    r"|<\|end_of_thought\|>|<\|channel\|>final(?:<\|message\|>)?",
+    re.IGNORECASE,
+)
+_SENTENCE_END = re.compile(r"\n|[.!?](?=\s|$)|。|,?\s(?:because|since)\b|[,，]?因为")  # noqa: RUF001
+_NUMBER = re.compile(r"[-−]?\$?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:/\d+)?%?")  # noqa: RUF001
+_PLAIN_NUMBER = re.compile(r"-?[0-9][0-9,]*(?:\.[0-9]+)?", re.ASCII)
+_TEXT_COMMAND = re.compile(
+    r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mbox|operatorname|underline)\s*\{([^{}]*)\}"
+)
+_SPACE_COMMAND = re.compile(r"(?<!\\)\\[,!;: ]|\\q?quad(?![A-Za-z])|\\displaystyle(?![A-Za-z])|~")
+_SHORT_FRACTION = re.compile(r"\\frac\s*([0-9A-Za-z])\s*([0-9A-Za-z])")
+_LETTER_OR_POWER = re.compile(r"[A-Za-z*^=]")
+_BOLD = re.compile(r"(?<![\w)\]}*])\*\*([^*]+)\*\*(?![\w*])")
+_POWER = re.compile(r"(?<=[\w)\]}])(?:\*\*| \*\* )(?=[-+\w(\\{])")
+_EXPONENT = re.compile(r"\^\s*([-+]\s*(?:[\d.]+|[A-Za-z])|\d*\.\d+)(?![\d.])")
+_CALL = re.compile(r"(?<![\\A-Za-z])(sqrt|exp|abs)\s*\(")
+_CALLS = {"sqrt": (r"\sqrt{", "}"), "exp": ("e^{", "}"), "abs": ("|", "|")}
+_PLAIN_FUNCTION = re.compile(
+    r"(?<![\\A-Za-z])(arc(?:sin|cos|tan)|(?:sin|cos|tan)h?|cot|sec|csc|log|ln|max|min|gcd|lcm)(?=\s*\()"
+)
+_PLAIN_LETTER = re.compile(r"(?<![\\A-Za-z])(pi|theta)(?![A-Za-z])", re.IGNORECASE)
+_UNDERSCORES = re.compile(r"(?<![\w.])[1-9]\d{0,2}(?:_\d{3})+(?!\w)")
+_GOES_ON = re.compile(r"(\d*\.\d+)\s*(?:\.\.\.|\\[lc]?dots(?![A-Za-z]))\s*")
+_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}|[\u4e00-\u9fff]")
+
+
+@dataclass(frozen=True)
+class FinalAnswer:
+    text: str
+    found_in: AnswerFormat
+
+
+def extract_answer(text: str, answer_format: AnswerFormat) -> FinalAnswer | None:
+    """The last answer that `text` marks in `answer_format`; None if it marks none.
+
+    `auto` tries boxed, answer_tag, hashes and the_answer_is in this order, then takes a text that is nothing but a
+    short answer. What stands in thinking is none, nor is one that is taken back ("5? No: 6"), and of a very long text
+    only the end is looked at. Takes time linear in the length of `text`.
+    """
+    text = _said_at_the_end(text)
+    for name in _AUTO if answer_format == "auto" else (answer_format,):
+        found, end = _FINDERS[name](text)
+        if found:
+            return None if _TAKEN_BACK.match(text, end) else FinalAnswer(found, name)
+    whole = text.strip() if answer_format == "auto" else ""
+    return FinalAnswer(whole, "plain") if _is_bare(whole) else None
+
+
+def reference_answer(answer: str) -> str:
+    """What the answer of a task says at its end: behind `####` (GSM8K), in `\\boxed{}` (MATH), or all of it."""
+    said = _said_at_the_end(answer)
+    return _hashes(said)[0] or _boxed(said)[0] or said.strip()
+
+
+def outside_thinking(text: str) -> str:
+    """`text` without what a model only thought: between <think> and </think> or their like, before an end whose
+    beginning stood in the prompt, and behind a beginning that has no end."""
+    if "<" not in text and "[" not in text and "◁" not in text:
+        return text
+    said: list[str] = []
+    start, thinks = 0, False
+    for mark in _THINKING.finditer(text):
+        if mark["begin"] and not thinks:
+            said.append(text[start : mark.start()])
+        elif not mark["begin"] and not thinks:
+            said.clear()
+        thinks, start = bool(mark["begin"]), mark.end()
+    return "".join(said) + ("" if thinks else text[start:])
+
+
+def _said_at_the_end(text: str) -> str:
+    """With one kind of line end and of boxes."""
+    said = "\n".join(outside_thinking(text).splitlines())[-LOOKED_AT:]
+    return _BARE_BOX.sub(r"\1{\2}", said)
+
+
+def normalise(text: str) -> str:
+    """`text` without marks that change how an answer looks but not what it is: delimiters of LaTeX and Markdown,
+    text commands, thin spaces, a full stop at the end. Idempotent. A text longer than an answer is left as it is."""
+    if _PLAIN_NUMBER.fullmatch(text):
+        return text
+    before = ""
+    while text != before and len(text) <= MAX_LENGTH:
+        before = text
+        box = _WHOLE_BOX.fullmatch(text)
+        text = _strip_marks((box[1] if box else text).translate(SYMBOLS))
+    return text
+
+
+_Found: TypeAlias = tuple[str, int]
+"""An answer, empty if there is none, and where the text behind it begins."""
+
+
+def _boxed(text: str) -> _Found:
+    """Content of the box that closes last, with those before it as far as they are one list or several offers, and with
+    "million" or "or 6" behind it. Braces nest, escaped ones do not count."""
+    open_braces: list[tuple[int, int]] = []
+    boxes: list[tuple[int, int, int, int]] = []
+    for token in _BOX.finditer(text):
+        if token[0].endswith("{") and token[0] != r"\{":
+            open_braces.append((token.start() if len(token[0]) > 1 else -1, token.end()))
+        elif token[0] == "}" and open_braces:
+            begin, start = open_braces.pop()
+            if begin >= 0:
+                boxes.append((begin, start, token.start(), token.end()))
+    found, end = _offers(text, boxes)
+    if found and (other := _OR_A_NUMBER.match(text, end)):
+        return f"{found}, {other[1]}", other.end()
+    if found and (word := _WORD_BEHIND.match(text, end)) and is_numeral(word[1].lower()):
+        return f"{found} {word[1]}", word.end()
+    return found, end
+
+
+def _offers(text: str, marked: Sequence[tuple[int, int, int, int]]) -> _Found:
+    """The content of the last mark, and of those before it with nothing but a comma, "and" or "or" between, as a list.
+    A mark is where it begins, its content begins and ends, and it ends."""
+    contents: list[str] = []
+    before = 0
+    for begin, start, stop, end in marked:
+        if begin < before or not _BETWEEN_OFFERS.fullmatch(text, before, begin):
+            contents.clear()
+        contents.append(text[start:stop].strip())
+        before = end
+    return (", ".join(dict.fromkeys(contents)) if contents and contents[-1] else ""), before
+
+
+def _answer_tag(text: str) -> _Found:
+    """What stands before the last </answer>, back to the <answer> before it."""
+    marked: list[tuple[int, int, int, int]] = []
+    begin: re.Match[str] | None = None
+    for tag in _ANSWER_TAG.finditer(text):
+        if not tag[0].startswith("</"):
+            begin = tag
+        elif begin is not None:
+            marked.append((begin.start(), begin.end(), tag.start(), tag.end()))
+    return _offers(text, marked)
+
+
+def _hashes(text: str) -> _Found:
+    """The line behind the last ####, unless it is a heading: with more text below it and no number of its own."""
+    line, _, below = text.rpartition("####")[2].strip().partition("\n") if "####" in text else ("", "", "")
+    is_answer = not below.strip() or (_is_bare(line) and re.search(r"\d", line))
+    return (line.strip() if is_answer else ""), len(text) - len(below)
+
+
+def _the_answer_is(text: str) -> _Found:
+    """The rest of the sentence, which is no question."""
+    found = list(_THE_ANSWER_IS.finditer(text))
+    if any(match["letter"] for match in found) and _OPTION_B.search(text):  # A: 15, B: 18 are options
+        found = [match for match in found if not match["letter"]]
+    if not found or (len(found) > 1 and _OR_AT_THE_END.search(text[found[-2].end() : found[-1].start()][-30:])):
+        return "", 0
+    rest = text[found[-1].end() :].lstrip(" :：*_\t\n")  # noqa: RUF001
+    end = _SENTENCE_END.search(rest)
+    said = rest[: end.start()] if end else rest
+    return ("" if end and end[0] == "?" else said.strip(" *")), len(text) - len(rest) + len(said)
+
+
+def _plain(text: str) -> _Found:
+    return text.strip(), len(text)
+
+
+def _last_number(text: str) -> _Found:
+    numbers = _NUMBER.findall(text)
+    return (numbers[-1].rstrip(",") if numbers else ""), len(text)
+
+
+_FINDERS: dict[AnswerFormat, Callable[[str], _Found]] = {
+    "boxed": _boxed,
+    "answer_tag": _answer_tag,
+    "hashes": _hashes,
+    "the_answer_is": _the_answer_is,
+    "plain": _plain,
+    "last_number": _last_number,
+}
+_AUTO: tuple[AnswerFormat, ...] = ("boxed", "answer_tag", "hashes", "the_answer_is")
+
+
+def _is_bare(text: str) -> bool:
+    """Nothing but an answer: a number with or without a unit, one word, or a formula."""
+    if _MARKER.search(text):  # it marks an answer and then gives none
+        return False
+    normal = normalise(text)
+    if _PLAIN_NUMBER.fullmatch(normal):
+        return True
+    if not normal or len(normal) > 100 or "\n" in normal:
+        return False
+    return " " not in normal or read_quantity(normal) is not None or not is_words(normal)
+
+
+def _strip_marks(text: str) -> str:
+    text = re.sub(r"(?<!\\)\\!\s*", "", _currency(text)).replace("{,}", ",").replace(r"\%", "%")
+    text = _UNDERSCORES.sub(lambda number: number[0].replace("_", ""), re.sub(r"\\[()\[\]]", " ", text))
+    text = _TEXT_COMMAND.sub(r" \1 ", _SPACE_COMMAND.sub(" ", text))
+    text = re.sub(r"\\[dtc]frac(?![A-Za-z])", r"\\frac", text)
+    text = _SHORT_FRACTION.sub(r"\\frac{\1}{\2}", text)
+    text = re.sub(r"√\s*(?:\(([^()]*)\)|(\d+|[A-Za-z]))", r"\\sqrt{\1\2}", text)
+    text = text.replace(r"\varnothing", r"\emptyset").replace(r"\log_e", r"\ln")
+    text = re.sub(r"(?<![\\A-Za-z])inf(?:inity)?(?![A-Za-z])", r"\\infty", text, flags=re.IGNORECASE)
+    text = re.sub(r"\s+", " ", _in_latex(text)).replace(" ^", "^")
+    text = _GOES_ON.sub(r"\\approx \1 ", text, count=1) if _GOES_ON.match(text.lstrip()) else text
+    return text.strip(" `'\"*").rstrip(" .,;:?\\")
+
+
+def _in_latex(text: str) -> str:
+    """Formulas as programs spell them: 9*pi, 2*y**2, sqrt(2), exp(x)."""
+    if not _LETTER_OR_POWER.search(text):
+        return text
+    text = _POWER.sub("^", _BOLD.sub(r"\1", text)).replace("**", "").replace("==", "=")
+    text = _PLAIN_LETTER.sub(lambda letter: f"\\{letter[0].lower()} ", _EXPONENT.sub(r"^{\1}", text))
+    text = re.sub(r"(?<![\\A-Za-z])sqrt ?(\d+)", r"\\sqrt{\1}", text)
+    text = re.sub(r"([-+] ?[\d.]*\d)j$", r"\1i", text)
+    while call := _CALL.search(text):
+        end = _closing(text, call.end())
+        if end < 0:
+            break
+        before, after = _CALLS[call[1]]
+        text = text[: call.start()] + before + text[call.end() : end] + after + text[end + 1 :]
+    return _PLAIN_FUNCTION.sub(r"\\\1", text)
+
+
+def _closing(text: str, start: int) -> int:
+    """Where the parenthesis closes that opened before `start`; -1 if it does not."""
+    depth = 1
+    for place in range(start, len(text)):
+        depth += (text[place] == "(") - (text[place] == ")")
+        if depth == 0:
+            return place
+    return -1
+
+
+def _currency(text: str) -> str:
+    r"""A dollar sign in front of a number becomes `USD`, as far as it is none that LaTeX sets formulas between."""
+    if text.count("$") == 1:
+        text = re.sub(r"\\?\$\s*(?=[-+]?[\d.])", "USD ", text)
+    return text.replace(r"\$", "").replace("$", "")
+
+
+def is_words(text: str) -> bool:
+    """Whether a normalised text holds words that are no mathematics."""
+    return any(word.lower() not in FUNCTIONS for word in _WORD.findall(text))

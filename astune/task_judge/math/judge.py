@@ -1,0 +1,147 @@
+"""`MathAnswerAsJudge`: is the final answer of an episode mathematically equal to the reference answer?"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+from astune.config.judges import TaskJudgeConfig
+from astune.errors import JudgeError
+from astune.task_judge.answer_text import answer_text, cut_off
+from astune.task_judge.judge_base import SHARE_OF_AN_ANSWER
+from astune.task_judge.math.answer import MAX_LENGTH, FinalAnswer, extract_answer, is_words, normalise, reference_answer
+from astune.task_judge.math.compare import Relation, compare, for_algebra, is_known_kind, is_unfinished
+from astune.task_judge.math.pool import AnswerAtFault, MathPool
+from astune.task_judge.math.quantity import read_quantity, without_label
+from astune.types import Episode, Task, Verdict
+
+NAME = "MathAnswerAsJudge"
+MOST_WORDS = 6
+"""A reference of more words is prose: nobody else writes just these."""
+SIGNS = frozenset(("<", ">", "=", "+", "-", "/", "*"))
+"""References that are compared as text."""
+_NOTHING = re.compile(r"[\s.?!$_]*|.*(?:####|\\boxed|</?answer>).*", re.IGNORECASE | re.DOTALL)
+_WITH_UNIT = re.compile(r"[-+]?[\d.,]+ (?:[A-ZΩµ]|[A-Za-zΩµ]{2,}|[A-Za-z] ?/|\\frac ?\{ ?[A-Za-z])[^+\-=<>]*")
+
+
+class Outcome(Enum):
+    RIGHT = "right"
+    WRONG = "wrong"
+    """Also an empty answer, and one that was cut off."""
+    UNREAD = "unread"
+    """There is a text, but no answer in an accepted format, or it or the reference is words, or it took too
+    long to compare or made the comparison fail."""
+    FAILED = "failed"
+    """Nothing can be told of the answer: the reference looks like a formula and is none, or takes too long alone."""
+
+
+@dataclass(frozen=True)
+class MathOpinion:
+    outcome: Outcome
+    reason: str
+    found: bool = True
+    """Whether the text has an answer where the format wants it."""
+
+    def verdict(self) -> Verdict:
+        right = self.outcome is Outcome.RIGHT
+        return Verdict(float(right), right, self.reason, self.metrics, NAME)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        read = self.found and self.outcome in (Outcome.RIGHT, Outcome.WRONG)
+        return {"answer_found": float(self.found), "answer_read": float(read)}
+
+
+class MathAnswerAsJudge:
+    """Reward 1.0 for a right final answer, 0.0 for a wrong one, for one that cannot be read, and for none.
+
+        verdict = await MathAnswerAsJudge(TaskJudgeConfig()).judge(task, episode)
+        verdict.reason  # "'72' (boxed) equals the reference '72'"
+
+    Only an answer that is marked as one counts (`astune.task_judge.answer_format`); the last number of a text does
+    only if that is the format. A last message that ran into its token limit is no answer: rewarding it would teach
+    the policy not to stop. Numbers are compared exactly and in this process, formulas by math-verify in `workers`
+    processes. An answer that takes a tenth of `astune.task_judge.timeout` of computing, while its reference alone does
+    not, is worth nothing: else it would pay to give such answers. The metrics say whether an answer was found and
+    whether it could be read.
+    Raises `JudgeError` for a task without reference, a reference that is no mathematics, an answer that is neither
+    text nor number, an episode that broke off without output, and a reference that takes too long itself: none of them
+    says anything about the answer.
+    """
+
+    def __init__(self, config: TaskJudgeConfig, workers: int = 2) -> None:
+        self._answer_format = config.answer_format
+        self._must_be_evaluated = config.must_be_evaluated
+        self._pool = MathPool(workers, SHARE_OF_AN_ANSWER * (config.timeout or 10.0))
+
+    async def judge(self, task: Task, episode: Episode) -> Verdict:
+        opinion = await self.opinion(task, episode)
+        if opinion.outcome is Outcome.FAILED:
+            raise JudgeError(f"task {task.task_id!r}: {opinion.reason}")
+        return opinion.verdict()
+
+    async def opinion(self, task: Task, episode: Episode) -> MathOpinion:
+        """What mathematics can tell. Raises `JudgeError` for a task without reference, an answer that is neither text
+        nor number, and an episode that broke off without output."""
+        if task.answer is None or not (reference := reference_answer(task.answer)):
+            raise JudgeError(
+                f"task {task.task_id!r} has no reference answer, which {NAME} compares with; "
+                "astune.task_reader.fields.answer names its column"
+            )
+        text = answer_text(task, episode)
+        if cut_off(episode, text):
+            return MathOpinion(Outcome.WRONG, "the answer was cut off before it ended", found=False)
+        if not text.strip():
+            return MathOpinion(Outcome.WRONG, "no answer", found=False)
+        final = extract_answer(text, self._answer_format)
+        if final is None:
+            return MathOpinion(Outcome.UNREAD, f"no answer in the format {self._answer_format!r}", found=False)
+        try:
+            return await self._compare(task.query, reference, final)
+        except AnswerAtFault as error:
+            return MathOpinion(Outcome.UNREAD, f"{error}; the reference alone is read quickly")
+        except JudgeError as error:
+            return MathOpinion(Outcome.FAILED, str(error))
+
+    async def unreadable(self, answer: str) -> str | None:
+        """Why hardly any answer but its very text can equal the reference in `answer`; None if others can."""
+        reference = reference_answer(answer)
+        normal = normalise(reference)
+        if _NOTHING.fullmatch(normal):
+            return "the reference is empty"
+        formula = without_label(normal)
+        words = len(formula.split())
+        if len(normal) > MAX_LENGTH or (is_words(formula) and words > MOST_WORDS and read_quantity(normal) is None):
+            return f"the reference is prose, {words} words: no answer in other words equals it"
+        if is_words(formula) or read_quantity(normal) is not None or is_known_kind(normal) or normal in SIGNS:
+            return None
+        if formula == normal and _WITH_UNIT.fullmatch(normal):
+            return "the reference has a unit that is not known, so it is taken for a formula: write the number alone"
+        if await self._pool.reads(for_algebra(normal)):
+            return None
+        return "the reference cannot be read as mathematics: no answer but its very text equals it"
+
+    async def _compare(self, question: str, reference: str, final: FinalAnswer) -> MathOpinion:
+        expected, given = normalise(reference), normalise(final.text)
+        relation = compare(expected, given)
+        answer = f"{_short(final.text)} ({final.found_in})"
+        equal: bool | None = relation is Relation.EQUAL
+        if relation is Relation.UNREAD:
+            equal = None
+        elif relation is Relation.ALGEBRA:
+            if self._must_be_evaluated and is_unfinished(question, expected, given):
+                why = "is still to be worked out (astune.task_judge.must_be_evaluated)"
+                return MathOpinion(Outcome.WRONG, f"{answer} {why}; the reference is {_short(reference)}")
+            number = read_quantity(expected)
+            equal = await self._pool.equal(for_algebra(expected), for_algebra(given), number.half if number else None)
+        if equal is None:
+            return MathOpinion(Outcome.UNREAD, f"{answer} cannot be compared with the reference {_short(reference)}")
+        says = "equals" if equal else "does not equal"
+        return MathOpinion(
+            Outcome.RIGHT if equal else Outcome.WRONG, f"{answer} {says} the reference {_short(reference)}"
+        )
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 80 else text[:77] + "...")

@@ -1,0 +1,87 @@
+"""`MathAnswerAndLlmAsJudge`: mathematics decides where it can, a model where it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from astune.config.judges import TaskJudgeConfig
+from astune.errors import JudgeError
+from astune.task_judge.judge_base import judge_alone
+from astune.task_judge.llm.judge import LlmAsJudge
+from astune.task_judge.math.judge import MathAnswerAsJudge, MathOpinion, Outcome
+from astune.types import Episode, Task, Verdict
+
+MATH_SECONDS = 10.0
+"""Most time for a comparison of formulas; the model still has to answer within `astune.task_judge.timeout`."""
+UNSETTLED = (Outcome.UNREAD, Outcome.FAILED)
+
+
+class MathAnswerAndLlmAsJudge:
+    r"""The reward of `MathAnswerAsJudge` where it can tell, that of `LlmAsJudge` where it cannot.
+
+        reference 72, answer \boxed{73}                 wrong, no model is asked
+        reference 72, answer \boxed{six dozen}          a model is asked
+        reference 72, answer "It comes to 72 clips"     a model is asked: no accepted format
+
+    A model is also asked where the reference is words that the answer does not repeat, and where the comparison
+    failed or took too long. No answer, and one that was cut off, are wrong. The attempts of a group that need a model
+    are judged by one model. Its judgement is pointwise whatever `astune.task_judge.llm.mode` says, because the others'
+    rewards are no comparisons. The metric `asked_llm` is 1 where a model was asked.
+    """
+
+    def __init__(self, config: TaskJudgeConfig) -> None:
+        """Raises ConfigError without `astune.task_judge.llm.models`."""
+        seconds = min(config.timeout or MATH_SECONDS, MATH_SECONDS)
+        self._math = MathAnswerAsJudge(config.model_copy(update={"timeout": seconds}))
+        llm = config.llm.model_copy(update={"mode": "pointwise"})
+        # The model sees the whole answer: it is asked just because the format's part of it was none or not enough.
+        self._llm = LlmAsJudge(config.model_copy(update={"llm": llm, "answer_format": "auto"}))
+
+    async def judge(self, task: Task, episode: Episode) -> Verdict:
+        """Raises `JudgeError` where neither can tell."""
+        return await judge_alone(self, task, episode)
+
+    async def judge_group(self, task: Task, episodes: Sequence[Episode]) -> Sequence[Verdict | Exception]:
+        opinions = await asyncio.gather(*(self._opinion(task, episode) for episode in episodes))
+        unsettled = [
+            (episode, opinion)
+            for episode, opinion in zip(episodes, opinions, strict=True)
+            if isinstance(opinion, MathOpinion) and opinion.outcome in UNSETTLED
+        ]
+        of_llm = iter(await self._ask(task, unsettled))
+        verdicts: list[Verdict | Exception] = []
+        for opinion in opinions:
+            if isinstance(opinion, JudgeError):
+                verdicts.append(opinion)
+            elif opinion.outcome in UNSETTLED:
+                verdicts.append(next(of_llm))
+            else:
+                verdicts.append(_marked(opinion.verdict(), opinion, asked_llm=False))
+        return verdicts
+
+    async def _opinion(self, task: Task, episode: Episode) -> MathOpinion | JudgeError:
+        try:
+            return await self._math.opinion(task, episode)
+        except JudgeError as error:
+            return error
+
+    async def _ask(self, task: Task, unsettled: Sequence[tuple[Episode, MathOpinion]]) -> list[Verdict | Exception]:
+        """What the model says of each. One that cannot be judged costs the others nothing."""
+        if not unsettled:
+            return []
+        try:
+            found = await self._llm.judge_group(task, [episode for episode, _ in unsettled])
+        except JudgeError as error:
+            found = [error] * len(unsettled)
+        return [
+            JudgeError(f"{opinion.reason}; {verdict}")
+            if isinstance(verdict, Exception)
+            else _marked(verdict, opinion, asked_llm=True)
+            for (_, opinion), verdict in zip(unsettled, found, strict=True)
+        ]
+
+
+def _marked(verdict: Verdict, opinion: MathOpinion, *, asked_llm: bool) -> Verdict:
+    return replace(verdict, metrics={**verdict.metrics, **opinion.metrics, "asked_llm": float(asked_llm)})

@@ -1,0 +1,1 @@
+"""Tool calls: which were expected, which were made, which of them count."""

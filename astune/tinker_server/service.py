@@ -1,0 +1,317 @@
+"""What the server knows: sessions, models under training, and who samples which version."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from loguru import logger
+
+from astune.backbone.local.model import LoadedModel, longest_context, placement, read_weights
+from astune.backbone.model_dir import resolve_model_dir
+from astune.config.schema import ModelConfig
+from astune.errors import nearest
+from astune.tinker_server import wire
+from astune.tinker_server.checkpoints import Checkpoint, CheckpointPath, CheckpointStore, Kind
+from astune.tinker_server.errors import RequestError, not_found
+from astune.tinker_server.fields import flag, given, section, text, whole
+from astune.tinker_server.jobs import Jobs, Reply, Turns
+from astune.tinker_server.loop_thread import LoopThread
+from astune.tinker_server.sessions import Sampled, Session, Training
+from astune.tinker_server.training import OPTIMIZER_FILE, AdamStep, TrainedModel
+from astune.tinker_server.versions import Version, Versions, generate, score_prompt
+from astune.training.parts import load_chat_format
+
+LOST_SECONDS = 600.0
+"""A session whose client has not been heard of for so long is closed; clients say something every 10 seconds."""
+MOST_SAMPLES = 4096
+"""Answers to one request."""
+T = TypeVar("T")
+
+
+class Service:
+    """All state of a server. It lives in the event loop, which is always free to hear clients: four threads train,
+    read weights, score prompts (each one piece of work at a time) and sample.
+
+    `training_temperature` divides the logits in training, so that log-probabilities agree with those of answers that
+    are sampled at this temperature.
+    """
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        directory: Path,
+        *,
+        slots: int,
+        versions: int,
+        training_temperature: float,
+        micro_batch_tokens: int | None,
+    ) -> None:
+        self._folder = resolve_model_dir(model.path)
+        self.base_models = list(dict.fromkeys([model.path, str(self._folder), str(self._folder.resolve())]))
+        self._chat_format = load_chat_format(model, self._folder)
+        self._device, self._dtype = placement(model)
+        self._temperature = training_temperature
+        self._micro_batch_tokens = micro_batch_tokens
+        self._trainer = ThreadPoolExecutor(1, "train")
+        self._reader = ThreadPoolExecutor(1, "read")
+        self._scorer = ThreadPoolExecutor(1, "score")
+        self._sampling = LoopThread("sample")
+        self._versions = Versions(
+            device=self._device,
+            dtype=self._dtype,
+            slots=slots,
+            most=versions,
+            decode=self._chat_format.decode,
+            reader=self._reader,
+        )
+        self._store = CheckpointStore(directory)
+        self._sessions: dict[str, Session] = {}
+        self._jobs = Jobs()
+        self._limits = wire.Limits(vocabulary=1, context_length=1)
+
+    def _trained(self, loaded: LoadedModel) -> TrainedModel:
+        return TrainedModel(loaded, self._temperature, self._micro_batch_tokens)
+
+    async def open(self) -> None:
+        """Read the base model, so that a bad one is told at once."""
+        sampler = await self._versions.sampler(self._base)
+        config = sampler.model.config.get_text_config()  # type: ignore[union-attr, operator]
+        self._limits = wire.Limits(config.vocab_size, sampler.context_length)
+        logger.info("models that clients create train all their weights, whatever LoRA rank they ask for")
+
+    def close(self) -> None:
+        for thread in (self._trainer, self._reader, self._scorer):
+            thread.shutdown(wait=False, cancel_futures=True)
+        self._sampling.close()
+
+    @property
+    def context_length(self) -> int:
+        return self._limits.context_length
+
+    @property
+    def tokenizer_name(self) -> str:
+        """Where the SDK finds the tokenizer. It takes two slashes for those of a hub id with a variant."""
+        name = str(self._folder.resolve())
+        return name + "/" if name.count("/") == 2 else name
+
+    @property
+    def _base(self) -> Version:
+        return Version(self._folder, "base")
+
+    async def fetch(self, request_id: str, seconds: float) -> Reply | None:
+        return await self._jobs.fetch(request_id, seconds)
+
+    def create_session(self) -> str:
+        self._close_lost_sessions()
+        session_id = uuid.uuid4().hex[:12]
+        self._sessions[session_id] = Session(time.monotonic())
+        return session_id
+
+    def heartbeat(self, session_id: str) -> None:
+        self._session(session_id).heard = time.monotonic()
+
+    def _session(self, session_id: str) -> Session:
+        if session_id not in self._sessions:
+            raise not_found(f"there is no session {session_id!r}; was the server started anew?")
+        return self._sessions[session_id]
+
+    def _close_lost_sessions(self) -> None:
+        """Gives back the memory of models whose client is gone."""
+        now = time.monotonic()
+        for session_id in [name for name, each in self._sessions.items() if now - each.heard > LOST_SECONDS]:
+            logger.info("session {} closed: its client is gone", session_id)
+            del self._sessions[session_id]
+            self._jobs.drop(f"{session_id}-")
+
+    def create_model(self, body: Mapping[str, Any]) -> str:
+        """The request id under which the model's id is fetched."""
+        session_id = text(body, "session_id")
+        session = self._session(session_id)
+        self._check_base(text(body, "base_model"))
+        model_id = f"{session_id}-m{whole(body, 'model_seq_id')}"
+        about = {"base_model": body["base_model"], "lora": section(body, "lora_config")}
+        whole(about["lora"], "rank")
+
+        async def work() -> Reply:
+            loaded = await self._in(self._reader, self._load_for_training)
+            session.models[model_id] = Training(self._trained(loaded), Turns(), about)
+            return {"model_id": model_id, "type": "create_model"}
+
+        return self._jobs.start(f"{model_id}-0", work)
+
+    def _load_for_training(self) -> LoadedModel:
+        model = read_weights(self._folder).to(self._device).eval()
+        length = longest_context(model)
+        return LoadedModel(model, model, self._folder, self._device, self._dtype, length, checkpointing=False)
+
+    def _check_base(self, name: str) -> None:
+        if name not in self.base_models:
+            raise not_found(
+                f"this server serves {' = '.join(self.base_models)}, not {name!r}.{nearest(name, self.base_models)}"
+            )
+
+    def training(self, model_id: str) -> Training:
+        session = self._sessions.get(model_id.rpartition("-")[0])
+        if session is None or model_id not in session.models:
+            raise not_found(f"there is no model {model_id!r} under training; was the server started anew?")
+        return session.models[model_id]
+
+    def unload_model(self, model_id: str) -> str:
+        self.training(model_id)
+        del self._sessions[model_id.rpartition("-")[0]].models[model_id]
+
+        async def work() -> Reply:
+            return {"model_id": model_id, "type": "unload_model"}
+
+        return self._jobs.start(f"{model_id}-unload", work)
+
+    def forward(self, body: bytes) -> str:
+        message = wire.read_forward(body)
+
+        async def work(model: TrainedModel) -> Reply:
+            rows = wire.read_rows(message, self._limits)
+            found = await self._in(self._trainer, lambda: model.forward(rows, backward=not message.forward_only))
+            return wire.forward_reply(*found)
+
+        return self._in_turn(message.model_id, message.seq_id, work)
+
+    def optim_step(self, body: Mapping[str, Any]) -> str:
+        adam = AdamStep(**section(body, "adam_params"))
+
+        async def work(model: TrainedModel) -> Reply:
+            return {"metrics": await self._in(self._trainer, lambda: model.step(adam)), "type": "optim_step"}
+
+        return self._in_turn(text(body, "model_id"), whole(body, "seq_id"), work)
+
+    def save(self, body: Mapping[str, Any], kind: Kind) -> str:
+        """Answers with the path, or, where the client gave no name, with a sampling session of what was saved."""
+        model_id, number, overwrite = text(body, "model_id"), whole(body, "seq_id"), flag(body, "overwrite")
+        name = text(body, "path") if given(body, "path") else ""
+        path = CheckpointPath(model_id, kind, name or f"unnamed-{number}")
+        session_seq = whole(body, "sampling_session_seq_id") if given(body, "sampling_session_seq_id") else None
+        about = self.training(model_id).about
+
+        def write(model: TrainedModel) -> None:
+            with self._store.writing(path, about, overwrite=overwrite) as folder:
+                model.save(folder, optimizer=kind == "weights")
+
+        async def work(model: TrainedModel) -> Reply:
+            if body.get("ttl_seconds") is not None:
+                raise RequestError("ttl_seconds is not supported: a checkpoint stays until it is deleted")
+            await self._in(self._trainer, lambda: write(model))
+            if session_seq is None:
+                return {"path": str(path)}
+            session_id = model_id.rpartition("-")[0]
+            return {"sampling_session_id": await self._sampling_session(session_id, session_seq, path)}
+
+        return self._in_turn(model_id, number, work)
+
+    def load(self, body: Mapping[str, Any]) -> str:
+        if body.get("model_id") is None:
+            raise RequestError("load_weights needs a model_id: create the model first")
+        path, with_optimizer = text(body, "path"), flag(body, "optimizer")
+
+        async def work(model: TrainedModel) -> Reply:
+            folder = self._store.find(CheckpointPath.parse(path)).folder
+            optimizer = folder / OPTIMIZER_FILE if with_optimizer else None
+            if optimizer is not None and not optimizer.exists():
+                raise RequestError(f"{path} has no optimizer state: it was saved for sampling")
+            weights = (await self._in(self._reader, lambda: read_weights(folder))).state_dict()
+            await self._in(self._trainer, lambda: model.load(weights, optimizer))
+            return {"path": path, "type": "load_weights"}
+
+        return self._in_turn(text(body, "model_id"), whole(body, "seq_id"), work)
+
+    def _in_turn(self, model_id: str, number: int, work: Callable[[TrainedModel], Awaitable[Reply]]) -> str:
+        training = self.training(model_id)
+        return self._jobs.start(
+            f"{model_id}-{number}", lambda: training.turns.run(number, lambda: work(training.model))
+        )
+
+    async def create_sampling_session(self, body: Mapping[str, Any]) -> str:
+        """Reads the weights, so that a client hears of bad ones now."""
+        path = CheckpointPath.parse(text(body, "model_path")) if given(body, "model_path") else None
+        if path is None:
+            self._check_base(text(body, "base_model"))
+        return await self._sampling_session(text(body, "session_id"), whole(body, "sampling_session_seq_id"), path)
+
+    async def _sampling_session(self, session_id: str, number: int, path: CheckpointPath | None) -> str:
+        session = self._session(session_id)
+        version = self._base if path is None else self._sampled_already(path) or self._version(self._store.find(path))
+        sampler_id = f"{session_id}-s{number}"
+        session.samplers[sampler_id] = Sampled(version, path)
+        await self._versions.sampler(version)
+        return sampler_id
+
+    def _sampled_already(self, path: CheckpointPath) -> Version | None:
+        """The version that others sample under this path, if its checkpoint is deleted: a trainer that runs ahead
+        deletes weights that rollouts are not done with."""
+        if self._store.exists(path):
+            return None
+        known = (sampled for session in self._sessions.values() for sampled in session.samplers.values())
+        return next((one.version for one in known if one.path == path and self._versions.holds(one.version)), None)
+
+    @staticmethod
+    def _version(checkpoint: Checkpoint) -> Version:
+        return Version(checkpoint.folder, checkpoint.version)
+
+    def sampled(self, sampler_id: str) -> Sampled:
+        session = self._sessions.get(sampler_id.rpartition("-")[0])
+        if session is None or sampler_id not in session.samplers:
+            raise not_found(f"there is no sampling session {sampler_id!r}; was the server started anew?")
+        return session.samplers[sampler_id]
+
+    def sample(self, body: Mapping[str, Any]) -> str:
+        if len(given(body, "sampling_session_id", "seq_id")) < 2:
+            raise RequestError("asample needs a sampling_session_id and a seq_id")
+        sampler_id, number = text(body, "sampling_session_id"), whole(body, "seq_id")
+        wire.check_sample(body)
+        sampled = self.sampled(sampler_id)
+        return self._jobs.start(f"{sampler_id}-{number}", lambda: self._sample(sampled, body))
+
+    async def _sample(self, sampled: Sampled, body: Mapping[str, Any]) -> Reply:
+        prompt = wire.read_prompt(body["prompt"], self._limits)
+        room = self._limits.context_length - len(prompt)
+        sampling = wire.read_sampling(body["sampling_params"], room, self._chat_format.stop_token_ids, self._limits)
+        top = body.get("topk_prompt_logprobs") or 0
+        if top > self._limits.vocabulary:
+            raise RequestError(f"topk_prompt_logprobs {top}: the model knows {self._limits.vocabulary} tokens")
+        if sampled.path is not None and not self._versions.holds(sampled.version):
+            self._check_unchanged(sampled, sampled.path)
+        sampler = await self._versions.sampler(sampled.version)
+        samples = 1 if body.get("num_samples") is None else body["num_samples"]
+        if not 1 <= samples <= MOST_SAMPLES:
+            raise RequestError(f"num_samples {samples}: from 1 to {MOST_SAMPLES}")
+        generations = await self._sampling.run(generate(sampler, prompt, sampling, samples))
+        scores = None
+        if body.get("prompt_logprobs") or top:
+            score = partial(score_prompt, sampler.model, prompt, sampling.temperature, top)
+            scores = await self._in(self._scorer, score)
+        return wire.sample_reply(generations, scores)
+
+    def _check_unchanged(self, sampled: Sampled, path: CheckpointPath) -> None:
+        if self._version(self._store.find(path)) != sampled.version:
+            raise not_found(f"{path} was saved anew since this session began to sample it")
+
+    def weights_info(self, path: str) -> dict[str, Any]:
+        lora = self._store.find(CheckpointPath.parse(path)).about["lora"]
+        parts = {name: lora[name] for name in ("train_unembed", "train_mlp", "train_attn")}
+        return {"base_model": self.base_models[0], "is_lora": True, "lora_rank": lora["rank"], **parts}
+
+    def checkpoints(self, model_id: str) -> list[Checkpoint]:
+        return self._store.of_model(model_id)
+
+    def delete_checkpoint(self, model_id: str, reference: str) -> None:
+        """Versions in memory are sampled on."""
+        self._store.delete(model_id, reference)
+
+    @staticmethod
+    async def _in(thread: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(thread, work)

@@ -1,0 +1,120 @@
+"""A model under training: gradients that add up until a step of AdamW, and what of it is saved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from loguru import logger
+
+from astune.backbone.local.model import LoadedModel, save_model
+from astune.tinker_server.errors import RequestError
+from astune.tinker_server.fields import number
+from astune.tinker_server.rows import Row, logits_of, most_tokens, row_batches, target_logprobs
+
+OPTIMIZER_FILE = "optimizer.pt"
+MOST_ADAM = 1e30
+"""Greatest of the values of a step; float32 ends at 3e38."""
+
+
+@dataclass(frozen=True)
+class AdamStep:
+    """One step of AdamW (arXiv 1711.05101). `grad_clip_norm` 0 leaves the gradient as long as it is.
+
+    Raises RequestError for values that would end every weight as no number."""
+
+    learning_rate: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    grad_clip_norm: float
+
+    def __post_init__(self) -> None:
+        values = asdict(self)
+        for name in values:
+            value = number(values, name)
+            below_1 = name.startswith("beta")
+            if value < 0 or (below_1 and value >= 1) or (name == "eps" and value == 0) or value > MOST_ADAM:
+                expected = "from 0 to below 1" if below_1 else f"from 0 to {MOST_ADAM:g}"
+                raise RequestError(f"adam_params.{name} is {value:g}; expected {expected}{', not 0' * (name == 'eps')}")
+
+
+class TrainedModel:
+    """Trains all weights of `loaded.model`. `temperature` divides the logits, in every log-probability and gradient.
+
+    One thread at a time may call it.
+    """
+
+    def __init__(self, loaded: LoadedModel, temperature: float, micro_batch_tokens: int | None = None) -> None:
+        self._loaded = loaded
+        self._temperature = temperature
+        most = most_tokens(loaded.model.config.get_text_config().vocab_size)
+        self._limit = min(most, micro_batch_tokens or most)
+        self._optimizer = torch.optim.AdamW(loaded.model.parameters())
+
+    def forward(self, rows: Sequence[Row], *, backward: bool) -> tuple[list[np.ndarray], float]:
+        """The log-probabilities of the targets of each row, and the loss: minus their sum, weighted. With `backward`
+        the gradient of the loss is added to what is there; if that fails, all gradient is thrown away."""
+        try:
+            return self._forward(rows, backward)
+        except Exception:
+            self._optimizer.zero_grad(set_to_none=True)
+            raise
+
+    def _forward(self, rows: Sequence[Row], backward: bool) -> tuple[list[np.ndarray], float]:
+        found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(rows)
+        total = 0.0
+        for batch in row_batches(rows, self._limit, self._loaded.device):
+            with torch.set_grad_enabled(backward), self._loaded.training():
+                logprobs = target_logprobs(logits_of(self._loaded.model, batch, self._temperature), batch)
+                loss = -(logprobs * batch.weights).sum()
+                if backward:
+                    loss.backward()  # type: ignore[no-untyped-call]
+            total += float(loss.detach())
+            parts = np.split(logprobs.detach().cpu().numpy(), np.cumsum(batch.lengths)[:-1])
+            for row, part in zip(batch.numbers, parts, strict=True):
+                found[row] = part
+        return found, total
+
+    def step(self, adam: AdamStep) -> dict[str, float]:
+        """Take one step along the gradient and forget it. A gradient that is not finite is only forgotten: weights and
+        the state of the optimizer stay, `skipped` is 1 and there is no `grad_norm`, as JSON cannot write it."""
+        parameters = [weight for weight in self._loaded.model.parameters() if weight.grad is not None]
+        if not parameters:
+            raise RequestError("optim_step without a forward_backward since the last one: there is no gradient")
+        for group in self._optimizer.param_groups:
+            group["lr"], group["betas"] = adam.learning_rate, (adam.beta1, adam.beta2)
+            group["eps"], group["weight_decay"] = adam.eps, adam.weight_decay
+        norm = float(torch.nn.utils.clip_grad_norm_(parameters, adam.grad_clip_norm or math.inf))
+        finite = math.isfinite(norm)
+        if finite:
+            self._optimizer.step()
+        else:
+            logger.warning("optim_step skipped: the gradient is not finite")
+        self._optimizer.zero_grad(set_to_none=True)
+        return {"grad_norm": norm, "skipped": 0.0} if finite else {"skipped": 1.0}
+
+    def save(self, directory: Path, *, optimizer: bool) -> None:
+        """A Hugging Face folder; with the state of the optimizer beside it, if asked for."""
+        save_model(self._loaded, directory)
+        if optimizer:
+            torch.save(self._optimizer.state_dict(), directory / OPTIMIZER_FILE)
+
+    def load(self, weights: dict[str, Any], optimizer: Path | None) -> None:
+        """Take over `weights` (a state dict of the same model) and the state of the optimizer in that file; without
+        one the optimizer begins anew. Gradient is forgotten."""
+        try:
+            self._loaded.model.load_state_dict(weights)
+        except RuntimeError as error:
+            raise RequestError(f"the checkpoint is of another model: {error}") from error
+        self._optimizer = torch.optim.AdamW(self._loaded.model.parameters())
+        self._optimizer.zero_grad(set_to_none=True)
+        if optimizer is not None:
+            state = torch.load(optimizer, map_location=self._loaded.device, weights_only=True)
+            self._optimizer.load_state_dict(state)

@@ -1,0 +1,375 @@
+"""Answers that every judge must know: the core of `astune check-tasks` and of the doctor's look at the judge."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from clinic import Clinic, lines, problems, rows, the_problem
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astune.check_tasks.check import (
+    ALL,
+    ALWAYS,
+    AT_ONCE,
+    EMPTY,
+    GOLD,
+    OTHER,
+    REPEATED,
+    UNKNOWN,
+    Bench,
+    ask,
+    benches,
+    check_bench,
+    episode_of,
+    probes,
+)
+from astune.check_tasks.near_misses import KINDS as NEAR
+from astune.check_tasks.near_misses import near_misses
+from astune.check_tasks.wordings import BY_FORMAT, all_at_once, as_answer, options
+from astune.config.judges import TaskJudgeConfig
+from astune.errors import JudgeError, TaskError
+from astune.task_judge import register_judge
+from astune.task_judge.llm.fence import read_fences
+from astune.task_judge.math.answer import extract_answer, reference_answer
+from astune.testing import ScriptedChatServer
+from astune.types import Episode, StopReason, Task, Verdict
+
+SUMS = [Task(f"t{n}", f"What is {n} plus {n}?", answer=str(2 * n)) for n in range(1, 6)]
+
+
+OF_WHOLE = ("one more", "another last digit", "a digit more", "the other sign", "its negation")
+SOMETIMES = {ALL, OTHER, "one more", "another first digit", "another last digit", "a digit less", "a digit more"}
+
+
+class Says:
+    """A judge that calls right what a function says is right. A function that raises cannot tell."""
+
+    def __init__(self, right: Callable[[Task, str], Any]) -> None:
+        self._right = right
+        self.now = self.most = 0
+
+    async def judge(self, task: Task, episode: Episode) -> Verdict:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0)
+        self.now -= 1
+        assert episode.output is not None
+        found = self._right(task, episode.output.answer)
+        return Verdict(float(found), found if isinstance(found, bool) else None)
+
+
+async def faults_of(right: Callable[[Task, str], Any], tasks: list[Task] = SUMS) -> list[set[str]]:
+    bench = Bench(Says(right), TaskJudgeConfig(judge_protocol="j.py:judge"), tasks)
+    return [set(one.faults) for one in (await check_bench(bench))[0]]
+
+
+async def test_a_judge_that_compares_whole_answers_has_no_fault():
+    assert await faults_of(lambda task, text: text == task.answer) == [set()] * 5
+
+
+@pytest.mark.fault(
+    "Judges",
+    "a judge accepts any number, or compares only a part of the answer",
+    "`astune check-tasks` tries near misses and other tasks' answers",
+)
+@pytest.mark.parametrize(
+    ("right", "kinds"),
+    [
+        (lambda task, text: task.answer in text, {ALL, "the other sign", "its negation", "a digit more"}),
+        (lambda task, text: text in task.answer, {EMPTY, "a digit less"}),
+        (lambda task, text: True, {*ALWAYS[1:], OTHER, *OF_WHOLE}),
+        (lambda task, text: text.isdigit(), {OTHER, *OF_WHOLE} - {"the other sign", "its negation"}),
+        (lambda task, text: text[:1] == task.answer[0], {"a digit more", "a digit less", "another last digit"}),
+        (lambda task, text: text[-2:].endswith(task.answer[-1]), {ALL, "the other sign", "its negation"}),
+        (lambda task, text: abs(float(text)) == float(task.answer), {"the other sign"}),
+        (lambda task, text: abs(float(text) - float(task.answer)) <= 1, {"one more"}),
+        (lambda task, text: False, {GOLD}),
+        (lambda task, text: "don't" in text or text == task.answer, {UNKNOWN}),
+        (lambda task, text: text in (task.answer, task.query), {REPEATED}),
+        (lambda task, text: 0.7 * (text == task.answer), {GOLD}),
+        (lambda task, text: 0.7 * (text in (task.answer, "")), {GOLD, EMPTY}),
+        (lambda task, text: 1.5 if text == task.answer else 0.9, set()),
+    ],
+    ids=["substring", "part of it", "all", "any number", "first digit", "last digit", "sign", "off by one", "none",
+         "evasion", "echo", "by degrees", "as much", "close"],
+)  # fmt: skip
+async def test_each_kind_of_weakness_is_found(right, kinds):
+    """For every task but where what the judge compares happens to differ."""
+    found = await faults_of(right)
+    assert set().union(*found) >= kinds
+    assert all(faults <= kinds | SOMETIMES for faults in found)
+
+
+async def test_a_judge_by_the_first_or_the_last_number_is_found_out_by_some_task():
+    first = await faults_of(lambda task, text: text.split(",")[0].split(" or ")[0] == task.answer)
+    last = await faults_of(lambda task, text: text.split(" or ")[-1] == task.answer)
+    assert {ALL} in first and {ALL} in last
+
+
+async def test_reference_answers_are_written_as_the_judge_wants_them():
+    for pattern in ("The answer is {}.", "<answer>{}</answer>", "Answer: {}"):
+        assert await faults_of(lambda task, text, p=pattern: text == p.format(task.answer)) == [set()] * 5
+
+
+async def test_an_answer_that_cannot_be_judged_does_not_pass_and_a_reference_answer_must_be_judged():
+    def refuses(task, text):
+        if not text:
+            raise JudgeError("an empty answer")
+        return text == task.answer
+
+    assert await faults_of(refuses) == [set()] * 5
+
+    def breaks(task, text):
+        raise ValueError("a bug")
+
+    assert await faults_of(breaks) == [{GOLD}] * 5
+
+
+async def test_judges_are_asked_about_many_answers_at_once_but_not_all():
+    judge = Says(lambda task, text: True)
+    opinions = await ask(Bench(judge, TaskJudgeConfig(), SUMS), [(SUMS[n % 5], str(n)) for n in range(100)])
+    assert [opinion.text for opinion in opinions] == [str(n) for n in range(100)]
+    assert judge.most == AT_ONCE
+
+
+def test_a_judge_sees_a_whole_episode():
+    episode = episode_of(SUMS[0], "2")
+    (turn,), (timeline,) = episode.turns, episode.timelines
+    assert turn.messages[0]["content"] == SUMS[0].query and turn.response["content"] == "2"
+    assert (*turn.prompt_ids, *turn.output_ids) == tuple(timeline.token_ids)
+    assert episode.output is not None and episode.output.answer == "2"
+    ran_out = episode_of(SUMS[0], None)
+    assert (ran_out.output, ran_out.stop_reason) == (None, StopReason.MAX_TURNS)
+
+
+async def test_what_is_near_every_reference_of_the_zoo_is_wrong_to_the_math_judge():
+    """What tells of both: a near miss that is none, and a judge that is too kind."""
+    zoo = Path(__file__).parents[1] / "task_judge/math_zoo.jsonl"
+    references = dict.fromkeys(json.loads(line)["reference"] for line in zoo.read_text("utf-8").splitlines())
+    tasks = [Task(reference, "?", answer=reference) for reference in [*references][::3]]
+    (bench,) = benches(tasks, TaskJudgeConfig(judge_protocol="MathAnswerAsJudge"))
+    checked, _ = await check_bench(bench)
+    assert [(one.task.answer, one.faults) for one in checked if one.faults] == []
+    assert {kind for one in checked for kind in one.opinions} >= {*NEAR} - {"another option", "another unit"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "kinds"),
+    [
+        ("7", {"one more": "8", "a digit more": "77", "another last digit": "2", "the other sign": "-7"}),
+        ("0", {"one more": "1", "another last digit": "5"}),
+        ("$1,250.00", {"one more": "$1251.00", "the other sign": "-$1250.00", "another unit": "1250.00 cent"}),
+        ("5 km", {"another unit": "5 mm", "one more": "6 km"}),
+        ("4/4", {"the numerator alone": "4", "another numerator": "5/4", "the other sign": "-4/4"}),
+        (r"\frac{3}{4}", {"upside down": r"\frac{4}{3}", "another denominator": r"\frac{3}{5}"}),
+        (r"\{1,2\}", {"another element": r"\{1, 3\}", "a part of it": r"\{1\}"}),
+        ("(2, 2)", {}),
+        ("(1, 2)", {"the other way round": "(2, 1)"}),
+        ("[0,1)", {"other brackets": "(0,1)", "another element": "[0, 2)"}),
+        ("9\\pi", {"one more": "9\\pi+1", "the other sign": "-9\\pi"}),
+        ("x=5", {"one more": "x=6"}),
+        ("x \\le 5", {}),
+        ("\\pm 2", {}),
+        ("B", {"another option": "C"}),
+        ("no", {"the opposite": "yes"}),
+        ("isosceles triangle", {"another last word": "isosceles qwerty"}),
+    ],
+)
+def test_near_misses_differ_in_value(answer, kinds):
+    found = near_misses(Task("t", "?", answer=answer))
+    assert found.pop("its negation") == f"not {answer}"
+    assert kinds.items() <= found.items() and bool(kinds) == bool(found)
+
+
+@given(st.text(max_size=60) | st.from_regex(r"-?\$?[0-9,]{1,9}(\.[0-9]{1,3})?( (km|clips))?%?", fullmatch=True))
+def test_any_reference_has_near_misses_that_are_other_texts(answer):
+    for kind, text in near_misses(Task("t", "?", answer=answer)).items():
+        assert kind in NEAR and text != reference_answer(answer)
+
+
+async def test_another_tasks_answer_is_one_of_another_value():
+    tasks = [Task(answer, "?", answer=answer) for answer in ("50%", "0.5", "1/2", "7", "Paris", "the city of Paris")]
+    (bench,) = benches(tasks, TaskJudgeConfig(judge_protocol="MathAnswerAsJudge"))
+    assert [probe.get(OTHER) for probe in probes(bench)] == ["7", "7", "7", "50%", "50%", "50%"]
+
+
+def test_a_wrong_answer_stands_where_the_reference_stood():
+    task = Task("t", "?", answer="2 and 2 are 4\n#### 4")
+    assert as_answer(task, "5", "{}", whole=True) == "2 and 2 are 4\n#### 5"
+    assert as_answer(task, "5", "{}", whole=False) == "5"
+    assert as_answer(task, "5", "#### {}", whole=True) == "#### 5"
+
+
+RED = ["red", "blue", "green"]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "query", "answer", "found"),
+    [
+        ({"options": RED}, "?", "blue", RED),
+        ({"options": RED}, "?", "B", ["A", "B", "C"]),
+        ({"choices": {"A": "red", "B": "blue"}}, "?", "(b)", ["A", "B"]),
+        ({"choices": {"A": "red", "B": "blue"}}, "?", "red", ["red", "blue"]),
+        ({"choices": {"label": ["1", "2"], "text": ["red", "blue"]}}, "?", "2", ["1", "2"]),
+        ({"choices": {"label": ["1", "2"], "text": ["red", "blue"]}}, "?", "blue", ["red", "blue"]),
+        ({"options": [{"label": "A", "text": "red"}, {"label": "B", "text": "blue"}]}, "?", "#### A", ["A", "B"]),
+        ({"options": [3, 4.5]}, "?", "3", ["3", "4.5"]),
+        ({"options": []}, "Pick (A) red (B) blue", "A", ["A", "B"]),
+        ({}, "Pick:\nA) red\nB) blue\nC) green", "green", RED),
+        ({}, "Pick A) red, B) blue", "blue", ["red", "blue"]),
+        ({}, "Prove that (A) holds.", "yes", []),
+        ({}, "See (B) and (C)", "B", []),
+        ({"options": "none"}, "What is f(A)?", "1", []),
+        ({"options": ["red"]}, "?", "red", []),
+    ],
+)
+def test_options_stand_in_fields_or_in_the_question(metadata, query, answer, found):
+    assert options(Task("t", query, answer=answer, metadata=metadata)) == found
+
+
+def test_all_options_are_named_in_one_answer():
+    task = Task("t", "Which?", answer="B", metadata={"options": RED})
+    assert all_at_once(task, ["72"], "\\boxed{{{}}}", place=0) == "\\boxed{A, B or C}"
+    alone = Task("t", "How many?", answer="2 and 2 are\n#### 4")
+    assert all_at_once(alone, [], "{}", place=1) == "-987654321 or 4"
+    assert all_at_once(alone, ["4.", "4", "7", "8", "9"], "{}", place=1) == "7, 4 or 8"
+
+
+@given(st.text(), st.none() | st.text(), st.dictionaries(st.sampled_from(["options", "choices"]), st.recursive(
+    st.none() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["A", "text", "label", "x"]), inner),
+    max_leaves=6,
+)))  # fmt: skip
+def test_any_row_can_be_asked_for_its_options(query, answer, metadata):
+    task = Task("t", query, answer=answer, metadata=metadata)
+    assert len(options(task)) != 1
+    assert all_at_once(task, ["1", "2"], "{}", place=3)
+
+
+def test_there_are_words_for_every_answer_format():
+    assert set(BY_FORMAT) == set(get_args(TaskJudgeConfig.model_fields["answer_format"].annotation))
+    for answer_format, pattern in BY_FORMAT.items():
+        final = extract_answer(pattern.format("42"), answer_format)
+        assert final is not None and final.text == "42"
+
+
+def test_tasks_are_grouped_by_the_judge_that_judges_them():
+    tasks = [
+        Task("1", "?", answer="1"),
+        Task("2", "?", answer="2", metadata={"scorer": "math", "answer_schema": "answer"}),
+        Task("3", "?", answer="3", metadata={"scorer": "env"}),
+        Task("4", "?", answer="4", metadata={"scorer": "math", "answer_schema": "answer"}),
+    ]
+    config = TaskJudgeConfig(judge_protocol=[{"judge": "MathAnswerAsJudge"}, {"judge": "ToolUseJudge"}])
+    first, second, third = benches(tasks, config)
+    assert [bench.title for bench in (first, second, third)] == [
+        "MathAnswerAsJudge + ToolUseJudge",
+        "MathAnswerAsJudge",
+        "EnvServiceJudge",
+    ]
+    assert [task.task_id for task in second.tasks] == ["2", "4"] and second.config.answer_format == "answer_tag"
+    assert [bench.by_the_answer for bench in (first, second, third)] == [False, True, False]
+    assert [bench.tasks for bench in benches(tasks, TaskJudgeConfig())] == [second.tasks, third.tasks]
+    with pytest.raises(TaskError, match="unknown scorer 'maths'"):
+        benches([Task("5", "?", metadata={"scorer": "maths"})], config)
+
+
+# --- The doctor.
+
+
+def scored(scorer: str, count: int = 12, **fields: str) -> str:
+    return lines([{**row, "scorer": scorer, **fields} for row in rows(0, count)])
+
+
+def judges(findings: list[Any]) -> list[str]:
+    return [finding.what for finding in findings if finding.check == "judge"]
+
+
+def test_the_doctor_tries_a_list_of_judges_as_one(clinic: Clinic) -> None:
+    both = [{"judge": "MathAnswerAsJudge"}, {"judge": "judge.py:judge", "weight": 0.5}]
+    findings = clinic({"task_judge": {"judge_protocol": both}}, judge_py="def judge(task, episode):\n    return True\n")
+    assert problems(findings) == []
+    assert judges(findings)[0].startswith("MathAnswerAsJudge + ") and "right on 3" in judges(findings)[0]
+
+
+def test_the_doctor_tries_the_judges_that_tasks_name(clinic: Clinic) -> None:
+    config = {"task_judge": {"scorers": {"exam": "judge.py:judge"}}}
+    findings = clinic(
+        config,
+        judge_py="def judge(task, episode):\n    return 0\n",
+        train_jsonl=scored("math", answer_schema="boxed"),
+        heldout_jsonl=lines([{**row, "scorer": "exam"} for row in rows(100, 6)]),
+    )
+    refused = the_problem(findings)
+    assert (
+        refused.check == "judge" and "3 of 3 reference answers do not count as right; heldout.jsonl:1" in refused.what
+    )
+    assert any("written as '\\\\boxed{1}'" in what for what in judges(findings))
+
+
+def test_the_doctor_names_a_scorer_that_there_is_not(clinic: Clinic) -> None:
+    found = the_problem(clinic(train_jsonl=scored("maths")))
+    assert found.check == "judge" and "unknown scorer 'maths'" in found.what and "'math'" in found.what
+
+
+def test_the_doctor_has_nothing_to_try_on_judges_of_what_an_agent_does(clinic: Clinic) -> None:
+    findings = clinic({"task_judge": {"judge_protocol": "EnvServiceJudge"}})
+    assert problems(findings) == []
+    assert "EnvServiceJudge judges what the agent does" in judges(findings)[0]
+
+
+def llm(server: ScriptedChatServer) -> dict[str, Any]:
+    models = [{"base_url": server.base_url, "model": "judge"}]
+    return {"task_judge": {"judge_protocol": "LlmAsJudge", "llm": {"models": models, "cache": None}}}
+
+
+def reply(score: Callable[[str, str], int]) -> Callable[[dict[str, Any]], str]:
+    """A model that gives the answer to a task a score, as a function of it and the reference says."""
+
+    def answer(body: dict[str, Any]) -> str:
+        fences = dict(read_fences(str(body["messages"][-1]["content"])))
+        if "answer" not in fences:  # the doctor asks whether the model is there
+            return "Hello"
+        score_of = score(fences["answer"], fences["reference"])
+        return json.dumps({"criteria": [{"id": "correct", "reason": "so", "score": score_of}]})
+
+    return answer
+
+
+def test_the_doctor_asks_models_about_few_answers(clinic: Clinic) -> None:
+    with ScriptedChatServer(reply(lambda answer, reference: int(answer == reference)), models=["judge"]) as server:
+        findings = clinic(llm(server))
+        asked = [dict(read_fences(str(body["messages"][-1]["content"]))).get("answer") for body in server.requests]
+    assert problems(findings) == []
+    assert "LlmAsJudge: right on 3 reference answers" in judges(findings)[0]
+    assert len([answer for answer in asked if answer is not None]) <= 15
+
+
+def test_the_doctor_takes_a_models_error_for_a_warning(clinic: Clinic) -> None:
+    with ScriptedChatServer(reply(lambda answer, reference: 0), models=["judge"]) as server:
+        found = next(finding for finding in problems(clinic(llm(server))) if finding.check == "judge")
+    assert found.level == "warn" and "3 of 3 reference answers do not count as right" in found.what
+    assert "check-tasks" in found.mend
+
+
+@pytest.mark.parametrize("key", [None, "NO_SUCH_KEY"])
+def test_the_doctor_asks_no_model_offline(clinic: Clinic, key: str | None) -> None:
+    with ScriptedChatServer([]) as server:
+        config = llm(server)
+        config["task_judge"]["llm"]["models"][0]["api_key_env"] = key
+        findings = clinic(config, offline=True)
+        assert server.requests == []
+    assert judges(findings) == ["LlmAsJudge asks models, and this is --offline"]
+
+
+def test_a_registered_judge_is_known_by_its_name() -> None:
+    @register_judge("doctors_own")
+    def judge(task: Task, episode: Episode) -> bool:
+        return True
+
+    (bench,) = benches(SUMS, TaskJudgeConfig(judge_protocol="doctors_own"))
+    assert (bench.title, bench.asks_models, bench.network_packages) == ("doctors_own", False, set())
