@@ -27,7 +27,7 @@ def wilson(successes: float, n: float, z: float = 1.96) -> Interval:
     be, at 0 of n and n of n too. `z` 1.96 is for 95 %. Without trials it is 0 to 1.
 
     >>> wilson(81, 263)
-    (0.2553, 0.3662)
+    (0.2552..., 0.3662...)
     """
     if not 0 <= successes <= n:
         raise ValueError(f"wilson: {successes} successes of {n}")
@@ -75,7 +75,9 @@ def bootstrap_interval(
     of them. Equal arguments give equal intervals. None if more than half of the draws leave `figure` undefined,
     and if all draws give the same: such examples do not show how much it varies.
 
-    >>> bootstrap_interval(lambda chosen: cohen_kappa([labels[i] for i in chosen], [given[i] for i in chosen]), n)
+    >>> right = [True] * 8 + [False] * 2
+    >>> bootstrap_interval(lambda chosen: sum(right[i] for i in chosen) / len(chosen), n=10)
+    (0.5, 1.0)
     """
     groups = _members(range(n) if clusters is None else clusters)
     if sum(map(len, groups)) != n:
@@ -166,7 +168,7 @@ def quadratic_kappa(labels: Sequence[float], given: Sequence[float]) -> float | 
     chance. The numbers need not be whole; both must be on the same scale. It is also Lin's concordance (1989).
 
     >>> quadratic_kappa([1, 2, 3], [1, 2, 2])
-    0.6667
+    0.6666...
     """
     same_length("quadratic_kappa", labels, given)
     if not labels:

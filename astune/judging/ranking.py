@@ -63,7 +63,7 @@ def kendall_tau(labels: Sequence[float], scores: Sequence[float]) -> float | Non
     side tells apart. None where one side tells none apart.
 
     >>> kendall_tau([1, 2, 3], [0.1, 0.8, 0.8])
-    0.8165
+    0.8164...
     """
     found = concordance(labels, scores)
     apart = _pairs_apart(labels) * _pairs_apart(scores)
@@ -79,7 +79,7 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
     one side is constant.
 
     >>> spearman([1, 2, 3], [0.1, 0.8, 0.8])
-    0.866
+    0.8660...
     """
     same_length("spearman", first, second)
     if len(first) < 2:

@@ -1,5 +1,6 @@
 """How a CSV file is written: its separator and its encoding, as configured, and whether the file agrees.
 
+>>> _ = Path("tasks.csv").write_text("query;answer")
 >>> csv_options(Path("tasks.csv"), CsvConfig(separator="semicolon"))
 {'sep': ';', 'encoding': 'utf-8'}
 """

@@ -26,9 +26,10 @@ KEY = "astune.task_reader.huggingface"
 class TaskReaderHuggingFace(TableReader):
     """Reads `astune.task_reader.huggingface`. A split may be a slice, such as `train[:90%]`, unless it is streamed.
 
-    >>> huggingface = {"dataset_path": "openai/gsm8k", "dataset_name": "main"}
-    >>> TaskReaderHuggingFace(TaskReaderConfig(type="huggingface", huggingface=huggingface)).read("training")[0]
-    Task(task_id=..., query='Natalia sold clips to ...', ...)
+    >>> _ = Path("tasks.jsonl").write_text('{"question": "6 * 7?", "answer": "42"}')
+    >>> config = TaskReaderConfig(type="huggingface", huggingface={"dataset_path": "tasks.jsonl"})
+    >>> TaskReaderHuggingFace(config).read("training")[0]
+    Task(task_id='...', query='6 * 7?', messages=(), answer='42', ...)
     """
 
     def __init__(self, config: TaskReaderConfig) -> None:

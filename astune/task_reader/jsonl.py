@@ -32,8 +32,10 @@ TABLE_SUFFIXES = (".json", ".csv", ".tsv", ".parquet")
 class TaskReaderJsonl(TableReader):
     """Reads `astune.task_reader.jsonl.<split>.file_path`. Blank lines and a byte order mark are skipped.
 
+    >>> from astune.config.tasks import TaskReaderConfig
+    >>> _ = Path("train.jsonl").write_text('{"query": "6 * 7?", "answer": "42"}')
     >>> TaskReaderJsonl(TaskReaderConfig(jsonl={"training": {"file_path": "train.jsonl"}})).read("training")[0]
-    Task(task_id=...)
+    Task(task_id='...', query='6 * 7?', messages=(), answer='42', ...)
     """
 
     def rows(self, split: Split) -> Rows | None:

@@ -139,7 +139,7 @@ def location(function: Callable[..., Any]) -> str:
     """`name (file:line)` of a function or method.
 
     >>> location(as_workflow)
-    'as_workflow (.../workflow_base.py:76)'
+    'as_workflow (...workflow_base.py:...)'
     """
     code = inspect.unwrap(function).__code__
     return f"{function.__qualname__} ({code.co_filename}:{code.co_firstlineno})"

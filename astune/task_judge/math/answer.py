@@ -2,7 +2,7 @@ r"""Where the final answer stands in a text, and what of it is only looks.
 
     >>> extract_answer("so 6*12 = 72, \\boxed{72}", "auto")
     FinalAnswer(text='72', found_in='boxed')
-    >>> normalise(r"$\\dfrac{1}{2}$.")
+    >>> normalise(r"$\dfrac{1}{2}$.")
     '\\frac{1}{2}'
 
 A text that does not mark its answer has none; only the format `last_number` takes the last number for one.

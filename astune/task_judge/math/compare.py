@@ -1,5 +1,6 @@
 r"""Whether two answers are equal, as far as that takes no algebra.
 
+>>> from astune.task_judge.math.answer import normalise
 >>> compare(normalise("$72.00"), normalise("72 clips"))
 <Relation.EQUAL: 'equal'>
 >>> compare("72", "I don't know")

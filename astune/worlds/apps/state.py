@@ -78,7 +78,7 @@ def changes(start: World, end: World) -> Counter[str]:
     >>> start = World("Ada", "ada@home.example", datetime(2026, 3, 2), contacts={1: Contact("Bo", "bo@x.example")})
     >>> end = World("Ada", "ada@home.example", datetime(2026, 3, 2), files={"/a": File("x", datetime(2026, 3, 2))})
     >>> sorted(changes(start, end))
-    ["contact 1 is gone", "new file '/a': content 'x', modified 2026-03-02 00:00"]
+    ['contact 1 is gone', "new file '/a': content 'x', modified 2026-03-02 00:00"]
     """
     found: Counter[str] = Counter()
     for noun, table in TABLES.items():
