@@ -55,7 +55,7 @@ import openai; mark()
 from astune.config.load import load_config
 import astune.backbone.debug
 loaded = load_config(Path(sys.argv[1]), sys.argv[2:], backbone="debug"); mark()
-from astune.training.parts import read_tasks
+from astune.training.tasks import read_tasks
 read_tasks(loaded.config.astune); mark()
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.support.resources import tiny_model_dir

@@ -41,7 +41,7 @@ from astune.backbone.local.sampler import Sampler
 from astune.backbone.model_dir import resolve_model_dir
 from astune.config.load import load_config
 from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
-from astune.training.parts import sampling_for
+from astune.training.settings import sampling_for
 from astune.types import Sample, Span, Timeline
 
 SHAPES = ((8, 8, 90, 64), (2, 8, 512, 64), (2, 8, 512, 256), (1, 16, 1024, 128))

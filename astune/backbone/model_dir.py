@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from astune.config.schema import ModelConfig
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import ModelError
 from astune.support.resources import tiny_model_dir
 
@@ -26,3 +28,10 @@ def resolve_model_dir(path: str, *, weights: bool = True) -> Path:
         raise ModelError(
             f"astune.model.path: {path!r} is neither a folder nor could it be fetched from the hub: {error}"
         ) from error
+
+
+def load_chat_format(model: ModelConfig, directory: Path) -> ChatFormat:
+    """Read the tokenizer and the chat template in `directory` as `astune.model` says."""
+    return ChatFormat.load(
+        directory, tool_call_format=model.tool_call_format, template_kwargs=model.chat_template_kwargs
+    )

@@ -45,7 +45,7 @@ def _num_tasks(loaded: LoadedConfig) -> int | None:
     """The number of training tasks, or examples, where the length of the run depends on it."""
     from astune.backbone.trinity.examples import read_examples
     from astune.backbone.trinity.job import Job
-    from astune.training.parts import read_tasks
+    from astune.training.tasks import read_tasks
 
     config = loaded.config.astune
     if config.trainer.total_epochs is None:

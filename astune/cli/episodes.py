@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from astune.backbone.model_dir import resolve_model_dir
+from astune.backbone.model_dir import load_chat_format, resolve_model_dir
 from astune.cli.run import BACKBONES, EXIT_CODES
 from astune.config.load import LoadedConfig, load_config
 from astune.config.render import save_config
@@ -28,7 +28,9 @@ from astune.rollout.setup import RolloutSetup
 from astune.support.terminal import Console
 from astune.support.visible import tell
 from astune.task_judge import GroupJudge
-from astune.training.parts import NoPolicy, environment_service, load_chat_format, rollout_setup, sampling_for
+from astune.training.environment_service import environment_service
+from astune.training.rollout_setup import NoPolicy, rollout_setup
+from astune.training.settings import sampling_for
 from astune.types import Episode
 from astune.workflow.lifetime import lifetime
 

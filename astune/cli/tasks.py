@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.panel import Panel
 
-from astune.backbone.model_dir import resolve_model_dir
+from astune.backbone.model_dir import load_chat_format, resolve_model_dir
 from astune.clients.env_service import EnvInstance, EnvServiceClient
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
@@ -23,7 +23,7 @@ from astune.support.terminal import Console, Text
 from astune.support.visible import tell
 from astune.task_reader.task_reader_base import SPLITS, Split
 from astune.task_reader.task_sets import TaskSet, TaskSets, forgiving, read_task_sets
-from astune.training.parts import environment_service, load_chat_format
+from astune.training.environment_service import environment_service
 from astune.types import Task
 
 MOST_SHOWN = 5

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
-from astune.backbone.model_dir import resolve_model_dir
+from astune.backbone.model_dir import load_chat_format, resolve_model_dir
 from astune.doctor.findings import Finding, fail, ok, skip
 from astune.doctor.hub import cached_model, is_hub_id, is_reachable
 from astune.doctor.model_size import ModelSize, read_size
 from astune.doctor.patient import Patient
 from astune.doctor.units import in_short
 from astune.errors import ModelError
-from astune.training.parts import load_chat_format
 
 KEY = "astune.model.path"
 

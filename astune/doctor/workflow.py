@@ -23,7 +23,8 @@ from astune.support.foreign import text_of
 from astune.support.resources import tiny_model_dir
 from astune.support.user_code import code_of, place_of
 from astune.task_judge import Judge
-from astune.training.parts import NoPolicy, environments_of, sampling_for
+from astune.training.rollout_setup import NoPolicy, environments_of
+from astune.training.settings import sampling_for
 from astune.types import Episode, StopReason, Task, Verdict
 from astune.workflow.workflow_base import as_workflow
 

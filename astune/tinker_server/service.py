@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from loguru import logger
 
 from astune.backbone.local.model import LoadedModel, longest_context, placement, read_weights
-from astune.backbone.model_dir import resolve_model_dir
+from astune.backbone.model_dir import load_chat_format, resolve_model_dir
 from astune.config.schema import ModelConfig
 from astune.errors import nearest
 from astune.tinker_server import wire
@@ -26,7 +26,6 @@ from astune.tinker_server.loop_thread import LoopThread
 from astune.tinker_server.sessions import Sampled, Session, Training
 from astune.tinker_server.training import OPTIMIZER_FILE, AdamStep, TrainedModel
 from astune.tinker_server.versions import Version, Versions, generate, score_prompt
-from astune.training.parts import load_chat_format
 
 LOST_SECONDS = 600.0
 """A session whose client has not been heard of for so long is closed; clients say something every 10 seconds."""

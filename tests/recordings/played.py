@@ -10,7 +10,7 @@ from astune.backbone.debug.replay import EpisodeReplay, ReplayObserver
 from astune.rollout.episode import run_episode
 from astune.rollout.setup import RolloutSetup
 from astune.testing import ScriptedPolicy
-from astune.training.parts import NoPolicy
+from astune.training.rollout_setup import NoPolicy
 from astune.types import Sampling, Task
 from astune.workflow.workflow_base import as_workflow
 

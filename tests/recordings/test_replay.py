@@ -20,7 +20,7 @@ from astune.context_tracker.request import ChatRequest
 from astune.recordings.recording import pick_recording, recording_bytes, write_recording
 from astune.testing import ScriptedChatServer, ScriptedPolicy, write_test_model_dir
 from astune.testing.chat_server import chat_completion
-from astune.training.parts import NoPolicy
+from astune.training.rollout_setup import NoPolicy
 from astune.types import Sampling, StopReason
 
 EPISODES = [(name, number) for name in HABITS for number in range(len(TASKS))]

@@ -15,7 +15,7 @@ from astune.context_tracker.tracker import ChatRequest
 from astune.errors import ConfigError
 from astune.rollout.episode import run_episode
 from astune.testing import ScriptedChatServer, ScriptedPolicy
-from astune.training.parts import rollout_setup
+from astune.training.rollout_setup import rollout_setup
 from astune.types import Group, Sampling, StopReason, Task, WorkflowOutput
 
 TASK = Task("t1", "What is 2 + 2?", answer="4")

@@ -9,7 +9,7 @@ from astune.config.schema import AstuneConfig
 from astune.errors import PluginError, TaskError
 from astune.task_judge import MathAnswerAsJudge, Scorers, make_judge, registry
 from astune.task_judge.registry import import_registered
-from astune.training.parts import read_tasks
+from astune.training.tasks import read_tasks
 from astune.types import Episode, Task
 
 MakeEpisode = Callable[..., Episode]

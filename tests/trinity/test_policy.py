@@ -28,7 +28,9 @@ from astune.config.load import load_config
 from astune.errors import ContextOverflow, PolicyError, WorkflowError
 from astune.rollout.group import run_group
 from astune.support.resources import tutorial_dir
-from astune.training.parts import read_tasks, rollout_setup, sampling_for
+from astune.training.rollout_setup import rollout_setup
+from astune.training.settings import sampling_for
+from astune.training.tasks import read_tasks
 from astune.types import Group, Sampling
 
 DEMO = load_config(tutorial_dir() / "math_agent" / "demo.yaml").config.astune

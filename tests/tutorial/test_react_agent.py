@@ -19,7 +19,7 @@ from astune.monitor.episodes import read_episodes
 from astune.rollout.episode import run_episode
 from astune.support.resources import tiny_model_dir, tutorial_dir
 from astune.testing import ScriptedPolicy
-from astune.training.parts import rollout_setup
+from astune.training.rollout_setup import rollout_setup
 from astune.types import Episode, Sampling, StopReason, Task
 
 pytest.importorskip("agentscope")

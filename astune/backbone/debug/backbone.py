@@ -30,7 +30,8 @@ from astune.monitor.causes import cause_of
 from astune.plugins import load_plugin
 from astune.support.concurrency import run_and_leave
 from astune.support.terminal import Console
-from astune.training.parts import environment_service, rollout_setup
+from astune.training.environment_service import environment_service
+from astune.training.rollout_setup import rollout_setup
 from astune.types import Episode, RunReport
 from astune.workflow.agentscope_studio import studio
 

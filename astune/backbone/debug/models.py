@@ -9,11 +9,11 @@ from astune.backbone.debug.endpoints import endpoint_source
 from astune.backbone.debug.human import HumanSource
 from astune.backbone.debug.scripted import ScriptedSource, read_script
 from astune.backbone.debug.terminal import Terminal
-from astune.backbone.model_dir import resolve_model_dir
+from astune.backbone.model_dir import load_chat_format, resolve_model_dir
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.sources import Source
-from astune.training.parts import NoPolicy, load_chat_format
+from astune.training.rollout_setup import NoPolicy
 from astune.types import Policy
 
 if TYPE_CHECKING:

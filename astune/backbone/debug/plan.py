@@ -13,7 +13,7 @@ from astune.monitor.episodes import EpisodeRecord
 from astune.recordings.filter import parse_filter
 from astune.recordings.recording import Recording, read_recordings
 from astune.task_reader.task_sets import stream_tasks
-from astune.training.parts import check_tasks
+from astune.training.tasks import check_tasks
 from astune.types import Task
 
 REPLAY = "replay:"

@@ -26,7 +26,7 @@ from astune.rollout.episode import judge_together, run_episode, unjudged
 from astune.rollout.group import episode_seed
 from astune.rollout.setup import RolloutSetup
 from astune.task_judge.judge_base import GroupJudge
-from astune.training.parts import sampling_for, weighting_for
+from astune.training.settings import sampling_for, weighting_for
 from astune.types import Episode, Group, Sample, Task
 from astune.workflow.agentscope_studio import InStudio
 from astune.workflow.lifetime import lifetime

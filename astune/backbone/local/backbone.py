@@ -31,8 +31,10 @@ from astune.monitor.summary import report_of, summarize
 from astune.plugins import load_plugin
 from astune.support.concurrency import run_and_leave
 from astune.support.signals import on_ctrl_c
-from astune.training.parts import environment_service, read_tasks, rollout_setup
+from astune.training.environment_service import environment_service
+from astune.training.rollout_setup import rollout_setup
 from astune.training.schedule import TaskSchedule
+from astune.training.tasks import read_tasks
 from astune.types import RunReport, Task
 from astune.workflow.lifetime import lifetime
 

@@ -20,8 +20,8 @@ from astune.monitor.progress import Progress
 from astune.monitor.run_dir import RunDir
 from astune.rollout.engine import RolloutSetup, run_groups
 from astune.rollout.metrics import evaluation_metrics, rollout_metrics
-from astune.training.parts import sampling_for, weighting_for
 from astune.training.schedule import TaskSchedule
+from astune.training.settings import sampling_for, weighting_for
 from astune.types import Group, Sample, Sampling, Task
 
 Decoding = Literal["sampled", "greedy"]

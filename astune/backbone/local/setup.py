@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from astune.backbone.local.model import LoadedModel, load_model
 from astune.backbone.local.sampler import Sampler
+from astune.backbone.model_dir import load_chat_format
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.training.parts import load_chat_format
 
 
 def load_policy(config: AstuneConfig) -> tuple[LoadedModel, Sampler, ChatFormat]:

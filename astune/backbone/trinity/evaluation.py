@@ -23,7 +23,7 @@ from astune.backbone.trinity.workflow import setup_for
 from astune.rollout.engine import run_groups
 from astune.rollout.metrics import evaluation_metrics
 from astune.support.concurrency import all_or_none
-from astune.training.parts import sampling_for
+from astune.training.settings import sampling_for
 from astune.types import Episode, Group, Task
 
 

@@ -13,11 +13,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from astune.backbone.model_dir import resolve_model_dir
+from astune.backbone.model_dir import load_chat_format, resolve_model_dir
 from astune.config.schema import AstuneConfig, Config
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.rollout.setup import RolloutSetup
-from astune.training.parts import load_chat_format, rollout_setup
+from astune.training.rollout_setup import rollout_setup
 from astune.types import Policy
 
 

@@ -15,8 +15,8 @@ from astune.backbone.trinity.events import ExploreStarted
 from astune.backbone.trinity.job import load_job
 from astune.backbone.trinity.mailbox import find_mailbox, post
 from astune.backbone.trinity.workflow import AstuneWorkflow
-from astune.training.parts import read_tasks
 from astune.training.schedule import TaskSchedule
+from astune.training.tasks import read_tasks
 from astune.types import Task
 from astune.workflow.lifetime import TEARDOWN_SECONDS
 

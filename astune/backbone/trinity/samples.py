@@ -20,7 +20,7 @@ from astune.backbone.trinity.job import load_job
 from astune.backbone.trinity.mailbox import post
 from astune.plugins import load_plugin
 from astune.rollout.metrics import rollout_metrics
-from astune.training.parts import weighting_for
+from astune.training.settings import weighting_for
 from astune.types import Group
 
 ROWS = "astune_rows"

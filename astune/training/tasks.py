@@ -1,0 +1,63 @@
+"""Read the tasks of a run, and check before it begins that they can be played and judged."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from astune.config.schema import AstuneConfig
+from astune.rollout.environment import check_environments
+from astune.support.terminal import Console
+from astune.task_judge import Scorers
+from astune.task_judge.registry import import_registered
+from astune.task_judge.scorers import scorer_of
+from astune.task_reader.task_reader_base import SPLITS
+from astune.task_reader.task_sets import TaskSets, read_task_sets
+from astune.types import Task
+
+logger = logging.getLogger(__name__)
+
+
+def read_tasks(config: AstuneConfig) -> TaskSets:
+    """Read all tasks of a run and check them: each has a judge if it names one, and a service if it has an
+    environment. What is left out or may be wrong is logged."""
+    kinds = _Kinds()
+    with Console(stderr=True).status("reading tasks"):  # shows itself on a terminal only
+        sets = read_task_sets(config.task_reader, kinds.add)
+    kinds.check(config)
+    for warning in sets.warnings:
+        logger.warning(warning)
+    for split in SPLITS:
+        if skipped := sets.of(split).skipped:
+            logger.warning(
+                "%s bad %s records are left out, the first: %s (`astune tasks preview` lists all)",
+                f"{len(skipped):,}",
+                split,
+                skipped[0],
+            )
+    return sets
+
+
+def check_tasks(tasks: Iterable[Task], config: AstuneConfig) -> None:
+    """Check that tasks can be played and judged as they ask for. Raises TaskError, PluginError or ConfigError."""
+    kinds = _Kinds()
+    for task in tasks:
+        kinds.add(task)
+    kinds.check(config)
+
+
+class _Kinds:
+    """The first task of each kind: what a task asks for decides whether it can be played and judged."""
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[str | None, ...], Task] = {}
+
+    def add(self, task: Task) -> None:
+        self._first.setdefault((task.env_type, *scorer_of(task)), task)
+
+    def check(self, config: AstuneConfig) -> None:
+        tasks = self._first.values()
+        scorers = Scorers(config.task_judge)
+        import_registered(scorers.specs(tasks), config.rollout.agentscope_learn_protocol)
+        scorers.check(tasks)
+        check_environments(tasks, config.task_reader.env_service)
