@@ -3,30 +3,24 @@
     with own_service(config.task_reader.env_service) as service:
         client = EnvServiceClient.of(service)
 
-The service is a child process that only this machine can reach, with a token that only the run has. The parent writes
-to its standard input what to serve and keeps it open; input that closes means: stop. So the child ends with its parent,
-however that ends.
+The service is a child process (`astune.support.child_server`) that only this machine can reach, with a token that only
+the run has.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-import os
 import secrets
 import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
-from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import IO
 
-import astune
 from astune.config.tasks import EnvServiceConfig
 from astune.errors import ConfigError
+from astune.support.child_server import pipe, start_child
 
 logger = logging.getLogger(__name__)
 
@@ -68,20 +62,8 @@ class _Service:
         self._serves = self._stopping = False
         self._said: SimpleQueue[str] = SimpleQueue()
         self._last_lines: deque[str] = deque(maxlen=LAST_LINES)
-        places = [str(Path(astune.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", CHILD],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))},
-            start_new_session=True,  # Ctrl-C is for the parent, whose episodes have yet to release their instances
-        )
-        with contextlib.suppress(BrokenPipeError):
-            given = {"spec": config.serve, "options": config.options, "token": self.token}
-            _pipe(self._process.stdin).write(json.dumps(given) + "\n")
-            _pipe(self._process.stdin).flush()
+        given = {"spec": config.serve, "options": config.options, "token": self.token}
+        self._process = start_child(CHILD, given, stderr=subprocess.PIPE)
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._listen, self._watch)]
         for thread in self._threads:
             thread.start()
@@ -109,14 +91,14 @@ class _Service:
         for thread in self._threads:
             thread.join()
         with contextlib.suppress(BrokenPipeError):
-            _pipe(self._process.stdin).close()
+            pipe(self._process.stdin).close()
 
     def _listen(self) -> None:
-        with _pipe(self._process.stdout) as lines:
+        with pipe(self._process.stdout) as lines:
             self._said.put(lines.readline().strip())
 
     def _watch(self) -> None:
-        with _pipe(self._process.stderr) as lines:
+        with pipe(self._process.stderr) as lines:
             for line in lines:
                 self._last_lines.append(line.rstrip())
         code = self._process.wait()
@@ -126,8 +108,3 @@ class _Service:
     def _told(self, what: str) -> str:
         lines = "".join(f"\n  {line}" for line in self._last_lines) or " nothing"
         return f"{KEY}: the environment service {self._spec!r} that this run started {what}. It said last:{lines}"
-
-
-def _pipe(stream: IO[str] | None) -> IO[str]:
-    assert stream is not None
-    return stream

@@ -24,7 +24,7 @@ _NOWHERE = "no-such-thing"
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     level: Literal["ok", "note", "fault"]
     text: str
 
@@ -33,14 +33,14 @@ class _Broken(Exception):
     """Something that the contract forbids."""
 
 
-def check_environment(environment: Environment, split: str, seed: int = 0) -> Iterator[Finding]:
+def check_environment(environment: Environment, split: str, seed: int = 0) -> Iterator[CheckResult]:
     """Plays the first tasks of `split`, each several times with the same random actions, and compares."""
     try:
         tasks = _tasks(environment, split)
     except _Broken as fault:
-        yield Finding("fault", str(fault))
+        yield CheckResult("fault", str(fault))
         return
-    yield Finding("ok", f"task_ids: {len(tasks):,} in split {split!r}, all different, the same at a second call")
+    yield CheckResult("ok", f"task_ids: {len(tasks):,} in split {split!r}, all different, the same at a second call")
     yield _raises_task_error("an unknown split", lambda: environment.task_ids(_NOWHERE))
     yield _raises_task_error("an unknown task", lambda: environment.create(_NOWHERE, {}).close())
     for task_id in tasks[:TASKS]:
@@ -60,25 +60,27 @@ def _tasks(environment: Environment, split: str) -> list[str]:
     return tasks
 
 
-def _raises_task_error(what: str, ask: Callable[[], object]) -> Finding:
+def _raises_task_error(what: str, ask: Callable[[], object]) -> CheckResult:
     try:
         ask()
     except TaskError:
-        return Finding("ok", f"{what} raises TaskError")
+        return CheckResult("ok", f"{what} raises TaskError")
     except Exception as error:
-        return Finding("note", f"{what} raises {type(error).__name__}, which clients see as a failure; raise TaskError")
-    return Finding("note", f"{what} is accepted; raise TaskError, so that a slip in a configuration is found")
+        return CheckResult(
+            "note", f"{what} raises {type(error).__name__}, which clients see as a failure; raise TaskError"
+        )
+    return CheckResult("note", f"{what} is accepted; raise TaskError, so that a slip in a configuration is found")
 
 
-def _check_task(environment: Environment, task_id: str, rng: random.Random) -> Iterator[Finding]:
+def _check_task(environment: Environment, task_id: str, rng: random.Random) -> Iterator[CheckResult]:
     play = _Play(environment, task_id, ())
     try:
         play = replace(play, actions=_actions(play, rng))
         seen = play.run()
     except _Broken as fault:
-        yield Finding("fault", f"task {task_id!r}: {fault}")
+        yield CheckResult("fault", f"task {task_id!r}: {fault}")
         return
-    yield Finding(
+    yield CheckResult(
         "ok", f"task {task_id!r}: messages, tools, {len(seen) - 2} steps and a score of {json.loads(seen[-1])}"
     )
     other = tuple(rng.sample(play.actions, len(play.actions)))
@@ -104,12 +106,14 @@ def _check_task(environment: Environment, task_id: str, rng: random.Random) -> I
             yield _compared(f"task {task_id!r}", seen, again, holds, broken)
 
 
-def _compared(task: str, seen: Sequence[str], again: _Play, holds: str, broken: str) -> Finding:
+def _compared(task: str, seen: Sequence[str], again: _Play, holds: str, broken: str) -> CheckResult:
     try:
         difference = _difference(seen, again.run())
     except _Broken as fault:
         difference = str(fault)
-    return Finding("fault", f"{task}: {broken}: {difference}") if difference else Finding("ok", f"{task}: {holds}")
+    return (
+        CheckResult("fault", f"{task}: {broken}: {difference}") if difference else CheckResult("ok", f"{task}: {holds}")
+    )
 
 
 @dataclass(frozen=True)

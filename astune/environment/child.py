@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -11,6 +10,7 @@ import threading
 from astune.environment.registry import load_environment
 from astune.environment.server import make_app, run_server
 from astune.errors import AstuneError
+from astune.support.child_server import given_by_parent
 from astune.support.visible import tell
 
 STOP_SECONDS = 10.0
@@ -20,21 +20,18 @@ TTL = 24 * 3600.0
 
 def main() -> int:
     """Serve what standard input says, and write the address to standard output."""
-    told, sys.stdout = sys.stdout, sys.stderr  # nothing but the address goes to the parent
-    given = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    given, address = given_by_parent(_end)
     try:
         environment = load_environment(given["spec"], given["options"])
         app = make_app([environment], ttl=TTL, token=given["token"])
-        run_server(app, "127.0.0.1", 0, lambda url: tell(url, file=told, flush=True))
+        run_server(app, "127.0.0.1", 0, lambda url: tell(url, file=address, flush=True))
     except AstuneError as error:
         tell(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _end_with_parent() -> None:
-    sys.stdin.read()
+def _end() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(STOP_SECONDS)
     os._exit(1)  # an environment does not end

@@ -14,7 +14,7 @@ from loguru import logger
 
 from astune.environment.environment_base import Action, Environment, Instance, Message, Observation
 from astune.environment.metrics import Metrics
-from astune.environment.protocol import CallError, Reply, failure, read_action, success
+from astune.environment.protocol import CallError, ServiceReply, failure, read_action, success
 from astune.environment.protocol import CreateRequest as Create
 from astune.environment.protocol import StepRequest as Step
 from astune.errors import ConfigError, TaskError, nearest
@@ -39,7 +39,7 @@ class _Entry:
     instance: Instance | None = None
     """None before it is made and after it was closed."""
     tools: Sequence[Mapping[str, Any]] = ()
-    created: Reply | None = None
+    created: ServiceReply | None = None
     failure: CallError | None = None
     """Why it could not be made."""
     gone: bool = False
@@ -47,7 +47,7 @@ class _Entry:
     steps: int = 0
     done: bool = False
     last_key: bytes | None = None
-    last_reply: Reply | None = None
+    last_reply: ServiceReply | None = None
 
 
 class Instances:
@@ -70,10 +70,10 @@ class Instances:
         self._entries: dict[str, _Entry] = {}
         self._closings: set[asyncio.Task[None]] = set()
 
-    async def task_ids(self, env_type: str | None, split: str) -> Reply:
+    async def task_ids(self, env_type: str | None, split: str) -> ServiceReply:
         environment = self._environment(env_type)
 
-        def work() -> Reply:
+        def work() -> ServiceReply:
             ids = list(environment.task_ids(split))
             if wrong := [one for one in ids if not isinstance(one, str)]:
                 raise TypeError(f"a task id must be a text, found {wrong[0]!r}")
@@ -81,7 +81,7 @@ class Instances:
 
         return await self._run(work, "unknown_split")
 
-    async def create(self, request: Create) -> Reply:
+    async def create(self, request: Create) -> ServiceReply:
         env_type = self._environment(request.env_type).env_type
         entry = self._entries.get(request.instance_id)
         if entry is None:
@@ -119,7 +119,7 @@ class Instances:
         finally:
             self._metrics.created += entry.instance is not None
 
-    async def step(self, request: Step, key: bytes | None) -> Reply:
+    async def step(self, request: Step, key: bytes | None) -> ServiceReply:
         entry = self._entry(request.instance_id)
         action = read_action(request.messages)
         async with entry.lock:
@@ -138,7 +138,7 @@ class Instances:
             entry.used = time.monotonic()
             return reply
 
-    async def evaluate(self, instance_id: str) -> Reply:
+    async def evaluate(self, instance_id: str) -> ServiceReply:
         entry = self._entry(instance_id)
         async with entry.lock:
             instance = _alive(entry)
@@ -146,7 +146,7 @@ class Instances:
             entry.used = time.monotonic()
             return reply
 
-    def info(self, instance_id: str) -> Reply:
+    def info(self, instance_id: str) -> ServiceReply:
         entry = self._entry(instance_id)
         return success(
             {
@@ -160,10 +160,10 @@ class Instances:
             }
         )
 
-    def environment_info(self, env_type: str | None) -> Reply:
+    def environment_info(self, env_type: str | None) -> ServiceReply:
         return success({"env_type": self._environment(env_type).env_type})
 
-    async def release(self, instance_id: str) -> Reply:
+    async def release(self, instance_id: str) -> ServiceReply:
         """Waits until the instance is closed, but not for what is under way with it."""
         entry = self._entries.get(instance_id)
         if entry is None:
@@ -267,7 +267,7 @@ def _open(environment: Environment, entry: _Entry, params: Mapping[str, Any]) ->
     entry.instance = instance
 
 
-def _step(instance: Instance, action: Action | tuple[Message, ...]) -> tuple[Reply, bool]:
+def _step(instance: Instance, action: Action | tuple[Message, ...]) -> tuple[ServiceReply, bool]:
     observation = instance.step(action) if isinstance(action, Action) else Observation(action)
     data = {
         "state": list(observation.messages),

@@ -55,19 +55,21 @@ class CallError(Exception):
         self.message = message
 
 
-class Reply(NamedTuple):
+class ServiceReply(NamedTuple):
+    """The HTTP status and body of a reply."""
+
     status: int
     body: bytes
 
 
-def success(data: Any) -> Reply:
+def success(data: Any) -> ServiceReply:
     """Raises `TypeError` or `ValueError` for what JSON does not have, infinity among it."""
-    return Reply(200, b'{"success":true,"data":%s}' % _json(data))
+    return ServiceReply(200, b'{"success":true,"data":%s}' % _json(data))
 
 
-def failure(error: CallError) -> Reply:
+def failure(error: CallError) -> ServiceReply:
     described = {"code": error.code, "message": error.message}
-    return Reply(ERRORS[error.code][0], b'{"success":false,"error":%s}' % _json(described))
+    return ServiceReply(ERRORS[error.code][0], b'{"success":false,"error":%s}' % _json(described))
 
 
 def _json(data: Any) -> bytes:

@@ -24,7 +24,7 @@ from astune.environment import protocol
 from astune.environment.environment_base import Environment
 from astune.environment.instances import Instances
 from astune.environment.metrics import Metrics
-from astune.environment.protocol import CallError, Reply, failure, parse
+from astune.environment.protocol import CallError, ServiceReply, failure, parse
 from astune.errors import ConfigError
 from astune.support.local_service import refused
 from astune.support.serving import BACKLOG, bound_socket, server_config, url_of
@@ -42,8 +42,8 @@ _GRACE_SECONDS = 5
 """How long calls under way may go on when the service ends."""
 
 
-class Service:
-    """The ASGI application's calls."""
+class EnvServiceApp:
+    """The ASGI application: one HTTP request is one call."""
 
     def __init__(self, instances: Instances, metrics: Metrics, token: str | None) -> None:
         self.instances = instances
@@ -71,7 +71,7 @@ class Service:
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await send({"type": "http.response.body", "body": reply.body})
 
-    async def _reply(self, call: str, scope: Scope, receive: Receive) -> Reply:
+    async def _reply(self, call: str, scope: Scope, receive: Receive) -> ServiceReply:
         if why := refused(scope["headers"], any_name=self._authorization is not None):
             raise CallError("forbidden", why)
         if call not in protocol.CALLS and call not in ("health", "metrics"):
@@ -86,14 +86,14 @@ class Service:
             if not hmac.compare_digest(given, self._authorization):
                 raise CallError("unauthorized", "the service asks for a token: Authorization: Bearer TOKEN")
         if call == "metrics":
-            return Reply(200, self.metrics.text(self.instances.max_instances).encode())
+            return ServiceReply(200, self.metrics.text(self.instances.max_instances).encode())
         kind = _header(scope, b"content-type") or b""  # a page may send one without, as it may send text/plain
         if kind.partition(b";")[0].strip().lower() != b"application/json":
             sent = f"{kind.decode('latin-1')!r:.80}" if kind else "without Content-Type"
             raise CallError("no_json", f"a body is sent as Content-Type: application/json, this one is {sent}")
         return await self._answer(call, await _body(receive), _header(scope, _KEY))
 
-    async def _answer(self, call: str, body: bytes, key: bytes | None) -> Reply:
+    async def _answer(self, call: str, body: bytes, key: bytes | None) -> ServiceReply:
         if call == "step":
             return await self.instances.step(parse(protocol.StepRequest, body), key)
         if call == "create":
@@ -110,11 +110,11 @@ class Service:
             return self.instances.info(asked.instance_id)
         return self.instances.environment_info(asked.env_type)
 
-    def _failure(self, error: CallError) -> Reply:
+    def _failure(self, error: CallError) -> ServiceReply:
         self.metrics.errors[error.code] += 1
         return failure(error)
 
-    def _health(self) -> Reply:
+    def _health(self) -> ServiceReply:
         health = {
             "status": "ok",
             "protocol": protocol.VERSION,
@@ -122,7 +122,7 @@ class Service:
             "live_instances": self.metrics.live,
             "max_instances": self.instances.max_instances,
         }
-        return Reply(200, json.dumps(health).encode())
+        return ServiceReply(200, json.dumps(health).encode())
 
 
 _VERSION = (protocol.VERSION_HEADER.lower().encode(), protocol.VERSION.encode())
@@ -180,7 +180,7 @@ def make_app(
             await instances.close()
 
     app = Starlette(lifespan=lifespan)
-    app.mount("/", Service(instances, metrics, token))
+    app.mount("/", EnvServiceApp(instances, metrics, token))
     return app
 
 

@@ -51,13 +51,13 @@ class WorkerPool:
         """The reply to come, for which several may wait. Its exception begins with `what`: `RequestFailed` if it
         computed for too long, crashed the process, or the reply is `{"error": text}`, `JudgeError` if the process did
         not start, was killed, or took longer than `timeout` without computing for a fifth: a busy machine."""
-        request = Request(payload, what)
+        request = PoolRequest(payload, what)
         self._dealer.add(request)
         return request.future
 
 
 @dataclass(frozen=True, eq=False)
-class Request:
+class PoolRequest:
     payload: Sequence[Any]
     what: str
     future: Future[dict[str, Any]] = field(default_factory=Future)
@@ -83,14 +83,14 @@ class _Dealer(threading.Thread):
         self._arguments = arguments
         self._workers = workers
         self._timeout = timeout
-        self._waiting: deque[Request] = deque()
+        self._waiting: deque[PoolRequest] = deque()
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe()
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._closed = False
-        self.processes: list[WorkerProcess[Request]] = []
+        self.processes: list[WorkerProcess[PoolRequest]] = []
 
-    def add(self, request: Request) -> None:
+    def add(self, request: PoolRequest) -> None:
         request.future.set_running_or_notify_cancel()  # nobody may cancel what others wait for as well
         self._waiting.append(request)
         if self.ident is None:
@@ -126,7 +126,7 @@ class _Dealer(threading.Thread):
         moments = [moment for process in self.processes for moment in process.moments(PATIENCE)]
         return max(0.0, min(moments) - monotonic()) if moments else None
 
-    def _read(self, process: WorkerProcess[Request]) -> None:
+    def _read(self, process: WorkerProcess[PoolRequest]) -> None:
         replies = process.read()
         if replies is None:
             self._lose(process)
@@ -134,7 +134,7 @@ class _Dealer(threading.Thread):
         for request, reply in replies:
             request.finish(reply)
 
-    def _lose(self, process: WorkerProcess[Request]) -> None:
+    def _lose(self, process: WorkerProcess[PoolRequest]) -> None:
         """Ends a process. The request it was at fails; those behind it go to others."""
         self.processes.remove(process)
         self._selector.unregister(process.stdout)
@@ -164,7 +164,7 @@ class _Dealer(threading.Thread):
         """As many as there are requests for which no process is idle, or soon will be."""
         starting = sum(not process.ready for process in self.processes)
         for _ in range(min(len(self._waiting) - starting, self._workers - len(self.processes))):
-            process: WorkerProcess[Request] = WorkerProcess(self._arguments, self._timeout)
+            process: WorkerProcess[PoolRequest] = WorkerProcess(self._arguments, self._timeout)
             self.processes.append(process)
             self._selector.register(process.stdout, selectors.EVENT_READ, process)
 

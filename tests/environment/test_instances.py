@@ -14,7 +14,7 @@ from rooms import Rooms
 
 from astune.environment.instances import Instances
 from astune.environment.metrics import Metrics
-from astune.environment.protocol import CallError, CreateRequest, Reply, StepRequest
+from astune.environment.protocol import CallError, CreateRequest, ServiceReply, StepRequest
 from astune.support.threads import Workers
 
 LIMIT = 3
@@ -56,7 +56,7 @@ async def make(instances: Instances, call: Call) -> str:
             await asyncio.sleep(0.0001)  # so that the clock has moved on since the last call
             instances.expire()
             await settled(instances)
-            reply = Reply(200, b"")
+            reply = ServiceReply(200, b"")
     except CallError as error:
         return error.code
     if reply.status != 200:

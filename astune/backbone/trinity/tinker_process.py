@@ -1,23 +1,16 @@
-"""The tinker server as a child process, which ends with its parent, however that ends.
-
-The parent writes the configuration to the child's standard input and keeps it open; the child writes its address to
-its standard output once it serves, and everything else to the log. Standard input that closes means: stop.
-"""
+"""The tinker server as a child process of a run (`astune.support.child_server`); all it says goes to the log."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-import os
 import secrets
 import subprocess
-import sys
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
-import astune
 from astune.errors import TrainingError
+from astune.support.child_server import pipe, start_child
 
 LAST_LINES = 20
 STOP_SECONDS = 10.0
@@ -42,13 +35,13 @@ class ServerProcess:
     def stop(self) -> None:
         """Stop it, at once or after what it computes; it may be called twice."""
         with contextlib.suppress(BrokenPipeError):
-            _pipe(self.process.stdin).close()
+            pipe(self.process.stdin).close()
         try:
             self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        _pipe(self.process.stdout).close()
+        pipe(self.process.stdout).close()
 
     def __enter__(self) -> ServerProcess:
         return self
@@ -86,33 +79,15 @@ def start_server(
         "micro_batch_tokens": micro_batch_tokens,
         "api_key": api_key,
     }
-    places = [str(Path(astune.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", CHILD],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))},
-            start_new_session=True,  # Ctrl-C is for the parent, which has yet to save with this server's help
-        )
-    with contextlib.suppress(BrokenPipeError):
-        pipe = _pipe(process.stdin)
-        pipe.write(json.dumps(config) + "\n")
-        pipe.flush()
-    base_url = _pipe(process.stdout).readline().strip()
+        process = start_child(CHILD, config, stderr=errors)
+    base_url = pipe(process.stdout).readline().strip()
     server = ServerProcess(base_url, api_key, log, process)
     if not base_url:
         server.stop()
         raise TrainingError(_told("the tinker server did not come up", process, log))
     return server
-
-
-def _pipe(stream: IO[str] | None) -> IO[str]:
-    assert stream is not None
-    return stream
 
 
 def _told(what: str, process: subprocess.Popen[str], log: Path) -> str:

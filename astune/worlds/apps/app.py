@@ -19,7 +19,7 @@ _TYPES = {"str": "text", "int": "whole number", "bool": "true or false", "list[s
 """How a parameter is annotated, and what the documentation calls that."""
 
 
-class ApiError(Exception):
+class AppError(Exception):
     """The agent's mistake, in words for the agent."""
 
 
@@ -50,12 +50,12 @@ class Api:
             if name not in self.parameters:
                 known = ", ".join(self.parameters) or "none"
                 hint = nearest(name, self.parameters)
-                raise ApiError(f"{self.name} has no parameter {name!r}.{hint} It has: {known}")
+                raise AppError(f"{self.name} has no parameter {name!r}.{hint} It has: {known}")
         for name, parameter in self.parameters.items():
             if name in arguments:
                 _check(name, parameter.annotation, arguments[name])
             elif parameter.default is parameter.empty:
-                raise ApiError(f"{self.name} needs {name}: {self.described[name]}")
+                raise AppError(f"{self.name} needs {name}: {self.described[name]}")
         return self.function(world, **arguments)
 
 
@@ -87,7 +87,7 @@ class App:
 
     def find(self, name: str) -> Api:
         if name not in self.apis:
-            raise ApiError(f"{self.name} has no API {name!r}.{nearest(name, self.apis)} It has: {', '.join(self.apis)}")
+            raise AppError(f"{self.name} has no API {name!r}.{nearest(name, self.apis)} It has: {', '.join(self.apis)}")
         return self.apis[name]
 
 
@@ -96,18 +96,18 @@ def _check(name: str, annotation: str, value: Any) -> None:
     right = isinstance(value, kinds[annotation]) and (annotation == "bool" or not isinstance(value, bool))
     texts = value if isinstance(value, list) else [value]
     if not right or (annotation == "list[str]" and not all(isinstance(text, str) for text in texts)):
-        raise ApiError(f"{name}: expected a {_TYPES[annotation]}, got {value!r:.80}")
+        raise AppError(f"{name}: expected a {_TYPES[annotation]}, got {value!r:.80}")
     if isinstance(value, int) and abs(value) > LARGEST_NUMBER:
-        raise ApiError(f"{name}: larger than {LARGEST_NUMBER}")
+        raise AppError(f"{name}: larger than {LARGEST_NUMBER}")
     if sum(len(text) for text in texts if isinstance(text, str)) > MOST_CHARACTERS:
-        raise ApiError(f"{name}: more than {MOST_CHARACTERS} characters")
+        raise AppError(f"{name}: more than {MOST_CHARACTERS} characters")
 
 
 def paged(items: Sequence[Any], page: int) -> dict[str, Any]:
     """One page of a list."""
     pages = max(1, -(-len(items) // PAGE_SIZE))
     if not 1 <= page <= pages:
-        raise ApiError(f"page: there is no page {page}; the last is {pages}")
+        raise AppError(f"page: there is no page {page}; the last is {pages}")
     return {"items": list(items[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]), "page": page, "pages": pages}
 
 
@@ -116,9 +116,9 @@ def read_time(world: World, name: str, text: str) -> datetime:
     try:
         time = datetime.strptime(text, CALENDAR_TIME)
     except ValueError:
-        raise ApiError(f"{name}: expected a time as 2026-03-04 14:00, got {text!r:.40}") from None
+        raise AppError(f"{name}: expected a time as 2026-03-04 14:00, got {text!r:.40}") from None
     if abs(time - world.now) > timedelta(days=366):
-        raise ApiError(f"{name}: {text} is more than a year from now")
+        raise AppError(f"{name}: {text} is more than a year from now")
     return time
 
 
@@ -126,5 +126,5 @@ def check_address(name: str, text: str) -> str:
     """The address in small letters."""
     user, at, host = text.partition("@")
     if not (user and at and "." in host) or any(sign.isspace() for sign in text):
-        raise ApiError(f"{name}: expected a mail address, got {text!r:.60}")
+        raise AppError(f"{name}: expected a mail address, got {text!r:.60}")
     return text.lower()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from astune.worlds.apps.app import ApiError, App, check_address, paged, read_time
+from astune.worlds.apps.app import App, AppError, check_address, paged, read_time
 from astune.worlds.apps.state import CALENDAR_TIME, Event, World
 
 CALENDAR = App("calendar", "Events and who comes to them.")
@@ -19,7 +19,7 @@ def _show(event_id: int, event: Event) -> dict[str, Any]:
 
 def _find(world: World, event_id: int) -> Event:
     if event_id not in world.events:
-        raise ApiError(f"event_id: there is no event {event_id}; list_events and search_events show which are")
+        raise AppError(f"event_id: there is no event {event_id}; list_events and search_events show which are")
     return world.events[event_id]
 
 
@@ -31,7 +31,7 @@ def _check_free(world: World, start: datetime, minutes: int, besides: int | None
     end = start + timedelta(minutes=minutes)
     for event_id, event in _in_order(world):
         if event_id != besides and event.start < end and start < event.start + timedelta(minutes=event.minutes):
-            raise ApiError(f"conflict with event {event_id}: {_show(event_id, event)}")
+            raise AppError(f"conflict with event {event_id}: {_show(event_id, event)}")
 
 
 @CALENDAR.api(date="day as 2026-03-04", page="page of the list")
@@ -62,7 +62,7 @@ def show_event(world: World, event_id: int) -> Any:
 def create_event(world: World, title: str, start: str, minutes: int, attendees: list[str] = []) -> Any:  # noqa: B006
     """Make an event and invite people. It cannot overlap another."""
     if not 5 <= minutes <= 480:
-        raise ApiError("minutes: expected 5 to 480")
+        raise AppError("minutes: expected 5 to 480")
     invited = dict.fromkeys((check_address("attendees", one) for one in attendees), "waiting")
     time = read_time(world, "start", start)
     _check_free(world, time, minutes)
@@ -94,7 +94,7 @@ def invite(world: World, event_id: int, emails: list[str]) -> Any:
     event = _find(world, event_id)
     addresses = [check_address("emails", one) for one in emails]
     if again := [one for one in addresses if one in event.attendees]:
-        raise ApiError(f"emails: {', '.join(again)} is invited already; nobody was invited")
+        raise AppError(f"emails: {', '.join(again)} is invited already; nobody was invited")
     event.attendees.update(dict.fromkeys(addresses, "waiting"))
     return show_event(world, event_id)
 
@@ -104,6 +104,6 @@ def remove_attendee(world: World, event_id: int, email: str) -> Any:
     """Take back an invitation."""
     event = _find(world, event_id)
     if email.lower() not in event.attendees:
-        raise ApiError(f"email: {email!r:.60} is not invited; show_event shows who is")
+        raise AppError(f"email: {email!r:.60} is not invited; show_event shows who is")
     del event.attendees[email.lower()]
     return show_event(world, event_id)

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from astune.worlds.apps.seeded_world import FIRST_HOUR, LAST_HOUR, days, people_of
 from astune.worlds.apps.state import CALENDAR_TIME, Event, World
-from astune.worlds.apps.task import AppsTask, Call, address_of, every, shown_day
+from astune.worlds.apps.task import AppsTask, CallApi, address_of, every, shown_day
 
 
 def move_meeting(rng: random.Random, world: World) -> AppsTask:
@@ -25,7 +25,7 @@ def move_meeting(rng: random.Random, world: World) -> AppsTask:
     hour = next(hour for hour in range(FIRST_HOUR, LAST_HOUR) if hour not in busy)
     expected.events[event_id].start = day + timedelta(hours=hour)
 
-    def solve(call: Call) -> str:
+    def solve(call: CallApi) -> str:
         (event,) = every(call, "calendar", "search_events", query=address_of(call, person.name))
         busy = {other["start"] for other in every(call, "calendar", "list_events", date=shown_day(day))}
         times = [(day + timedelta(hours=hour)).strftime(CALENDAR_TIME) for hour in range(FIRST_HOUR, LAST_HOUR)]
@@ -56,7 +56,7 @@ def invite_who_said_yes(rng: random.Random, world: World) -> AppsTask:
         if answer == "yes":
             expected.events[event_id].attendees.setdefault(email, "waiting")
 
-    def solve(call: Call) -> str:
+    def solve(call: CallApi) -> str:
         (quiz,) = every(call, "calendar", "search_events", query="Quiz night")
         (barbecue,) = every(call, "calendar", "search_events", query="Barbecue")
         said = call("calendar", "show_event", event_id=quiz["event_id"])["attendees"]
@@ -79,7 +79,7 @@ def cancel_from_hour(rng: random.Random, world: World) -> AppsTask:
         if event.start.date() == day.date() and event.start >= limit:
             del expected.events[event_id]
 
-    def solve(call: Call) -> str:
+    def solve(call: CallApi) -> str:
         for event in list(every(call, "calendar", "list_events", date=shown_day(day))):
             if event["start"] >= limit.strftime(CALENDAR_TIME):
                 call("calendar", "cancel_event", event_id=event["event_id"])

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from astune.errors import nearest
-from astune.worlds.apps.app import ApiError, App, check_address, paged
+from astune.worlds.apps.app import App, AppError, check_address, paged
 from astune.worlds.apps.state import Contact, World
 
 CONTACTS = App("contacts", "People with mail address, phone number and group.")
@@ -23,7 +23,7 @@ def _short(contact_id: int, contact: Contact) -> dict[str, Any]:
 
 def _find(world: World, contact_id: int) -> Contact:
     if contact_id not in world.contacts:
-        raise ApiError(f"contact_id: there is no contact {contact_id}; search_contacts shows which are")
+        raise AppError(f"contact_id: there is no contact {contact_id}; search_contacts shows which are")
     return world.contacts[contact_id]
 
 
@@ -52,7 +52,7 @@ def list_group(world: World, group: str, page: int = 1) -> Any:
     """Names and numbers of the contacts in a group, 5 on a page."""
     groups = list_groups(world)
     if group not in groups:
-        raise ApiError(
+        raise AppError(
             f"group: there is no group {group!r:.40}.{nearest(group, groups)} There are: {', '.join(groups)}"
         )
     return paged([_short(key, one) for key, one in world.contacts.items() if one.group == group], page)
@@ -72,7 +72,7 @@ def update_contact(world: World, contact_id: int, field: str, value: str) -> Any
     """Change one field of a contact."""
     contact = _find(world, contact_id)
     if field not in FIELDS:
-        raise ApiError(f"field: expected one of {', '.join(FIELDS)}, got {field!r:.40}")
+        raise AppError(f"field: expected one of {', '.join(FIELDS)}, got {field!r:.40}")
     setattr(contact, field, _new_address(world, value) if field == "email" else value)
     return _show(contact_id, contact)
 
@@ -88,5 +88,5 @@ def delete_contact(world: World, contact_id: int) -> Any:
 def _new_address(world: World, text: str) -> str:
     address = check_address("email", text)
     if any(one.email == address for one in world.contacts.values()):
-        raise ApiError(f"email: {address} belongs to a contact already")
+        raise AppError(f"email: {address} belongs to a contact already")
     return address

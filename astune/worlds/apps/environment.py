@@ -9,7 +9,7 @@ from typing import Any
 
 from astune.environment.environment_base import Action, Environment, Instance, Message, Observation, function_tool
 from astune.errors import ConfigError, TaskError, nearest
-from astune.worlds.apps.app import ApiError, App
+from astune.worlds.apps.app import App, AppError
 from astune.worlds.apps.calendar_app import CALENDAR
 from astune.worlds.apps.contacts_app import CONTACTS
 from astune.worlds.apps.files_app import FILES
@@ -119,12 +119,12 @@ class AppsInstance(Instance):
     def _answer(self, tool: str, arguments: Mapping[str, Any]) -> str:
         try:
             return self._use(tool, arguments)
-        except ApiError as mistake:
+        except AppError as mistake:
             return f"Error: {mistake}"
 
     def _use(self, tool: str, arguments: Mapping[str, Any]) -> str:
         if self.world.answer is not None:
-            raise ApiError("the task has ended; nothing was done")
+            raise AppError("the task has ended; nothing was done")
         _check_arguments(tool, arguments)
         if tool == "finish":
             self.world.answer = arguments["answer"]
@@ -142,21 +142,21 @@ class AppsInstance(Instance):
 
 def _check_arguments(tool: str, arguments: Mapping[str, Any]) -> None:
     if tool not in _PARAMETERS:
-        raise ApiError(f"there is no tool {tool!r:.60}.{nearest(tool, _PARAMETERS)}")
+        raise AppError(f"there is no tool {tool!r:.60}.{nearest(tool, _PARAMETERS)}")
     needed = _PARAMETERS[tool]
     if set(arguments) != set(needed):
-        raise ApiError(
+        raise AppError(
             f"{tool} takes {', '.join(needed) or 'nothing'}; it got {', '.join(map(str, arguments)) or 'nothing'}"
         )
     for name in needed:
         kind, called = (Mapping, "an object") if name == "arguments" else (str, "a text")
         if not isinstance(arguments[name], kind):
-            raise ApiError(f"{tool}: {name}: expected {called}, got {arguments[name]!r:.60}")
+            raise AppError(f"{tool}: {name}: expected {called}, got {arguments[name]!r:.60}")
 
 
 def _find_app(name: str) -> App:
     if name not in APPS:
-        raise ApiError(f"there is no app {name!r:.60}.{nearest(name, APPS)} There are: {', '.join(APPS)}")
+        raise AppError(f"there is no app {name!r:.60}.{nearest(name, APPS)} There are: {', '.join(APPS)}")
     return APPS[name]
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from astune.worlds.apps.seeded_world import days, lines, people_of
 from astune.worlds.apps.state import CALENDAR_TIME, File, Mail, World
-from astune.worlds.apps.task import AppsTask, Call, address_of, every, shown_day
+from astune.worlds.apps.task import AppsTask, CallApi, address_of, every, shown_day
 
 
 def clean_up(rng: random.Random, world: World) -> AppsTask:
@@ -21,7 +21,7 @@ def clean_up(rng: random.Random, world: World) -> AppsTask:
         if path.startswith(folder) and file.modified < limit:
             del expected.files[path]
 
-    def solve(call: Call) -> str:
+    def solve(call: CallApi) -> str:
         for file in list(every(call, "files", "search_files", query=folder)):
             if file["path"].startswith(folder) and file["modified"] < limit.strftime(CALENDAR_TIME):
                 call("files", "delete_file", path=file["path"])
@@ -40,7 +40,7 @@ def add_up_invoices(rng: random.Random, world: World) -> AppsTask:
     texts = [file.content for path, file in world.files.items() if path.startswith(f"/invoices/{month}")]
     expected.answer = str(sum(int(text.split()[-1]) for text in texts))
 
-    def solve(call: Call) -> str:
+    def solve(call: CallApi) -> str:
         paths = [file["path"] for file in every(call, "files", "search_files", query=f"/invoices/{month}")]
         return str(sum(int(call("files", "read_file", path=path)["content"].split()[-1]) for path in paths))
 
@@ -61,7 +61,7 @@ def send_file(rng: random.Random, world: World) -> AppsTask:
     mail = Mail("sent", world.email, [person.email], "Invoice", "Here it is.", world.now, attachments=attached)
     expected.mails[expected.new_id()] = mail
 
-    def solve(call: Call) -> str:
+    def solve(call: CallApi) -> str:
         files = every(call, "files", "list_files", folder=shop)
         newest_file = max(files, key=lambda file: str(file["modified"]))["path"]
         email = address_of(call, person.name)

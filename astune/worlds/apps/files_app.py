@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from astune.worlds.apps.app import ApiError, App, paged
+from astune.worlds.apps.app import App, AppError, paged
 from astune.worlds.apps.state import CALENDAR_TIME, File, World
 
 FILES = App("files", "Text files in folders.")
@@ -17,21 +17,21 @@ def _show(path: str, file: File) -> dict[str, Any]:
 def find_file(world: World, name: str, path: str) -> File:
     """The file of a path that the agent has given as parameter `name`."""
     if path not in world.files:
-        raise ApiError(f"{name}: there is no file {path!r:.80}; list_files and search_files show which are")
+        raise AppError(f"{name}: there is no file {path!r:.80}; list_files and search_files show which are")
     return world.files[path]
 
 
 def new_path(world: World, name: str, path: str) -> str:
     """`path`, where a file can be made: nothing is there, and nothing on the way is a file."""
     if path in world.files:
-        raise ApiError(f"{name}: {path} exists already")
+        raise AppError(f"{name}: {path} exists already")
     parts = path.split("/")
     if parts[0] or not all(parts[1:]) or {".", ".."} & set(parts) or len(path) > 200:
-        raise ApiError(f"{name}: expected a path as /documents/notes.txt, got {path!r:.80}")
+        raise AppError(f"{name}: expected a path as /documents/notes.txt, got {path!r:.80}")
     if any(other.startswith(f"{path}/") for other in world.files):
-        raise ApiError(f"{name}: {path} is a folder")
+        raise AppError(f"{name}: {path} is a folder")
     if above := [other for other in world.files if path.startswith(f"{other}/")]:
-        raise ApiError(f"{name}: {above[0]} is a file, not a folder")
+        raise AppError(f"{name}: {above[0]} is a file, not a folder")
     return path
 
 
@@ -41,7 +41,7 @@ def list_files(world: World, folder: str = "/", page: int = 1) -> Any:
     top = folder.rstrip("/") + "/"
     inside = {path: file for path, file in sorted(world.files.items()) if path.startswith(top)}
     if not inside:
-        raise ApiError(f"folder: there is no folder {folder!r:.80}; list_files of / shows the uppermost")
+        raise AppError(f"folder: there is no folder {folder!r:.80}; list_files of / shows the uppermost")
     folders = sorted({top + path.removeprefix(top).split("/")[0] + "/" for path in inside if "/" in path[len(top) :]})
     files = [_show(path, file) for path, file in inside.items() if "/" not in path[len(top) :]]
     return paged([*({"path": path} for path in folders), *files], page)

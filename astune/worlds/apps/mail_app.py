@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from astune.worlds.apps.app import ApiError, App, check_address, paged
+from astune.worlds.apps.app import App, AppError, check_address, paged
 from astune.worlds.apps.files_app import find_file, new_path
 from astune.worlds.apps.state import CALENDAR_TIME, File, Mail, World
 
@@ -25,19 +25,19 @@ def _short(mail_id: int, mail: Mail) -> dict[str, Any]:
 
 def _find(world: World, mail_id: int) -> Mail:
     if mail_id not in world.mails:
-        raise ApiError(f"mail_id: there is no mail {mail_id}; search_mails shows which are")
+        raise AppError(f"mail_id: there is no mail {mail_id}; search_mails shows which are")
     return world.mails[mail_id]
 
 
 def _check_folder(folder: str) -> str:
     if folder not in FOLDERS:
-        raise ApiError(f"folder: expected one of {', '.join(FOLDERS)}, got {folder!r:.40}")
+        raise AppError(f"folder: expected one of {', '.join(FOLDERS)}, got {folder!r:.40}")
     return folder
 
 
 def _send(world: World, to: list[str], mail: Mail) -> Any:
     if not to:
-        raise ApiError("to: expected at least one mail address")
+        raise AppError("to: expected at least one mail address")
     mail.to = [check_address("to", one) for one in to]
     mail_id = world.new_id()
     world.mails[mail_id] = mail
@@ -130,6 +130,6 @@ def save_attachment(world: World, mail_id: int, name: str, path: str) -> Any:
     mail = _find(world, mail_id)
     if name not in mail.attachments:
         there = ", ".join(sorted(mail.attachments)) or "none"
-        raise ApiError(f"name: mail {mail_id} has no attachment {name!r:.60}; it has: {there}")
+        raise AppError(f"name: mail {mail_id} has no attachment {name!r:.60}; it has: {there}")
     world.files[new_path(world, "path", path)] = File(mail.attachments[name], world.now)
     return {"saved": path}

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from astune.worlds.apps.seeded_world import TOPICS, add_mail, lines, people_of
 from astune.worlds.apps.state import File, Mail, World
-from astune.worlds.apps.task import AppsTask, Call, address_of, every, newest, someone
+from astune.worlds.apps.task import AppsTask, CallApi, address_of, every, newest, someone
 
 
 def reply_with_line(rng: random.Random, world: World) -> AppsTask:
@@ -22,7 +22,7 @@ def reply_with_line(rng: random.Random, world: World) -> AppsTask:
     )
     expected.mails[expected.new_id()] = answer
 
-    def solve(call: Call) -> str:
+    def solve(call: CallApi) -> str:
         newest = call("mail", "search_mails", sender=address_of(call, person.name))["items"][0]
         (file,) = every(call, "files", "search_files", query=f"/{name}")
         text = call("files", "read_file", path=file["path"])["content"]
@@ -40,7 +40,7 @@ def count_unread(rng: random.Random, world: World) -> AppsTask:
     mails = [mail for mail in world.mails.values() if mail.sender == person.email]
     expected.answer = str(sum(mail.unread for mail in mails))
 
-    def solve(call: Call) -> str:
+    def solve(call: CallApi) -> str:
         sender = address_of(call, person.name)
         return str(len(list(every(call, "mail", "search_mails", sender=sender, unread_only=True))))
 
@@ -59,7 +59,7 @@ def save_attachment(rng: random.Random, world: World) -> AppsTask:
     (content,) = mail.attachments.values()
     expected.files[path] = File(content, world.now)
 
-    def solve(call: Call) -> str:
+    def solve(call: CallApi) -> str:
         mails = every(call, "mail", "search_mails", sender=address_of(call, person.name))
         mail_id = next(mail["mail_id"] for mail in mails if mail["attachments"])
         (name,) = call("mail", "read_mail", mail_id=mail_id)["attachments"]
@@ -80,7 +80,7 @@ def new_phone_number(rng: random.Random, world: World) -> AppsTask:
     expected = copy.deepcopy(world)
     expected.contacts[contact_id].phone = new
 
-    def solve(call: Call) -> str:
+    def solve(call: CallApi) -> str:
         (found,) = every(call, "contacts", "search_contacts", query=person.name)
         sender = address_of(call, person.name)
         newest = call("mail", "search_mails", sender=sender, query="My new number")["items"][0]
@@ -103,7 +103,7 @@ def mail_group(rng: random.Random, world: World) -> AppsTask:
             mail = Mail("sent", world.email, [person.email], subject, text, world.now)
             expected.mails[expected.new_id()] = mail
 
-    def solve(call: Call) -> str:
+    def solve(call: CallApi) -> str:
         for person in list(every(call, "contacts", "list_group", group=group)):
             email = call("contacts", "show_contact", contact_id=person["contact_id"])["email"]
             call("mail", "send_mail", to=[email], subject=subject, body=text)
@@ -125,7 +125,7 @@ def archive_read(rng: random.Random, world: World) -> AppsTask:
         if mail.sender == person.email and not mail.unread:
             mail.folder = "archive"
 
-    def solve(call: Call) -> str:
+    def solve(call: CallApi) -> str:
         for mail in list(every(call, "mail", "search_mails", sender=address_of(call, person.name))):
             if not mail["unread"]:
                 call("mail", "move_mail", mail_id=mail["mail_id"], folder="archive")

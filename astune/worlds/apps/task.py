@@ -12,13 +12,13 @@ from astune.worlds.apps.seeded_world import add_mail, people_of
 from astune.worlds.apps.state import Contact, Mail, World
 
 
-class Call(Protocol):
+class CallApi(Protocol):
     """Calls an API of an app and returns what it answered; a refusal raises."""
 
     def __call__(self, app: str, api: str, **arguments: Any) -> Any: ...
 
 
-Solve = Callable[[Call], str]
+Solve = Callable[[CallApi], str]
 """A reference solution. It sees the world through `call` alone, as an agent does, and returns the final answer."""
 
 
@@ -36,7 +36,7 @@ Template = Callable[[random.Random, World], AppsTask]
 """May change the world that it is handed, which becomes the start."""
 
 
-def every(call: Call, app: str, api: str, **arguments: Any) -> Iterator[Any]:
+def every(call: CallApi, app: str, api: str, **arguments: Any) -> Iterator[Any]:
     """The items of all pages of a list."""
     page = pages = 1
     while page <= pages:
@@ -45,7 +45,7 @@ def every(call: Call, app: str, api: str, **arguments: Any) -> Iterator[Any]:
         page, pages = page + 1, found["pages"]
 
 
-def address_of(call: Call, name: str) -> str:
+def address_of(call: CallApi, name: str) -> str:
     """A contact's mail address."""
     (found,) = every(call, "contacts", "search_contacts", query=name)
     return str(call("contacts", "show_contact", contact_id=found["contact_id"])["email"])

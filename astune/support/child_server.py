@@ -1,0 +1,57 @@
+"""A server as a child process that ends with its parent, however that ends.
+
+The parent writes what to serve to the child's standard input, one line of JSON, and keeps it open; the child writes its
+address to its standard output once it serves. Input that closes means: stop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import IO, Any
+
+from astune.support.resources import PACKAGE
+
+
+def start_child(module: str, given: Mapping[str, Any], stderr: int | IO[str]) -> subprocess.Popen[str]:
+    """Start `python -m module`, which calls `given_by_parent`, in a session of its own: Ctrl-C is for the parent, which
+    still needs the server to end its work."""
+    places = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", module],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))},
+        start_new_session=True,
+    )
+    with contextlib.suppress(BrokenPipeError):  # it ended at once: who waits for its address will hear of that
+        pipe(process.stdin).write(json.dumps(given) + "\n")
+        pipe(process.stdin).flush()
+    return process
+
+
+def pipe(stream: IO[str] | None) -> IO[str]:
+    """A stream that was asked for with `PIPE`."""
+    assert stream is not None
+    return stream
+
+
+def given_by_parent(when_it_ends: Callable[[], None]) -> tuple[dict[str, Any], IO[str]]:
+    """In the child: what to serve, and the stream that takes the address. All else that is printed goes to standard
+    error. `when_it_ends` is called, in a thread, when the parent closes the child's input or has died."""
+    address, sys.stdout = sys.stdout, sys.stderr
+    given = json.loads(sys.stdin.readline())
+
+    def watch() -> None:
+        sys.stdin.read()
+        when_it_ends()
+
+    threading.Thread(target=watch, daemon=True).start()
+    return given, address
