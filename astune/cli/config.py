@@ -26,8 +26,8 @@ def defaults() -> int:
 
 def convert(conf: Path, overrides: Sequence[str], backbone: str | None) -> int:
     """Prints the configuration that the backbone's own program gets, each value with its origin."""
-    from astune.backbone.trinity.convert import convert as convert_to_trinity
-    from astune.backbone.trinity.convert_table import DEFAULTS
+    from astune.backbone.trinity.conversion.convert import convert as convert_to_trinity
+    from astune.backbone.trinity.conversion.table import DEFAULTS
 
     loaded = load_config(conf, overrides, backbone=backbone)
     config = loaded.config.astune
@@ -43,8 +43,8 @@ def convert(conf: Path, overrides: Sequence[str], backbone: str | None) -> int:
 
 def _num_tasks(loaded: LoadedConfig) -> int | None:
     """The number of training tasks, or examples, where the length of the run depends on it."""
-    from astune.backbone.trinity.examples import read_examples
-    from astune.backbone.trinity.job import Job
+    from astune.backbone.trinity.shared.examples import read_examples
+    from astune.backbone.trinity.shared.parts import Job
     from astune.training.tasks import read_tasks
 
     config = loaded.config.astune

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from astune.backbone.base import check_keys
-from astune.backbone.trinity.convert import convert
+from astune.backbone.trinity.conversion.convert import convert
 from astune.config.load import load_config
 from astune.doctor.findings import Finding, fail, ok
 from astune.doctor.packages import how_to_install

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 
-from astune.backbone.trinity.convert_values import wants_tinker
+from astune.backbone.trinity.conversion.values import wants_tinker
 from astune.backbone.trinity.versions import require_trinity
 from astune.doctor.findings import Finding, fail, ok, warn
 from astune.doctor.patient import Patient

@@ -19,10 +19,10 @@ from omegaconf import OmegaConf
 from pydantic import ValidationError
 
 from astune.backbone.base import check_keys
-from astune.backbone.trinity.convert import Converted, check_trinity_keys, convert
-from astune.backbone.trinity.convert_table import DEFAULTS, TABLE, Entry, table
-from astune.backbone.trinity.convert_values import CONVERSIONS
-from astune.backbone.trinity.overrides import BOUND
+from astune.backbone.trinity.conversion.convert import Converted, check_trinity_keys, convert
+from astune.backbone.trinity.conversion.table import DEFAULTS, TABLE, Entry, table
+from astune.backbone.trinity.conversion.user_keys import BOUND
+from astune.backbone.trinity.conversion.values import CONVERSIONS
 from astune.cli import main
 from astune.cli.run import BACKBONES
 from astune.config.keys import FIELDS, LEAVES, value_at

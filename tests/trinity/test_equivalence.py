@@ -20,8 +20,8 @@ from astune.algorithm.advantage import grpo
 from astune.algorithm.aggregation import LossAggregation
 from astune.algorithm.credit import Credit
 from astune.backbone.local.loss import LOSSES
-from astune.backbone.trinity.experience import experiences_of, pack_episode
-from astune.backbone.trinity.samples import unpack_groups
+from astune.backbone.trinity.explorer.experience import experiences_of, pack_episode
+from astune.backbone.trinity.explorer.samples import unpack_groups
 from astune.config.schema import AlgorithmConfig
 from astune.context_tracker.merge.timeline import merge_turns
 from astune.errors import TrainingError

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from astune.backbone.base import check_keys
 from astune.backbone.local.backbone import LocalBackbone
-from astune.backbone.trinity.convert import Converted, convert
-from astune.backbone.trinity.convert_table import not_used
-from astune.backbone.trinity.examples import Example, conversation_rows, read_examples
+from astune.backbone.trinity.conversion.convert import Converted, convert
+from astune.backbone.trinity.conversion.table import not_used
+from astune.backbone.trinity.shared.examples import Example, conversation_rows, read_examples
 from astune.cli.run import BACKBONES
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig, TrainerConfig

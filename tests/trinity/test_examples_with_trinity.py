@@ -23,10 +23,10 @@ from trinity.common.experience import EID
 from trinity.trainer.tinker.utils import to_tinker_input
 from trinity.utils.log import get_logger
 
-from astune.backbone.trinity.convert import convert
-from astune.backbone.trinity.examples import conversation_rows
-from astune.backbone.trinity.examples_strategy import experience_of_row
-from astune.backbone.trinity.preference import PreferenceLoss
+from astune.backbone.trinity.conversion.convert import convert
+from astune.backbone.trinity.shared.examples import conversation_rows
+from astune.backbone.trinity.trainer.example_steps import experience_of_row
+from astune.backbone.trinity.trainer.preference import PreferenceLoss
 from astune.config.load import load_config
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.monitor.metrics import read_metrics

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.backbone.trinity.outcome import ENDS_THE_RUN, LogWatch, Progress, how_far, last_error
+from astune.backbone.trinity.driver.outcome import ENDS_THE_RUN, LogWatch, Progress, how_far, last_error
 
 NEEDED = "make test-trinity installs it"
 

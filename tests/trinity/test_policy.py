@@ -22,8 +22,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from astune.backbone.local.setup import load_policy
-from astune.backbone.trinity.driver import untrained
-from astune.backbone.trinity.policy import CompletionsPolicy, completion_request, generation
+from astune.backbone.trinity.driver.recorder import untrained
+from astune.backbone.trinity.explorer.policy import CompletionsPolicy, completion_request, generation
 from astune.config.load import load_config
 from astune.errors import ContextOverflow, PolicyError, WorkflowError
 from astune.rollout.group import run_group

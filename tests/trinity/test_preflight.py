@@ -17,9 +17,9 @@ import ray
 from trinity.common.config import Config as TrinityConfig
 
 import astune
-from astune.backbone.trinity import preflight
-from astune.backbone.trinity.node_check import Question, look
-from astune.backbone.trinity.preflight import check_address, check_before, check_cluster, check_gpus, connect
+from astune.backbone.trinity.driver import preflight
+from astune.backbone.trinity.driver.preflight import check_address, check_before, check_cluster, check_gpus, connect
+from astune.backbone.trinity.shared.node_check import Question, look
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError
 from astune.support.resources import tiny_model_dir

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from astune.backbone.trinity.convert import convert
+from astune.backbone.trinity.conversion.convert import convert
 from astune.cli import main
 from astune.config.keys import value_at
 from astune.config.load import load_config

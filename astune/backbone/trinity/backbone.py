@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from astune.algorithm import ADVANTAGES
-from astune.backbone.trinity.convert import Converted, check_trinity_keys, convert
-from astune.backbone.trinity.convert_table import not_used
-from astune.backbone.trinity.convert_values import uses_tinker
-from astune.backbone.trinity.driver import CHECKPOINT_FILE, Recorder
-from astune.backbone.trinity.examples import read_examples
-from astune.backbone.trinity.job import Job
+from astune.backbone.trinity.conversion.convert import Converted, check_trinity_keys, convert
+from astune.backbone.trinity.conversion.table import not_used
+from astune.backbone.trinity.conversion.values import uses_tinker
+from astune.backbone.trinity.driver.recorder import CHECKPOINT_FILE, Recorder
+from astune.backbone.trinity.shared.examples import read_examples
+from astune.backbone.trinity.shared.parts import Job
 from astune.backbone.trinity.versions import require_trinity
 from astune.config.load import LoadedConfig
 from astune.errors import ConfigError
@@ -50,7 +50,7 @@ class TrinityBackbone:
         with ExitStack() as stack:
             loaded = with_service(loaded, stack)
             prepared = prepare(loaded)
-            from astune.backbone.trinity.session import open_run
+            from astune.backbone.trinity.driver.run import open_run
 
             run_dir = stack.enter_context(RunDir.open(loaded.config, resume=loaded.config.astune.resume))
             progress = stack.enter_context(Progress(loaded.config.astune.monitor.progress))

@@ -1,8 +1,9 @@
 """How Trinity is to train what ASTune hands it: advantages and weights come with the samples, Trinity clips and sums.
 
 The loss is Trinity's own `ppo` with the aggregation `seq-mean-token-sum`: the sum over the tokens of every row, divided
-by the number of rows. As each token's advantage is multiplied by its weight times that number (`experience.py`), and a
-clipped surrogate scales with its advantage, the loss is the weighted sum that the local backbone minimises.
+by the number of rows. As each token's advantage is multiplied by its weight times that number
+(`explorer/experience.py`), and a clipped surrogate scales with its advantage, the loss is the weighted sum that the
+local backbone minimises.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from trinity.algorithm.algorithm import AlgorithmType
 from trinity.buffer.operators import ExperienceOperator
 from trinity.common.experience import Experience
 
-KEEP_ADVANTAGES = "astune.backbone.trinity.algorithm.KeepAdvantages"
+KEEP_ADVANTAGES = "astune.backbone.trinity.trainer.algorithm.KeepAdvantages"
 
 
 class AstuneAlgorithm(AlgorithmType):  # type: ignore[misc]
@@ -31,7 +32,7 @@ class AstuneAlgorithm(AlgorithmType):  # type: ignore[misc]
         return {
             "repeat_times": 8,
             "advantage_fn": KEEP_ADVANTAGES,
-            "sample_strategy": "astune.backbone.trinity.strategy.WholeSteps",
+            "sample_strategy": "astune.backbone.trinity.trainer.whole_steps.WholeSteps",
             "policy_loss_fn": "ppo",
             "kl_penalty_fn": "none",
             "kl_loss_fn": "none",

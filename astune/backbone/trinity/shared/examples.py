@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from astune.backbone.trinity.example_fields import check_names, conversation, tools_of
+from astune.backbone.trinity.shared.example_fields import check_names, conversation, tools_of
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.merge.timeline import TurnForest
 from astune.context_tracker.prompt.chat_format import ChatFormat

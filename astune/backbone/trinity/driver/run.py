@@ -22,13 +22,13 @@ from trinity.cli.launcher import MODE_MAP, StageStatus
 from trinity.common.config import Config as TrinityConfig
 from trinity.common.config import load_config
 
-from astune.backbone.trinity.convert import Converted
-from astune.backbone.trinity.convert_values import uses_tinker
-from astune.backbone.trinity.driver import Recorder
-from astune.backbone.trinity.events import SetupFailed
-from astune.backbone.trinity.mailbox import open_mailbox
-from astune.backbone.trinity.outcome import LogWatch, how_far
-from astune.backbone.trinity.preflight import check_before, check_cluster, check_gpus, connect
+from astune.backbone.trinity.conversion.convert import Converted
+from astune.backbone.trinity.conversion.values import uses_tinker
+from astune.backbone.trinity.driver.outcome import LogWatch, how_far
+from astune.backbone.trinity.driver.preflight import check_before, check_cluster, check_gpus, connect
+from astune.backbone.trinity.driver.recorder import Recorder
+from astune.backbone.trinity.shared.events import SetupFailed
+from astune.backbone.trinity.shared.mailbox import open_mailbox
 from astune.backbone.trinity.tinker_process import ServerProcess, start_server
 from astune.config.load import LoadedConfig
 from astune.errors import ConfigError, SetupError, TrainingError

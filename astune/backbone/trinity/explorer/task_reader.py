@@ -10,11 +10,11 @@ from trinity.buffer.buffer_reader import BufferReader
 from trinity.common.config import StorageConfig
 from trinity.common.workflows.workflow import Task as TrinityTask
 
-from astune.backbone.trinity.evaluation import Evaluation
-from astune.backbone.trinity.events import ExploreStarted
-from astune.backbone.trinity.job import load_job
-from astune.backbone.trinity.mailbox import find_mailbox, post
-from astune.backbone.trinity.workflow import AstuneWorkflow
+from astune.backbone.trinity.explorer.evaluation import Evaluation
+from astune.backbone.trinity.explorer.workflow import AstuneWorkflow
+from astune.backbone.trinity.shared.events import ExploreStarted
+from astune.backbone.trinity.shared.mailbox import find_mailbox, post
+from astune.backbone.trinity.shared.parts import load_job
 from astune.training.schedule import TaskSchedule
 from astune.training.tasks import read_tasks
 from astune.types import Task

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from astune.backbone.trinity.events import (
+from astune.backbone.trinity.shared.events import (
     EpisodeDone,
     EvaluationDone,
     EvaluationStarted,

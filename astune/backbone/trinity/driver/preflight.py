@@ -22,7 +22,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from trinity.common.config import Config as TrinityConfig
 
 from astune import __version__ as VERSION
-from astune.backbone.trinity import node_check
+from astune.backbone.trinity.shared import node_check
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError
 
@@ -291,7 +291,7 @@ def _probe() -> Any:
             return [f"ASTune cannot be imported there ({error}); install astune=={version} on every node"]
         if astune.__version__ != version:
             return [f"ASTune {astune.__version__} is installed there, here {version}; install the same on every node"]
-        from astune.backbone.trinity.node_check import Question, look
+        from astune.backbone.trinity.shared.node_check import Question, look
 
         return look(Question(*question))
 

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from trinity.algorithm.policy_loss_fn.policy_loss_fn import PolicyLossFn
 from trinity.algorithm.utils import masked_sum
 
-from astune.backbone.trinity.algorithm import AstuneAlgorithm
+from astune.backbone.trinity.trainer.algorithm import AstuneAlgorithm
 
 
 class PreferenceAlgorithm(AstuneAlgorithm):

@@ -20,9 +20,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from astune.backbone.trinity.convert_table import Entry, constants, leaves, table
-from astune.backbone.trinity.convert_values import CONVERSIONS, Job, wants_tinker
-from astune.backbone.trinity.overrides import refused
+from astune.backbone.trinity.conversion.table import Entry, constants, leaves, table
+from astune.backbone.trinity.conversion.user_keys import refused
+from astune.backbone.trinity.conversion.values import CONVERSIONS, Job, wants_tinker
 from astune.config.keys import value_at
 from astune.config.load import LoadedConfig
 from astune.config.render import inline
@@ -205,7 +205,7 @@ def _made(loaded: LoadedConfig, run_path: Path, tinker: bool, rows: int) -> dict
         f"{WORKFLOW_ARGS}.config": config,
         OPERATORS: [
             {
-                "name": "astune.backbone.trinity.samples.SamplesOperator",
+                "name": "astune.backbone.trinity.explorer.samples.SamplesOperator",
                 "args": {"rows_multiple": rows, "trainer": "tinker" if tinker else "verl", "config": config},
             }
         ],

@@ -10,12 +10,12 @@ from trinity.common.experience import Experience
 from trinity.common.workflows.workflow import Task as TrinityTask
 from trinity.common.workflows.workflow import Workflow
 
-from astune.backbone.trinity.events import EpisodeDone, Warned
-from astune.backbone.trinity.experience import pack_episode, portable
-from astune.backbone.trinity.job import Job, load_job
-from astune.backbone.trinity.mailbox import post
-from astune.backbone.trinity.policy import policy_for
-from astune.backbone.trinity.shared import shared_setup
+from astune.backbone.trinity.explorer.experience import pack_episode, portable
+from astune.backbone.trinity.explorer.policy import policy_for
+from astune.backbone.trinity.explorer.shared_setup import shared_setup
+from astune.backbone.trinity.shared.events import EpisodeDone, Warned
+from astune.backbone.trinity.shared.mailbox import post
+from astune.backbone.trinity.shared.parts import Job, load_job
 from astune.monitor.blocking import LoopWatch
 from astune.rollout.group import run_group
 from astune.rollout.setup import RolloutSetup
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 class AstuneWorkflow(Workflow):  # type: ignore[misc]
-    """Gives one experience per episode, which only carries the episode: what is trained is decided where all groups of
-    the step are together (`samples.py`). Nothing an episode does makes this raise, so Trinity retries nothing; a
-    workflow whose `setup` fails does, and ends the run."""
+    """One experience per episode, which only carries the episode: what is trained is decided where all groups of the
+    step are together (`explorer/samples.py`). Nothing that an episode does makes this raise, so Trinity retries
+    nothing; a workflow whose `setup` fails does, and ends the run."""
 
     is_async = True
     can_repeat = True

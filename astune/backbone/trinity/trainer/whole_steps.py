@@ -13,8 +13,8 @@ from trinity.buffer import get_buffer_reader
 from trinity.common.config import BufferConfig
 from trinity.common.experience import Experience
 
-from astune.backbone.trinity.mailbox import find_mailbox
-from astune.backbone.trinity.samples import BATCH, ROWS
+from astune.backbone.trinity.explorer.samples import BATCH, ROWS
+from astune.backbone.trinity.shared.mailbox import find_mailbox
 
 WAIT = 10.0
 """Seconds after which a trainer that waits for rows looks whether the user wants the run to stop."""

@@ -14,10 +14,10 @@ from trinity.buffer.operators.experience_operator import ExperienceOperatorV1
 from trinity.common.experience import EID, CustomField, Experience
 
 from astune.algorithm import ADVANTAGES, check_step, to_samples
-from astune.backbone.trinity.events import Explored
-from astune.backbone.trinity.experience import experiences_of, unpack_episode
-from astune.backbone.trinity.job import load_job
-from astune.backbone.trinity.mailbox import post
+from astune.backbone.trinity.explorer.experience import experiences_of, unpack_episode
+from astune.backbone.trinity.shared.events import Explored
+from astune.backbone.trinity.shared.mailbox import post
+from astune.backbone.trinity.shared.parts import load_job
 from astune.plugins import load_plugin
 from astune.rollout.metrics import rollout_metrics
 from astune.training.settings import weighting_for

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from astune.backbone.trinity.convert_values import wants_tinker
+from astune.backbone.trinity.conversion.values import wants_tinker
 from astune.config.load import LoadedConfig
 
 BOUND: Mapping[str, str] = {

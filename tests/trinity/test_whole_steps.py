@@ -16,11 +16,11 @@ from trinity.buffer import get_buffer_writer
 from trinity.common.config import BufferConfig, ExperienceBufferConfig, TrainerInput
 from trinity.common.experience import EID, Experience
 
-from astune.backbone.trinity import strategy as strategy_module
-from astune.backbone.trinity.experience import filler
-from astune.backbone.trinity.mailbox import find_mailbox, open_mailbox
-from astune.backbone.trinity.samples import BATCH, ROWS
-from astune.backbone.trinity.strategy import WholeSteps
+from astune.backbone.trinity.explorer.experience import filler
+from astune.backbone.trinity.explorer.samples import BATCH, ROWS
+from astune.backbone.trinity.shared.mailbox import find_mailbox, open_mailbox
+from astune.backbone.trinity.trainer import whole_steps
+from astune.backbone.trinity.trainer.whole_steps import WholeSteps
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -90,7 +90,7 @@ def test_batches_of_policies_that_are_too_old_are_dropped_and_counted(tmp_path: 
 def test_a_trainer_that_waits_for_rows_ends_when_the_user_wants_to_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(strategy_module, "WAIT", 0.1)
+    monkeypatch.setattr(whole_steps, "WAIT", 0.1)
     strategy = WholeSteps(buffer("stop", tmp_path))
 
     async def play() -> None:

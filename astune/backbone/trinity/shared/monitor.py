@@ -7,8 +7,8 @@ from typing import Any
 from trinity.common.config import Config
 from trinity.utils.monitor import Monitor
 
-from astune.backbone.trinity.events import Logged
-from astune.backbone.trinity.mailbox import find_mailbox
+from astune.backbone.trinity.shared.events import Logged
+from astune.backbone.trinity.shared.mailbox import find_mailbox
 
 
 class AstuneMonitor(Monitor):  # type: ignore[misc]

@@ -14,12 +14,12 @@ from typing import Any, Literal
 from trinity.common.models.allocator import Allocator
 from trinity.common.models.model import ModelWrapper
 
-from astune.backbone.trinity.events import EpisodeDone, EvaluationDone, EvaluationStarted
-from astune.backbone.trinity.experience import portable
-from astune.backbone.trinity.job import Job
-from astune.backbone.trinity.mailbox import find_mailbox, post
-from astune.backbone.trinity.shared import shared_setup
-from astune.backbone.trinity.workflow import setup_for
+from astune.backbone.trinity.explorer.experience import portable
+from astune.backbone.trinity.explorer.shared_setup import shared_setup
+from astune.backbone.trinity.explorer.workflow import setup_for
+from astune.backbone.trinity.shared.events import EpisodeDone, EvaluationDone, EvaluationStarted
+from astune.backbone.trinity.shared.mailbox import find_mailbox, post
+from astune.backbone.trinity.shared.parts import Job
 from astune.rollout.engine import run_groups
 from astune.rollout.metrics import evaluation_metrics
 from astune.support.concurrency import all_or_none

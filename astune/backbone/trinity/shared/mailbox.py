@@ -14,7 +14,7 @@ from typing import Any
 
 import ray
 
-from astune.backbone.trinity.events import Event, SetupFailed
+from astune.backbone.trinity.shared.events import Event, SetupFailed
 
 NAME = "astune_mailbox"
 

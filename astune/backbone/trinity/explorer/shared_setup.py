@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from astune.backbone.trinity.events import SetupFailed
-from astune.backbone.trinity.mailbox import find_mailbox, post
+from astune.backbone.trinity.shared.events import SetupFailed
+from astune.backbone.trinity.shared.mailbox import find_mailbox, post
 from astune.errors import SetupError
 from astune.workflow.lifetime import Lifetime
 from astune.workflow.workflow_base import WorkflowFactory

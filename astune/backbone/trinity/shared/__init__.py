@@ -1,0 +1,1 @@
+"""What the driver and Trinity's processes both need."""
