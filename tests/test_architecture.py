@@ -100,9 +100,9 @@ def test_modules_import_only_from_lower_layers(module: Path) -> None:
     ("module", "text", "expected"),
     [
         ("types.py", "import astune.cli", "imports astune.cli: upward"),
-        ("rollout/engine.py", "def f():\n    from astune.backbone import base", "upward"),
+        ("rollout/group.py", "def f():\n    from astune.backbone import base", "upward"),
         ("task_judge/x.py", "from ..algorithm import advantage", "sideways"),
-        ("rollout/engine.py", "import torch.nn", "imports heavy torch"),
+        ("rollout/group.py", "import torch.nn", "imports heavy torch"),
         ("backbone/base.py", "import torch", "imports heavy torch"),
         ("workflow/tuner.py", "import agentscope", "imports heavy agentscope"),
         ("task_reader/jsonl.py", "from datasets import load_dataset", "imports heavy datasets"),

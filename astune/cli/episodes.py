@@ -22,9 +22,10 @@ from astune.plugins import load_plugin
 from astune.recordings.diff import Decode, Difference, first_difference
 from astune.recordings.filter import parse_filter
 from astune.recordings.recording import Recording, pick_recording, read_recordings
-from astune.rollout.episode import run_episode, unjudged
+from astune.rollout.episode import run_episode
 from astune.rollout.group import episode_seed
 from astune.rollout.setup import RolloutSetup
+from astune.rollout.verdict import unjudged
 from astune.support.terminal import Console
 from astune.support.visible import tell
 from astune.task_judge import GroupJudge

@@ -21,7 +21,7 @@ from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError, JudgeError
 from astune.judging.figures import JudgeFigures, Outcome, judge_figures
 from astune.judging.report import JudgeReport
-from astune.rollout.episode import ask_group, verdict_or_error
+from astune.rollout.verdict import ask_group, verdict_or_error
 from astune.support.terminal import Console
 from astune.support.visible import tell
 from astune.task_judge import GroupJudge, Judge, Scorers, make_judge

@@ -17,7 +17,7 @@ from astune.config.schema import AstuneConfig
 from astune.monitor.episodes import EpisodeRecord, episode_to_row
 from astune.monitor.jsonl import LineFile
 from astune.recordings.recording import Recording
-from astune.rollout.episode import ask_group, unjudged, verdict_or_error, with_verdict
+from astune.rollout.verdict import ask_group, unjudged, verdict_or_error, with_verdict
 from astune.support.visible import tell
 from astune.task_judge import GroupJudge, Judge, make_judge
 from astune.task_judge.registry import import_registered

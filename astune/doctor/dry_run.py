@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.sources import Answer, Call, Source
-from astune.context_tracker.tracker import ContextTracker
 from astune.monitor.blocking import LoopWatch
 from astune.rollout.episode import run_episode
+from astune.rollout.observer import Observer
 from astune.rollout.setup import RolloutSetup
 from astune.types import Episode, Sampling, Task
 from astune.workflow.lifetime import lifetime
@@ -106,7 +106,7 @@ def in_time(work: Coroutine[Any, Any, T], seconds: float) -> T:
     return result[0]
 
 
-class Actors:
+class Actors(Observer):
     """The observer that puts the script in place of all models."""
 
     def __init__(self, chat_format: ChatFormat, script: Script) -> None:
@@ -114,15 +114,6 @@ class Actors:
 
     def source(self, name: str | None, source: Source) -> Source:
         return _Actor(self._format, self._script, source.is_policy)
-
-    def started(self, episode_id: str, task: Task, tracker: ContextTracker, work: Coroutine[Any, Any, object]) -> None:
-        pass
-
-    async def judging(self, episode: Episode) -> None:
-        pass
-
-    def cancelled(self, episode: Episode) -> None:
-        pass
 
 
 class _Actor:

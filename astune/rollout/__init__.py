@@ -1,1 +1,1 @@
-"""From tasks to groups of episodes: `engine.run_groups`."""
+"""From tasks to groups of episodes: `group.run_groups`."""

@@ -24,28 +24,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import traceback
-from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from astune.context_tracker.tracker import ContextTracker
-from astune.errors import (
-    ContextOverflow,
-    EnvServiceError,
-    JudgeError,
-    TooManyTokens,
-    TooManyTurns,
-    WorkflowError,
-)
+from astune.errors import ContextOverflow, EnvServiceError, TooManyTokens, TooManyTurns, WorkflowError
 from astune.rollout.environment import enter_environment, release, with_score
-from astune.rollout.metrics import FAILED
 from astune.rollout.setup import RolloutSetup
 from astune.rollout.time_limit import within
-from astune.support.foreign import contained, figure, shown, text_of
+from astune.rollout.verdict import FAILED, judge_episode
+from astune.support.foreign import contained, text_of, traceback_of
 from astune.support.under_way import UnderWay, under_way
-from astune.task_judge.judge_base import GroupJudge, Judge, check_verdict
-from astune.types import Episode, EpisodeError, Sampling, StopReason, Task, Verdict, WorkflowOutput
+from astune.types import Episode, EpisodeError, Sampling, StopReason, Task, WorkflowOutput
 from astune.workflow.tuner import Tuner
 from astune.workflow.workflow_base import checked_output
 
@@ -58,15 +48,14 @@ LIMITS: dict[type[Exception], StopReason] = {
 }
 """What a model call raises when the agent has used up a limit."""
 
-Stage = Literal["workflow", "judge", "policy", "environment"]
+Stage = Literal["workflow", "policy", "environment"]
 
 
 async def run_episode(
     task: Task, setup: RolloutSetup, *, episode_id: str, seed: int, sampling: Sampling, judged: bool = True
 ) -> Episode:
     """One attempt at `task`. Never raises for what the workflow, the policy or the judge do; cancellation passes
-    through, and the workflow is cancelled with it. `judged=False` leaves the verdict to `judge_together`.
-    """
+    through, and the workflow is cancelled with it. `judged=False` leaves the verdict to `judge_together`."""
     with under_way(episode_id) as this:
         return await _attempt(task, setup, this, seed, sampling, judged)
 
@@ -84,7 +73,7 @@ async def _attempt(
         seed=seed,
         clients=setup.clients,
         allow_inexact=setup.allow_inexact,
-        wrap=None if setup.observer is None else setup.observer.source,
+        wrap=setup.observer.source,
     )
     tuner = Tuner(task, this.episode_id, tracker, setup.chat_format, setup.policy.context_length, setup.notes)
     episode = None
@@ -93,15 +82,17 @@ async def _attempt(
         if not tuner.environment_done:
             _warn_of_unused_call(episode)
         _warn_of_inexact_turns(tracker, setup)
-        if judged:
-            episode = await _judged(episode, setup)
+        if judged and episode.stop_reason not in FAILED:
+            await setup.observer.judging(episode)
+            episode = await judge_episode(episode, setup)
     except asyncio.CancelledError:
-        if setup.observer is not None:
-            cut = episode or _episode(tuner, tracker, _End(StopReason.CANCELLED))
-            metrics = _metrics(tracker, this, time.monotonic() - started)
-            setup.observer.cancelled(replace(cut, stop_reason=StopReason.CANCELLED, metrics=metrics))
+        cut = episode or _episode(tuner, tracker, _End(StopReason.CANCELLED))
+        metrics = _metrics(tracker, this, time.monotonic() - started)
+        setup.observer.ended(replace(cut, stop_reason=StopReason.CANCELLED, metrics=metrics))
         raise
-    return replace(episode, metrics=_metrics(tracker, this, time.monotonic() - started))
+    episode = replace(episode, metrics=_metrics(tracker, this, time.monotonic() - started))
+    setup.observer.ended(episode)
+    return episode
 
 
 async def _played(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup) -> Episode:
@@ -151,8 +142,7 @@ async def _run(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup) -> _E
         with contained("the workflow"):
             workflow = setup.workflow_factory()
             work = workflow.execute(tuner.task, tuner)
-        if setup.observer is not None:
-            setup.observer.started(tuner.episode_id, tuner.task, tracker, work)
+        setup.observer.started(tuner.episode_id, tuner.task, tracker, work)
         finished, value = await within(work, setup.episode_timeout, "the workflow", before_cancel=tuner.close)
         if not finished:
             return _out_of_time(setup.episode_timeout, tuner.failures)
@@ -165,11 +155,13 @@ async def _run(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup) -> _E
 
 def _classified(output: WorkflowOutput | None, raised: Exception | None, failures: list[Exception]) -> _End:
     """The end of a workflow that returned `output` or raised, given what its model calls and its environment raised."""
-    trace = "" if raised is None else _trace(raised)
+    trace = "" if raised is None else traceback_of(raised)
     limits = [error for error in failures if type(error) in LIMITS]
     broken = [error for error in failures if type(error) not in LIMITS and not isinstance(error, WorkflowError)]
     if broken:
-        return _End(StopReason.ERROR, output, _error(_stage(broken[0], "policy"), broken[0], _trace(broken[0]) + trace))
+        return _End(
+            StopReason.ERROR, output, _error(_stage(broken[0], "policy"), broken[0], traceback_of(broken[0]) + trace)
+        )
     if limits:
         return _End(LIMITS[type(limits[0])], output, _error("workflow", limits[0], trace))
     if raised is not None:
@@ -187,144 +179,6 @@ def _out_of_time(seconds: float, failures: list[Exception]) -> _End:
 
 def _stage(error: Exception, otherwise: Stage) -> Stage:
     return "environment" if isinstance(error, EnvServiceError) else otherwise
-
-
-async def _judged(episode: Episode, setup: RolloutSetup) -> Episode:
-    """`episode` with its verdict, if it is one to be judged."""
-    if episode.stop_reason in FAILED:
-        return episode
-    if setup.observer is not None:
-        await setup.observer.judging(episode)
-    try:
-        return replace(episode, verdict=await _verdict(episode, setup))
-    except Exception as error:
-        return failed_judge(episode, error)
-
-
-async def judge_together(episodes: Sequence[Episode], judge: GroupJudge, setup: RolloutSetup) -> list[Episode]:
-    """The attempts at one task with their verdicts. Those that failed, or whose workflow returned the reward itself,
-    are not shown to the judge."""
-    try:
-        judged = [episode if _is_for_judge(episode) else await _judged(episode, setup) for episode in episodes]
-        shown = [episode for episode in judged if _is_for_judge(episode)]
-        if setup.observer is not None:
-            for episode in shown:
-                await setup.observer.judging(episode)
-        verdicts = iter(await ask_group(judge, shown, setup.judge_timeout))
-    except asyncio.CancelledError:
-        if setup.observer is not None:
-            for episode in episodes:
-                setup.observer.cancelled(replace(episode, stop_reason=StopReason.CANCELLED))
-        raise
-    return [with_verdict(episode, next(verdicts)) if _is_for_judge(episode) else episode for episode in judged]
-
-
-def _is_for_judge(episode: Episode) -> bool:
-    return episode.stop_reason not in FAILED and (episode.output is None or episode.output.reward is None)
-
-
-def with_verdict(episode: Episode, verdict: Verdict | Exception) -> Episode:
-    """The judged episode, or what is left of it where the judge could not tell."""
-    if isinstance(verdict, Exception):
-        return failed_judge(episode, verdict)
-    return replace(episode, verdict=verdict)
-
-
-def unjudged(episode: Episode) -> Episode | None:
-    """The episode as its judge saw it; None if it is one that is not judged, as in a run.
-
-    An episode whose judge failed no longer says how its workflow ended; it counts as completed.
-    """
-    if episode.stop_reason in (StopReason.TIMEOUT, StopReason.CANCELLED):
-        return None
-    if episode.stop_reason is not StopReason.ERROR:
-        return replace(episode, verdict=None)
-    if episode.error is None or episode.error.stage != "judge":
-        return None
-    return replace(episode, verdict=None, error=None, stop_reason=StopReason.COMPLETED)
-
-
-def failed_judge(episode: Episode, error: Exception) -> Episode:
-    """The episode of which a judge that raised could not tell."""
-    return replace(episode, stop_reason=StopReason.ERROR, error=_error("judge", error, _trace(error)))
-
-
-async def _verdict(episode: Episode, setup: RolloutSetup) -> Verdict | None:
-    if episode.output is not None and episode.output.reward is not None:
-        return _own_verdict(episode.output)
-    judge = setup.judge_of(episode.task)
-    if judge is None:
-        if episode.output is None:
-            return None
-        raise JudgeError(
-            "the workflow returned no reward, and there is no judge: return WorkflowOutput(answer=..., reward=...) "
-            "or set astune.task_judge.judge_protocol"
-        )
-    return await ask_judge(judge, episode, setup.judge_timeout)
-
-
-async def ask_judge(judge: Judge, episode: Episode, seconds: float) -> Verdict:
-    """The judge's verdict, checked. Raises JudgeError after `seconds` or for what is no verdict, and whatever the judge
-    raises."""
-    return _checked(await _in_time(lambda: judge.judge(episode.task, episode), seconds))
-
-
-async def verdict_or_error(judge: Judge, episode: Episode, seconds: float) -> Verdict | Exception:
-    """What `ask_judge` returns or raises."""
-    try:
-        return await ask_judge(judge, episode, seconds)
-    except Exception as error:
-        return error
-
-
-async def ask_group(judge: GroupJudge, episodes: Sequence[Episode], seconds: float) -> list[Verdict | Exception]:
-    """What the judge says of each attempt at one task, checked: a verdict, or the error that kept it from one. One
-    attempt is nothing to compare: it is judged alone. The whole must be done within `seconds`."""
-    if not episodes:
-        return []
-    if len(episodes) == 1:
-        return [await verdict_or_error(judge, episodes[0], seconds)]
-    task = episodes[0].task
-    try:
-        answer = await _in_time(lambda: judge.judge_group(task, episodes), seconds)
-        if not isinstance(answer, Sequence) or len(answer) != len(episodes):
-            raise JudgeError(
-                f"the judge returned {shown(answer)}; expected a verdict for each of {len(episodes)} episodes"
-            )
-    except Exception as error:
-        return [error] * len(episodes)
-    return [_checked_or_error(verdict) for verdict in answer]
-
-
-async def _in_time(call: Callable[[], Coroutine[Any, Any, object]], seconds: float) -> object:
-    with contained("the judge"):
-        work = call()
-    finished, answer = await within(work, seconds, "the judge")
-    if not finished:
-        raise JudgeError(f"the judge took longer than {seconds:g} s (astune.task_judge.timeout)")
-    return answer
-
-
-def _checked_or_error(verdict: object) -> Verdict | Exception:
-    try:
-        return verdict if isinstance(verdict, Exception) else _checked(verdict)
-    except Exception as error:
-        return error
-
-
-def _checked(verdict: object) -> Verdict:
-    with contained("the judge"):
-        if not isinstance(verdict, Verdict):
-            raise JudgeError(f"the judge returned {shown(verdict)}; expected a Verdict")
-        return check_verdict(verdict, text_of(verdict.judged_by or "the judge"))
-
-
-def _own_verdict(output: WorkflowOutput) -> Verdict:
-    """The reward that the workflow returned, as a verdict. Its metrics stay the output's: they are no judge's."""
-    reward = figure(output.reward)
-    if reward is None:
-        raise JudgeError(f"the workflow returned reward={shown(output.reward)}; expected a finite number")
-    return check_verdict(Verdict(reward, judged_by="workflow"), "the workflow")
 
 
 def _warn_of_unused_call(episode: Episode) -> None:
@@ -363,13 +217,6 @@ def _warn_of_inexact_turns(tracker: ContextTracker, setup: RolloutSetup) -> None
 
 def _error(stage: Stage, error: Exception, trace: str) -> EpisodeError:
     return EpisodeError(stage, type(error).__name__, text_of(error), trace)
-
-
-def _trace(error: Exception) -> str:
-    try:
-        return "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    except Exception as fault:  # an exception's own attributes may be anything
-        return f"(no traceback: showing it raised {type(fault).__name__})\n"
 
 
 def _metrics(tracker: ContextTracker, this: UnderWay, seconds: float) -> dict[str, float]:

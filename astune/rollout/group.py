@@ -1,23 +1,47 @@
-"""Several attempts at one task, side by side: the unit that advantages compare."""
+"""Several attempts at one task, the unit that advantages compare; and many tasks at once."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import AsyncIterable, Callable, Sequence
 
-from astune.rollout.episode import judge_together, run_episode
+from astune.rollout.episode import run_episode
 from astune.rollout.setup import RolloutSetup
+from astune.rollout.verdict import judge_together
 from astune.support.concurrency import all_or_none
-from astune.task_judge.judge_base import GroupJudge
 from astune.types import Episode, Group, Sampling, Task
-
-T = TypeVar("T")
 
 OnEpisode = Callable[[Episode], None]
 """Called in the event loop as each episode ends, in the order in which they end."""
+
+
+async def run_groups(
+    tasks: Sequence[Task],
+    n: int,
+    setup: RolloutSetup,
+    *,
+    seed: int,
+    sampling: Sampling,
+    max_concurrent: int,
+    label: str,
+    on_episode: OnEpisode | None = None,
+) -> list[Group]:
+    """`n` attempts at each task, at most `max_concurrent` episodes under way; groups in the order of `tasks`.
+
+    Episodes start in the order of tasks, the attempts at one task together, so that an engine can share their
+    prompt. An episode that fails is data and stops nothing; cancelling this cancels all that are under way.
+
+        groups = await run_groups(tasks, 8, setup, seed=42, sampling=Sampling(max_tokens=256),
+                                  max_concurrent=64, label="train/0")
+    """
+    limit = asyncio.Semaphore(max_concurrent)
+    groups = [
+        run_group(task, n, setup, seed=seed, sampling=sampling, on_episode=on_episode, label=label, limit=limit)
+        for task in tasks
+    ]
+    return await all_or_none(groups)
 
 
 async def run_group(
@@ -30,34 +54,39 @@ async def run_group(
     on_episode: OnEpisode | None = None,
     label: str = "group",
     limit: asyncio.Semaphore | None = None,
+    in_turn: AsyncIterable[str] | None = None,
 ) -> Group:
     """`n` attempts at `task`. Episode `i` is called `label/task_id/i`, and its seed depends on nothing but `seed`
     and this name, so neither timing nor neighbours change what it samples.
 
     `limit` bounds the episodes under way, here and wherever else it is used. A judge that compares attempts is asked
-    when all have ended.
-    """
-    judge = setup.judge_of(task)
-    together = isinstance(judge, GroupJudge)
+    when all have ended; a lone attempt is judged by itself.
 
-    async def attempt(i: int) -> Episode:
-        episode_id = f"{label}/{task.task_id}/{i}"
+    With `in_turn`, attempts go one after another under the names that it gives. The next name is asked for when the
+    episode before has ended, so there may be more than `n`: the debugger branches off what it has seen.
+    """
+    group_judge = setup.group_judge(task, n)
+
+    async def attempt(name: str) -> Episode:
         async with limit or contextlib.nullcontext():
             episode = await run_episode(
                 task,
                 setup,
-                episode_id=episode_id,
-                seed=episode_seed(seed, episode_id),
+                episode_id=name,
+                seed=episode_seed(seed, name),
                 sampling=sampling,
-                judged=not together,
+                judged=group_judge is None,
             )
-        if on_episode is not None and not together:
+        if on_episode is not None and group_judge is None:
             on_episode(episode)
         return episode
 
-    episodes = await all_or_none([attempt(i) for i in range(n)])
-    if isinstance(judge, GroupJudge):
-        episodes = await judge_together(episodes, judge, setup)
+    if in_turn is None:
+        episodes = await all_or_none([attempt(f"{label}/{task.task_id}/{i}") for i in range(n)])
+    else:
+        episodes = [await attempt(name) async for name in in_turn]
+    if group_judge is not None:
+        episodes = await judge_together(episodes, group_judge, setup)
         if on_episode is not None:
             for episode in episodes:
                 on_episode(episode)

@@ -6,10 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from astune.rollout.verdict import FAILED
 from astune.task_judge.judging_cost import judging_cost
-from astune.types import Episode, Group, StopReason
-
-FAILED = {StopReason.ERROR, StopReason.TIMEOUT}
+from astune.types import Episode, Group
 
 
 def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:

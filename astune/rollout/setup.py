@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from astune.clients.chat import ChatClient
 from astune.clients.env_service import EnvServiceClient
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.context_tracker.sources import Source
-from astune.context_tracker.tracker import ContextTracker
-from astune.task_judge.judge_base import Judge
+from astune.rollout.observer import Observer
+from astune.task_judge.judge_base import GroupJudge, Judge
 from astune.task_judge.scorers import Scorers
-from astune.types import Episode, Policy, Task
+from astune.types import Policy, Task
 from astune.workflow.notes import Notes
 from astune.workflow.workflow_base import WorkflowFactory
-
-
-class Observer(Protocol):
-    """Looks on while an episode runs, and may answer in a model's place: what the debugger is made of."""
-
-    def source(self, name: str | None, source: Source) -> Source:
-        """What answers in place of `source`, the auxiliary model of that name or (None) the policy."""
-
-    def started(self, episode_id: str, task: Task, tracker: ContextTracker, work: Coroutine[Any, Any, object]) -> None:
-        """The workflow is about to run; `work` is its coroutine."""
-
-    async def judging(self, episode: Episode) -> None:
-        """The workflow is done; the verdict comes next, the workflow's own or the judge's."""
-
-    def cancelled(self, episode: Episode) -> None:
-        """The episode was cancelled; it ends with what it has."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +36,7 @@ class RolloutSetup:
     """The models of `astune.rollout.auxiliary_models`."""
     allow_inexact: bool = False
     """Whether turns are trained whose token ids were made from text."""
-    observer: Observer | None = None
+    observer: Observer = field(default_factory=Observer)
     scorers: Scorers | None = None
     """The judges that tasks name themselves."""
     notes: Notes = field(default_factory=Notes)
@@ -67,3 +50,8 @@ class RolloutSetup:
         """The judge that the task names, else the one of the run."""
         own = None if self.scorers is None else self.scorers.of(task)
         return own or self.judge
+
+    def group_judge(self, task: Task, n: int) -> GroupJudge | None:
+        """The judge that compares `n` attempts at the task; None where each is judged by itself."""
+        judge = self.judge_of(task)
+        return judge if isinstance(judge, GroupJudge) and n > 1 else None

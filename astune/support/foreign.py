@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import SupportsFloat
@@ -67,6 +68,14 @@ def shown(value: object) -> str:
     "'abc' (str)"
     """
     return f"{_written(value, repr)[:MOST_SHOWN]} ({type(value).__name__})"
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback as Python prints it, or why there is none."""
+    try:
+        return "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    except Exception as fault:  # an exception's own attributes may be anything
+        return f"(no traceback: showing it raised {type(fault).__name__})\n"
 
 
 def _written(value: object, form: Callable[[object], str]) -> str:

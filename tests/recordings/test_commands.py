@@ -11,7 +11,7 @@ from astune.config.schema import Config
 from astune.monitor import EpisodeLog, RunDir, read_episodes
 from astune.plugins import load_plugin
 from astune.recordings.recording import recording_path, write_recording
-from astune.rollout.episode import unjudged
+from astune.rollout.verdict import unjudged
 from astune.types import EpisodeError, StopReason, Task
 
 JUDGES = """\

@@ -198,7 +198,7 @@ async def test_whatever_a_workflow_or_a_judge_raises_ends_its_episode_only(run_o
 
 @pytest.mark.parametrize("error", BASE[:4], ids=lambda error: type(error).__name__)
 def test_what_a_task_beside_the_workflow_raises_ends_its_episode_only(make_setup, error):
-    from astune.rollout.engine import run_groups
+    from astune.rollout.group import run_groups
     from astune.types import Sampling, Task
 
     async def tool():
@@ -223,7 +223,7 @@ def test_what_a_task_beside_the_workflow_raises_ends_its_episode_only(make_setup
 def test_a_real_ctrl_c_passes_through_a_workflow(make_setup):
     import signal
 
-    from astune.rollout.engine import run_groups
+    from astune.rollout.group import run_groups
     from astune.types import Sampling, Task
 
     async def workflow(task, tuner):

@@ -9,8 +9,8 @@ import pytest
 
 from astune.config.judges import TaskJudgeConfig
 from astune.errors import JudgeError, TaskError
-from astune.rollout.episode import ask_group
 from astune.rollout.group import run_group
+from astune.rollout.verdict import ask_group
 from astune.task_judge import Scorers
 from astune.types import Episode, Sampling, StopReason, Task, Verdict, WorkflowOutput
 

@@ -6,15 +6,16 @@ from dataclasses import replace
 import pytest
 
 from astune.rollout.episode import run_episode
+from astune.rollout.observer import Observer
 from astune.types import Sampling, StopReason, WorkflowOutput
 
 from .conftest import TASK
 
 
-class Observer:
+class Watching(Observer):
     def __init__(self):
         self.seen = []
-        self.cut = None
+        self.over = []
 
     def source(self, name, source):
         observer = self
@@ -35,8 +36,8 @@ class Observer:
     async def judging(self, episode):
         self.seen.append(("judging", episode.output.answer, episode.verdict))
 
-    def cancelled(self, episode):
-        self.cut = episode
+    def ended(self, episode):
+        self.over.append(episode)
 
 
 async def asks_twice(task, tuner):
@@ -51,7 +52,7 @@ async def play(setup):
 
 
 async def test_the_observer_sees_every_step_and_may_change_what_the_agent_gets(make_setup):
-    observer = Observer()
+    observer = Watching()
     episode = await play(make_setup(asks_twice, ["4", "4"], observer=observer))
     assert observer.seen == [
         ("started", "test/t1/0", "t1", True),
@@ -60,6 +61,7 @@ async def test_the_observer_sees_every_step_and_may_change_what_the_agent_gets(m
         ("judging", "5", None),
     ]
     assert episode.output.answer == "5" and episode.reward == 0 and [turn.call for turn in episode.turns] == [0, 1]
+    assert observer.over == [episode]
 
 
 @pytest.mark.parametrize("when", ["workflow", "judge"])
@@ -78,14 +80,15 @@ async def test_a_cancelled_episode_is_told_with_what_it_has(make_setup, when):
             await asyncio.Event().wait()
         return output
 
-    observer = Observer()
+    observer = Watching()
     running = asyncio.ensure_future(play(make_setup(slow, ["4", "4"], observer=observer, judge=Slow())))
     await reached.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert observer.cut.stop_reason is StopReason.CANCELLED and len(observer.cut.turns) == 2
-    assert observer.cut.verdict is None and (observer.cut.output is None) == (when == "workflow")
+    (cut,) = observer.over
+    assert cut.stop_reason is StopReason.CANCELLED and len(cut.turns) == 2
+    assert cut.verdict is None and (cut.output is None) == (when == "workflow")
 
 
 async def test_calls_are_numbered_as_they_begin_and_turns_stand_as_they_end(make_setup, chat_format):

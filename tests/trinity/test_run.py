@@ -29,7 +29,7 @@ from astune.backbone.local.setup import load_policy
 from astune.config.load import LoadedConfig, load_config
 from astune.monitor.episodes import EpisodeRecord, read_episodes
 from astune.monitor.metrics import read_metrics
-from astune.rollout.engine import run_groups
+from astune.rollout.group import run_groups
 from astune.support.resources import tutorial_dir
 from astune.training.rollout_setup import rollout_setup
 from astune.training.schedule import TaskSchedule

@@ -15,8 +15,9 @@ from astune.algorithm.advantage import grpo
 from astune.config.schema import Config
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.monitor import EpisodeLog, MetricsLog, RunDir
-from astune.rollout.engine import RolloutSetup, run_groups
+from astune.rollout.group import run_groups
 from astune.rollout.metrics import rollout_metrics
+from astune.rollout.setup import RolloutSetup
 from astune.support.resources import tiny_model_dir
 from astune.testing.policies import ScriptedPolicy
 from astune.types import Episode, Group, Sampling, Task, Verdict, WorkflowOutput

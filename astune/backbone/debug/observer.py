@@ -17,6 +17,7 @@ from astune.context_tracker.prompt.messages import shown_content
 from astune.context_tracker.sources import Answer, Call, Source
 from astune.context_tracker.tracker import ContextTracker
 from astune.monitor.episodes import common_start
+from astune.rollout.observer import Observer
 from astune.types import Episode, Sampling, Task
 
 
@@ -31,15 +32,15 @@ class WatchedSource:
         return await self._observer.answer(self._source, call, sampling)
 
 
-class DebugObserver:
-    """The `Observer` of a debug run. What it shows is decoded from the very tokens that are sent and sampled.
+class DebugObserver(Observer):
+    """Looks on in a debug run. What it shows is decoded from the very tokens that are sent and sampled.
 
     `policy` stands in for the policy, if there is one.
     """
 
     def __init__(self, screen: Screen, stepper: Stepper, chat_format: ChatFormat, policy: Source | None) -> None:
-        self.cut: Episode | None = None
-        """The episode that was cancelled, as far as it got."""
+        self.episodes: list[Episode] = []
+        """Those that are over, cancelled ones too."""
         self._screen, self._stepper, self._format, self._policy = screen, stepper, chat_format, policy
         self._replay: EpisodeReplay | None = None
         self._stage: Stage | None = None
@@ -50,8 +51,7 @@ class DebugObserver:
     def begin(self, replay: EpisodeReplay | None, branch: int = -1) -> None:
         """An episode is about to run, with the answers of a recorded one if `replay` is given. Up to the call `branch`
         it is known already: there are no stops."""
-        self._replay, self._stage, self.cut = replay, None, None
-        self._branch = branch
+        self._replay, self._stage, self._branch = replay, None, branch
         self._results.clear()
         self._stepper.episode_started()
 
@@ -71,10 +71,10 @@ class DebugObserver:
         assert self._stage is not None
         await self._stepper.stop(Stop("judge", self._stage, episode=episode))
 
-    def cancelled(self, episode: Episode) -> None:
-        self.cut = episode
+    def ended(self, episode: Episode) -> None:
+        self.episodes.append(episode)
 
-    async def ended(self, episode: Episode) -> None:
+    async def at_verdict(self, episode: Episode) -> None:
         """After the verdict, or where there is none because something failed. A workflow that cannot even be made has
         not begun."""
         if self._stage is not None:

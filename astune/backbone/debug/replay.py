@@ -21,6 +21,7 @@ from astune.context_tracker.tracker import ContextTracker
 from astune.errors import PolicyError
 from astune.monitor.jsonl import plain
 from astune.recordings.diff import Decode, first_difference, prompts_differ, turns_differ
+from astune.rollout.observer import Observer
 from astune.token_ids import TokenIds
 from astune.types import Episode, Generation, Sampling, StopReason, Task, Turn
 
@@ -222,7 +223,7 @@ class ReplaySource:
         return await self._replay.answer(call, self._source, sampling, self._name)
 
 
-class ReplayObserver:
+class ReplayObserver(Observer):
     """The `Observer` of an episode that is played again from beginning to end, with nobody looking on."""
 
     def __init__(self, replay: EpisodeReplay, chat_format: ChatFormat) -> None:
@@ -233,12 +234,6 @@ class ReplayObserver:
 
     def started(self, episode_id: str, task: Task, tracker: ContextTracker, work: Coroutine[Any, Any, object]) -> None:
         self._replay.follow(tracker)
-
-    async def judging(self, episode: Episode) -> None:
-        pass
-
-    def cancelled(self, episode: Episode) -> None:
-        pass
 
 
 def same_episode(recorded: Episode, replayed: Episode, decode: Decode | None = None) -> str | None:

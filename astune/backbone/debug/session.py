@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import bdb
+import contextlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,12 +23,12 @@ from astune.config.schema import AstuneConfig, Config
 from astune.monitor import EpisodeLog, RunDir
 from astune.monitor.blocking import LoopWatch
 from astune.recordings.recording import Recording, recording_path, write_recording
-from astune.rollout.episode import judge_together, run_episode, unjudged
-from astune.rollout.group import episode_seed
+from astune.rollout.group import run_group
 from astune.rollout.setup import RolloutSetup
+from astune.rollout.verdict import unjudged
 from astune.task_judge.judge_base import GroupJudge
 from astune.training.settings import sampling_for, weighting_for
-from astune.types import Episode, Group, Sample, Task
+from astune.types import Episode, Group, Sample
 from astune.workflow.agentscope_studio import InStudio
 from astune.workflow.lifetime import lifetime
 
@@ -84,7 +85,7 @@ class Session:
         watch = LoopWatch(self.screen.note)
         for attempts in groups:
             with watch:
-                group = Group(attempts.task, tuple(await self._judged_attempts(attempts)))
+                group = await self._group(attempts)
             samples, receipt = to_samples([group], self.advantage, weighting_for(self.config))
             check_step([group], samples, receipt)
             if len(group.episodes) > 1:
@@ -98,23 +99,31 @@ class Session:
         assert self._main is not None
         self._loop.call_soon_threadsafe(self._main.cancel)
 
-    async def _judged_attempts(self, attempts: Attempts) -> list[Episode]:
-        """The attempts with their verdicts, shown and kept. A judge that compares attempts is asked after the last, and
-        there are no stops around it."""
-        judge = self.setup.judge_of(attempts.task)
-        if not isinstance(judge, GroupJudge) or len(attempts.recordings) == 1:
-            return await self._attempts(attempts, [])
-        episodes: list[Episode] = []
+    async def _group(self, attempts: Attempts) -> Group:
+        """The attempts with their verdicts, shown and kept. Those that wait for a judge of groups when the run is
+        stopped are kept as they are. There are no stops around such a judge."""
+        kept = len(self.episodes)
+        self._observer.episodes.clear()
         try:
-            await self._attempts(attempts, episodes, judged=False)
-            episodes = await judge_together(episodes, judge, replace(self.setup, observer=None))
-        finally:
-            for episode in episodes:
+            async with contextlib.aclosing(self._in_turn(attempts)) as names:
+                return await run_group(
+                    attempts.task,
+                    len(attempts.recordings),
+                    self.setup,
+                    seed=self.config.seed,
+                    sampling=sampling_for(self.config, "sampled"),
+                    on_episode=self._done,
+                    in_turn=names,
+                )
+        except (asyncio.CancelledError, bdb.BdbQuit):
+            for episode in self._observer.episodes[len(self.episodes) - kept :]:
                 self._done(episode)
-        return episodes
+            raise
 
-    async def _attempts(self, attempts: Attempts, episodes: list[Episode], *, judged: bool = True) -> list[Episode]:
-        """`episodes` with the attempts at a task, each followed by those that branch off it."""
+    async def _in_turn(self, attempts: Attempts) -> AsyncGenerator[str, None]:
+        """The names of the attempts at a task, each followed by those that branch off it. What an episode needs is made
+        ready before its name is given; when the next name is asked for, it is over."""
+        group_judge = self.setup.group_judge(attempts.task, len(attempts.recordings))
         for number, recording in enumerate(attempts.recordings):
             name = f"debug/{attempts.task.task_id}/{number}" if recording is None else recording.episode.episode_id
             waiting: list[Branch | Recording | None] = [recording]
@@ -126,16 +135,20 @@ class Session:
                 self._observer.begin(self._replay(start, played), branch)
                 if start is None:
                     self.model.episode_started(attempts.task.task_id)
-                episode = await self._attempt(attempts.task, this, judged)
+                self.screen.episode_started(this, attempts.task)
+                with self._in_studio(this, attempts.task.query):
+                    yield this
+                episode = played[this] = self._observer.episodes[-1]
+                if episode.error is not None and episode.error.kind == bdb.BdbQuit.__name__:
+                    raise bdb.BdbQuit
+                if group_judge is None:
+                    await self._observer.at_verdict(episode)
                 if isinstance(start, Branch):
                     self.screen.compared(played[start.episode_id], episode)
                 elif start is not None:
                     self.screen.replayed(self._difference(start.episode, episode))
-                played[this] = episode
-                episodes.append(episode)
                 waiting += self._stepper.branches
                 self._stepper.branches.clear()
-        return episodes
 
     def _difference(self, recorded: Episode, replayed: Episode) -> str | None:
         """In what a replay differs. A verdict that was found by comparing attempts is left out."""
@@ -153,30 +166,6 @@ class Session:
         parent = played[start.episode_id]
         answers = {start.call: start.answer}
         return EpisodeReplay(parent, chat_format, until=start.call, answers=answers, patience=patience)
-
-    async def _attempt(self, task: Task, episode_id: str, judged: bool) -> Episode:
-        self.screen.episode_started(episode_id, task)
-        try:
-            with self._in_studio(episode_id, task.query):
-                episode = await run_episode(
-                    task,
-                    self.setup,
-                    episode_id=episode_id,
-                    seed=episode_seed(self.config.seed, episode_id),
-                    sampling=sampling_for(self.config, "sampled"),
-                    judged=judged,
-                )
-        except asyncio.CancelledError:
-            if self._observer.cut is not None:
-                self._done(self._observer.cut)
-            raise
-        if judged:
-            self._done(episode)
-        if episode.error is not None and episode.error.kind == bdb.BdbQuit.__name__:
-            raise bdb.BdbQuit
-        if judged:
-            await self._observer.ended(episode)
-        return episode
 
     def _done(self, episode: Episode) -> None:
         self.episodes.append(episode)

@@ -18,8 +18,9 @@ from astune.monitor.learning import Learning
 from astune.monitor.metrics import MetricsLog
 from astune.monitor.progress import Progress
 from astune.monitor.run_dir import RunDir
-from astune.rollout.engine import RolloutSetup, run_groups
+from astune.rollout.group import run_groups
 from astune.rollout.metrics import evaluation_metrics, rollout_metrics
+from astune.rollout.setup import RolloutSetup
 from astune.training.schedule import TaskSchedule
 from astune.training.settings import sampling_for, weighting_for
 from astune.types import Group, Sample, Sampling, Task

@@ -20,7 +20,7 @@ from astune.backbone.trinity.explorer.workflow import setup_for
 from astune.backbone.trinity.shared.events import EpisodeDone, EvaluationDone, EvaluationStarted
 from astune.backbone.trinity.shared.mailbox import find_mailbox, post
 from astune.backbone.trinity.shared.parts import Job
-from astune.rollout.engine import run_groups
+from astune.rollout.group import run_groups
 from astune.rollout.metrics import evaluation_metrics
 from astune.support.concurrency import all_or_none
 from astune.training.settings import sampling_for

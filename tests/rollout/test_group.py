@@ -2,8 +2,7 @@ import asyncio
 
 import pytest
 
-from astune.rollout.engine import run_groups
-from astune.rollout.group import episode_seed, run_group
+from astune.rollout.group import episode_seed, run_group, run_groups
 from astune.types import Sampling, StopReason, Task, WorkflowOutput
 
 TASKS = [Task(f"t{i}", f"What is {i} + {i}?", answer=str(2 * i)) for i in range(4)]
@@ -131,6 +130,19 @@ async def test_cancelling_a_rollout_cancels_every_episode(make_setup):
         await job
     assert ended == 5
     assert asyncio.all_tasks() == before
+
+
+async def test_attempts_in_turn_begin_when_the_one_before_has_ended_and_may_go_on(make_setup):
+    ended = []
+
+    async def names():
+        while len(ended) < 3:
+            yield f"again/{len(ended)}"
+
+    setup = make_setup(ask, solve)
+    group = await run_group(TASKS[2], 1, setup, seed=7, sampling=SAMPLING, on_episode=ended.append, in_turn=names())
+    assert [episode.episode_id for episode in group.episodes] == ["again/0", "again/1", "again/2"]
+    assert ended == list(group.episodes)
 
 
 async def test_one_group_can_be_run_by_itself(make_setup):

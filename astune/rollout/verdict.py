@@ -1,0 +1,147 @@
+"""The verdict of an episode: who gives it, and what becomes of an episode whose judge fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any
+
+from astune.errors import JudgeError
+from astune.rollout.setup import RolloutSetup
+from astune.rollout.time_limit import within
+from astune.support.foreign import contained, figure, shown, text_of, traceback_of
+from astune.task_judge.judge_base import GroupJudge, Judge, check_verdict
+from astune.types import Episode, EpisodeError, StopReason, Verdict, WorkflowOutput
+
+FAILED = {StopReason.ERROR, StopReason.TIMEOUT}
+"""Ends that say nothing about the sampled tokens: such an episode is not judged."""
+
+
+async def judge_episode(episode: Episode, setup: RolloutSetup) -> Episode:
+    """`episode` with its verdict, if it is one to be judged."""
+    if episode.stop_reason in FAILED:
+        return episode
+    try:
+        return replace(episode, verdict=await _verdict(episode, setup))
+    except Exception as error:
+        return failed_judge(episode, error)
+
+
+async def judge_together(episodes: Sequence[Episode], judge: GroupJudge, setup: RolloutSetup) -> list[Episode]:
+    """The attempts at one task with their verdicts. Those that failed, or whose workflow returned the reward itself,
+    are not shown to the judge."""
+    shown = [episode for episode in episodes if _is_for_judge(episode)]
+    verdicts = iter(await ask_group(judge, shown, setup.judge_timeout))
+    return [
+        with_verdict(episode, next(verdicts)) if _is_for_judge(episode) else await judge_episode(episode, setup)
+        for episode in episodes
+    ]
+
+
+def _is_for_judge(episode: Episode) -> bool:
+    return episode.stop_reason not in FAILED and (episode.output is None or episode.output.reward is None)
+
+
+def with_verdict(episode: Episode, verdict: Verdict | Exception) -> Episode:
+    """The judged episode, or what is left of it where the judge could not tell."""
+    if isinstance(verdict, Exception):
+        return failed_judge(episode, verdict)
+    return replace(episode, verdict=verdict)
+
+
+def unjudged(episode: Episode) -> Episode | None:
+    """The episode as its judge saw it; None if it is one that is not judged, as in a run.
+
+    An episode whose judge failed no longer says how its workflow ended; it counts as completed.
+    """
+    if episode.stop_reason in (StopReason.TIMEOUT, StopReason.CANCELLED):
+        return None
+    if episode.stop_reason is not StopReason.ERROR:
+        return replace(episode, verdict=None)
+    if episode.error is None or episode.error.stage != "judge":
+        return None
+    return replace(episode, verdict=None, error=None, stop_reason=StopReason.COMPLETED)
+
+
+def failed_judge(episode: Episode, error: Exception) -> Episode:
+    """The episode of which a judge that raised could not tell."""
+    said = EpisodeError("judge", type(error).__name__, text_of(error), traceback_of(error))
+    return replace(episode, stop_reason=StopReason.ERROR, error=said)
+
+
+async def _verdict(episode: Episode, setup: RolloutSetup) -> Verdict | None:
+    if episode.output is not None and episode.output.reward is not None:
+        return _own_verdict(episode.output)
+    judge = setup.judge_of(episode.task)
+    if judge is None:
+        if episode.output is None:
+            return None
+        raise JudgeError(
+            "the workflow returned no reward, and there is no judge: return WorkflowOutput(answer=..., reward=...) "
+            "or set astune.task_judge.judge_protocol"
+        )
+    return await ask_judge(judge, episode, setup.judge_timeout)
+
+
+async def ask_judge(judge: Judge, episode: Episode, seconds: float) -> Verdict:
+    """The judge's verdict, checked. Raises JudgeError after `seconds` or for what is no verdict, and whatever the judge
+    raises."""
+    return _checked(await _in_time(lambda: judge.judge(episode.task, episode), seconds))
+
+
+async def verdict_or_error(judge: Judge, episode: Episode, seconds: float) -> Verdict | Exception:
+    """What `ask_judge` returns or raises."""
+    try:
+        return await ask_judge(judge, episode, seconds)
+    except Exception as error:
+        return error
+
+
+async def ask_group(judge: GroupJudge, episodes: Sequence[Episode], seconds: float) -> list[Verdict | Exception]:
+    """What the judge says of each attempt at one task, checked: a verdict, or the error that kept it from one. One
+    attempt is nothing to compare: it is judged alone. The whole must be done within `seconds`."""
+    if not episodes:
+        return []
+    if len(episodes) == 1:
+        return [await verdict_or_error(judge, episodes[0], seconds)]
+    task = episodes[0].task
+    try:
+        answer = await _in_time(lambda: judge.judge_group(task, episodes), seconds)
+        if not isinstance(answer, Sequence) or len(answer) != len(episodes):
+            raise JudgeError(
+                f"the judge returned {shown(answer)}; expected a verdict for each of {len(episodes)} episodes"
+            )
+    except Exception as error:
+        return [error] * len(episodes)
+    return [_checked_or_error(verdict) for verdict in answer]
+
+
+async def _in_time(call: Callable[[], Coroutine[Any, Any, object]], seconds: float) -> object:
+    with contained("the judge"):
+        work = call()
+    finished, answer = await within(work, seconds, "the judge")
+    if not finished:
+        raise JudgeError(f"the judge took longer than {seconds:g} s (astune.task_judge.timeout)")
+    return answer
+
+
+def _checked_or_error(verdict: object) -> Verdict | Exception:
+    try:
+        return verdict if isinstance(verdict, Exception) else _checked(verdict)
+    except Exception as error:
+        return error
+
+
+def _checked(verdict: object) -> Verdict:
+    with contained("the judge"):
+        if not isinstance(verdict, Verdict):
+            raise JudgeError(f"the judge returned {shown(verdict)}; expected a Verdict")
+        return check_verdict(verdict, text_of(verdict.judged_by or "the judge"))
+
+
+def _own_verdict(output: WorkflowOutput) -> Verdict:
+    """The reward that the workflow returned, as a verdict. Its metrics stay the output's: they are no judge's."""
+    reward = figure(output.reward)
+    if reward is None:
+        raise JudgeError(f"the workflow returned reward={shown(output.reward)}; expected a finite number")
+    return check_verdict(Verdict(reward, judged_by="workflow"), "the workflow")
