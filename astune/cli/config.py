@@ -44,7 +44,7 @@ def convert(conf: Path, overrides: Sequence[str], backbone: str | None) -> int:
 def _num_tasks(loaded: LoadedConfig) -> int | None:
     """The number of training tasks, or examples, where the length of the run depends on it."""
     from astune.backbone.trinity.shared.examples import read_examples
-    from astune.backbone.trinity.shared.parts import Job
+    from astune.backbone.trinity.shared.parts import RunParts
     from astune.training.tasks import read_tasks
 
     config = loaded.config.astune
@@ -52,7 +52,7 @@ def _num_tasks(loaded: LoadedConfig) -> int | None:
         return None
     if config.algorithm.method == "rl":
         return len(read_tasks(config).training)
-    return len(read_examples(config, Job(config).chat_format))
+    return len(read_examples(config, RunParts(config).chat_format))
 
 
 def _print(text: str, dim: str) -> None:

@@ -19,9 +19,9 @@ from omegaconf import OmegaConf
 from pydantic import ValidationError
 
 from astune.backbone.base import check_keys
-from astune.backbone.trinity.conversion.convert import Converted, check_trinity_keys, convert
-from astune.backbone.trinity.conversion.table import DEFAULTS, TABLE, Entry, table
-from astune.backbone.trinity.conversion.user_keys import BOUND
+from astune.backbone.trinity.conversion.convert import Converted, convert
+from astune.backbone.trinity.conversion.table import DEFAULTS, TABLE, KeyRule, table
+from astune.backbone.trinity.conversion.user_keys import BOUND, check_trinity_keys
 from astune.backbone.trinity.conversion.values import CONVERSIONS
 from astune.cli import main
 from astune.cli.run import BACKBONES
@@ -350,7 +350,7 @@ def test_no_option_is_silently_lost(data: st.DataObject) -> None:
     assert_kept(key, table()[key], loaded, converted)
 
 
-def assert_kept(key: str, entry: Entry, loaded: LoadedConfig, converted: Converted) -> None:
+def assert_kept(key: str, entry: KeyRule, loaded: LoadedConfig, converted: Converted) -> None:
     """The value stands in the tree, or what stands there depends on it, or what acts on it gets it."""
     value = value_at(loaded.config, key)
     before, after = flat(COMMON.tree), flat(converted.tree)

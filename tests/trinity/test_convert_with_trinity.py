@@ -18,8 +18,9 @@ pytest.importorskip("trinity")
 from trinity.common.config import Config as TrinityConfig
 from trinity.common.config import load_config as load_trinity_config
 
-from astune.backbone.trinity.conversion.convert import Converted, check_trinity_keys, convert
+from astune.backbone.trinity.conversion.convert import Converted, convert
 from astune.backbone.trinity.conversion.table import table
+from astune.backbone.trinity.conversion.user_keys import check_trinity_keys
 from astune.backbone.trinity.tinker_process import start_server
 from astune.config.load import LoadedConfig, load_config
 from astune.errors import ConfigError

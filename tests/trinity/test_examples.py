@@ -16,7 +16,7 @@ from astune.backbone.base import check_keys
 from astune.backbone.local.backbone import LocalBackbone
 from astune.backbone.trinity.conversion.convert import Converted, convert
 from astune.backbone.trinity.conversion.table import not_used
-from astune.backbone.trinity.shared.examples import Example, conversation_rows, read_examples
+from astune.backbone.trinity.shared.examples import TrainingExample, conversation_rows, read_examples
 from astune.cli.run import BACKBONES
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig, TrainerConfig
@@ -78,7 +78,7 @@ def trained(chat_format: ChatFormat, row: Timeline) -> list[str]:
 
 def read(
     folder: Path, chat_format: ChatFormat, rows: Sequence[Mapping[str, Any]], method: str = "sft", **trainer: Any
-) -> list[Example]:
+) -> list[TrainingExample]:
     file = folder / "examples.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings = {"algorithm": {"method": method}, "trainer": {"examples": str(file), **trainer}}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.backbone.trinity.driver.outcome import ENDS_THE_RUN, LogWatch, Progress, how_far, last_error
+from astune.backbone.trinity.driver.outcome import ENDS_THE_RUN, LogWatch, StepsReached, last_error, steps_reached
 
 NEEDED = "make test-trinity installs it"
 
@@ -19,7 +19,7 @@ NEEDED = "make test-trinity installs it"
 
 
 def test_a_run_that_wrote_nothing_came_nowhere(tmp_path: Path) -> None:
-    assert how_far(tmp_path) == how_far(tmp_path / "absent") == Progress(0, 0, 0)
+    assert steps_reached(tmp_path) == steps_reached(tmp_path / "absent") == StepsReached(0, 0, 0)
 
 
 def test_the_steps_are_those_that_trinity_wrote_down(tmp_path: Path) -> None:
@@ -30,10 +30,10 @@ def test_the_steps_are_those_that_trinity_wrote_down(tmp_path: Path) -> None:
     state.save_explorer(7, [{"current_index": 56}])
     state.save_trainer(5, {"batch": 6})
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("4")
-    assert how_far(tmp_path) == Progress(explore_steps=7, train_steps=5, checkpoint_step=4)
+    assert steps_reached(tmp_path) == StepsReached(explore_steps=7, train_steps=5, checkpoint_step=4)
     renamed = StateManager(str(tmp_path), trainer_name="t", explorer_name="e")
     renamed.save_trainer(9, {})
-    assert how_far(tmp_path, explorer="e", trainer="t") == Progress(0, 9, 4)
+    assert steps_reached(tmp_path, explorer="e", trainer="t") == StepsReached(0, 9, 4)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_the_steps_are_those_that_trinity_wrote_down(tmp_path: Path) -> None:
 def test_a_half_written_state_counts_as_none(tmp_path: Path, written: str) -> None:
     for name in ("explorer_meta.json", "trainer_meta.json", "latest_checkpointed_iteration.txt"):
         (tmp_path / name).write_text(written)
-    assert how_far(tmp_path) == Progress(0, 0, 0)
+    assert steps_reached(tmp_path) == StepsReached(0, 0, 0)
 
 
 # ---- Records ----

@@ -19,7 +19,7 @@ from trinity.common.config import Config as TrinityConfig
 import astune
 from astune.backbone.trinity.driver import preflight
 from astune.backbone.trinity.driver.preflight import check_address, check_before, check_cluster, check_gpus, connect
-from astune.backbone.trinity.shared.node_check import Question, look
+from astune.backbone.trinity.shared.node_check import NodeQuestion, find_problems
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError
 from astune.support.resources import tiny_model_dir
@@ -278,7 +278,7 @@ def test_a_node_without_astune_says_so_and_so_does_one_with_another_version(tmp_
 
 def test_a_folder_without_tokenizer_is_no_model(config: AstuneConfig, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
-    problems = look(Question(config.model_dump_json(), str(tmp_path / "model"), ""))
+    problems = find_problems(NodeQuestion(config.model_dump_json(), str(tmp_path / "model"), ""))
     assert [problem.split("; ")[0] for problem in problems] == [
         f"astune.model.path: {tmp_path / 'model'} has no config.json",
         f"astune.model.path: {tmp_path / 'model'} has no tokenizer",

@@ -1,4 +1,4 @@
-"""`--backbone=trinity`: the same configuration on Trinity-RFT and Ray.
+"""Run `--backbone=trinity`: the same configuration on Trinity-RFT and Ray.
 
 The driver converts the configuration, checks what can be checked before the first rollout, joins or starts Ray, and
 runs Trinity's launcher in a thread of its own, while it takes events from the mailbox and writes the run folder. How
@@ -7,7 +7,6 @@ far the run came is read from what Trinity did, never from its exit: it reports 
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -15,12 +14,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from astune.algorithm import ADVANTAGES
-from astune.backbone.trinity.conversion.convert import Converted, check_trinity_keys, convert
+from astune.backbone.trinity.conversion.convert import Converted, convert
 from astune.backbone.trinity.conversion.table import not_used
+from astune.backbone.trinity.conversion.user_keys import check_trinity_keys
 from astune.backbone.trinity.conversion.values import uses_tinker
-from astune.backbone.trinity.driver.recorder import CHECKPOINT_FILE, Recorder
+from astune.backbone.trinity.driver.recorder import Recorder, go_back
 from astune.backbone.trinity.shared.examples import read_examples
-from astune.backbone.trinity.shared.parts import Job
+from astune.backbone.trinity.shared.parts import RunParts
 from astune.backbone.trinity.versions import require_trinity
 from astune.config.load import LoadedConfig
 from astune.errors import ConfigError
@@ -71,8 +71,9 @@ class TrinityBackbone:
 
 
 def with_service(loaded: LoadedConfig, stack: ExitStack) -> LoadedConfig:
-    """With the address of the environment service that the configuration says to start, which runs until `stack` is
-    closed, on this machine. Where the run is to join a cluster, `convert` refuses what is left as it is."""
+    """Start the environment service that the configuration says to start, on this machine and until `stack` is closed,
+    and give the configuration with its address. Where the run is to join a cluster nothing is started: `convert`
+    refuses such a configuration."""
     if loaded.config.trinity.get("cluster", {}).get("ray_address", "local") != "local":
         return loaded
     config = stack.enter_context(environment_service(loaded.config.astune))
@@ -81,7 +82,7 @@ def with_service(loaded: LoadedConfig, stack: ExitStack) -> LoadedConfig:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is known before the run folder is made. `items` is the number of training tasks, or of examples."""
+    """Figures of a run whose input is checked. `items` is the number of training tasks, or of examples."""
 
     steps: int
     items: int
@@ -89,7 +90,7 @@ class Prepared:
 
 
 def prepare(loaded: LoadedConfig) -> Prepared:
-    """Everything that can be wrong in the input and needs neither Ray nor a folder."""
+    """Check everything in the input that needs neither Ray nor a folder."""
     prepared = prepare_episodes(loaded) if loaded.config.astune.algorithm.method == "rl" else prepare_examples(loaded)
     tree = convert(loaded, Path(loaded.config.astune.runs_dir), num_tasks=prepared.items).tree
     tinker = uses_tinker(tree)
@@ -111,7 +112,7 @@ def prepare_episodes(loaded: LoadedConfig) -> Prepared:
 
 def prepare_examples(loaded: LoadedConfig) -> Prepared:
     config = loaded.config.astune
-    examples = read_examples(config, Job(config).chat_format)
+    examples = read_examples(config, RunParts(config).chat_format)
     steps = Schedule(examples, config.trainer, config.seed, noun="examples").total_steps
     unused = not_used(loaded)
     notes = (f"not used by method {config.algorithm.method}: {', '.join(unused)}",) if unused else ()
@@ -121,7 +122,7 @@ def prepare_examples(loaded: LoadedConfig) -> Prepared:
 def open_recorder(
     loaded: LoadedConfig, run_dir: RunDir, converted: Converted, progress: Progress, stack: ExitStack
 ) -> Recorder:
-    """What writes the run folder; a resumed run goes back to its newest checkpoint first."""
+    """The writer of the run folder; a resumed run goes back to its newest checkpoint first."""
     tree, config = converted.tree, loaded.config.astune
     job_dir = Path(tree["checkpoint_root_dir"]) / tree["project"] / tree["name"]
     metrics = MetricsLog(run_dir, config.monitor.tensorboard)
@@ -140,27 +141,3 @@ def open_recorder(
     if config.resume:
         go_back(recorder, config.trainer.tasks_per_step)
     return recorder
-
-
-def go_back(recorder: Recorder, tasks_per_step: int) -> None:
-    """Sets explorer, metrics and episodes back to the newest checkpoint: Trinity's explorer saves its place at every
-    synchronisation, its trainer only at a checkpoint, so after a crash the explorer would leave out what is between."""
-    checkpoint = recorder.run_dir.take_checkpoint(recorder.progress.note)
-    try:
-        place = json.loads((checkpoint / CHECKPOINT_FILE).read_text())
-        recorder.step, recorder.batch = int(place["step"]), int(place["batch"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"astune.resume: {checkpoint / CHECKPOINT_FILE} does not say where Trinity's checkpoint is "
-            f"({type(error).__name__}: {error}): it is damaged, or the run was another backbone's"
-        ) from error
-    saved = Path(place["trinity"])
-    if not saved.is_dir():
-        raise ConfigError(f"astune.resume: {checkpoint} stands for {saved}, which is gone; start without --resume")
-    # A trainer that fails within a step saves the weights of the step before under the number of this one.
-    (recorder.job_dir / "latest_checkpointed_iteration.txt").write_text(str(recorder.step))
-    state = {"latest_iteration": recorder.batch, "taskset_states": [{"current_index": recorder.batch * tasks_per_step}]}
-    (recorder.job_dir / "explorer_meta.json").write_text(json.dumps(state, indent=2))
-    recorder.metrics.truncate_after(recorder.step)
-    recorder.episodes.truncate_after(recorder.batch)
-    recorder.progress.note(f"going on from step {recorder.step} ({checkpoint})")

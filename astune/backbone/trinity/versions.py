@@ -1,4 +1,4 @@
-"""What has to be installed for `--backbone=trinity`, found out before anything heavy is imported.
+"""Check what has to be installed for `--backbone=trinity`, before anything heavy is imported.
 
 Trinity-RFT is a moving target: a version that is only a little newer fails deep inside a Ray actor. So every package is
 looked up by name and version first, and one message says what is there, what is expected and what to type.

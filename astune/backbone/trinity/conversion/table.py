@@ -1,4 +1,4 @@
-"""What `convert` goes by: the constant part of Trinity's configuration, and what becomes of each key of `astune.*`."""
+"""The data behind `convert`: the constant part of Trinity's configuration, and a rule for each key of `astune.*`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from astune.support.resources import default_config_dir
 
 DEFAULTS = "trinity_default.yaml"
 EXAMPLES = "trinity_{method}.yaml"
-"""On top of it with a method other than rl; what it says of the loss replaces the loss there."""
+"""Laid over it with a method other than rl. Its arguments of the loss replace those below, as the losses differ."""
 TABLE = "config_auto_convertion_trinity.json"
 LOSS_ARGS = "algorithm.policy_loss_fn_args."
 
 
 @dataclass(frozen=True)
-class Entry:
-    """What becomes of one key of `astune.*`: conversions by key of Trinity, or what acts on it, or why nothing does."""
+class KeyRule:
+    """What becomes of one key of `astune.*`: `to` has the conversion for each key of Trinity; else `ours` says what
+    acts on the key, or `ignored` or `unsupported` why nothing does."""
 
     to: Mapping[str, str] = field(default_factory=dict)
     ours: str = ""
@@ -44,16 +45,16 @@ class Entry:
 
 
 @cache
-def table() -> Mapping[str, Entry]:
-    """The entry of every key of `astune.*`."""
+def table() -> Mapping[str, KeyRule]:
+    """The rule for every key of `astune.*`."""
     text = (default_config_dir() / TABLE).read_text(encoding="utf-8")
-    return {key: Entry(**entry) for key, entry in json.loads(text).items()}
+    return {key: KeyRule(**rule) for key, rule in json.loads(text).items()}
 
 
 def not_used(loaded: LoadedConfig) -> list[str]:
     """The keys that the user set and that astune.algorithm.method has no use for, to be shown before the run."""
-    method, entries = loaded.config.astune.algorithm.method, table()
-    return [key for key in loaded.set_by_user() if key in entries and method not in entries[key].methods]
+    method, rules = loaded.config.astune.algorithm.method, table()
+    return [key for key in loaded.set_by_user() if key in rules and method not in rules[key].methods]
 
 
 def constants(method: str) -> tuple[dict[str, Any], dict[str, str]]:

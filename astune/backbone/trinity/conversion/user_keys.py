@@ -1,12 +1,27 @@
-"""What the user's section `trinity:` may not say, because it would be trained otherwise than it was played."""
+"""Check the user's section `trinity:`: keys that ASTune needs for itself, and keys that Trinity does not know."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import is_dataclass
+from difflib import get_close_matches
+from typing import Any, get_args, get_origin, get_type_hints
 
 from astune.backbone.trinity.conversion.values import wants_tinker
 from astune.config.load import LoadedConfig
+from astune.errors import ConfigError
+
+OPERATORS = "data_processor.experience_pipeline.operators"
+
+OWNED = (
+    "name",
+    "checkpoint_root_dir",
+    "algorithm.sample_strategy",
+    "buffer.explorer_input",
+    OPERATORS,
+    "monitor.monitor_type",
+)
+"""Where ASTune's own parts plug into Trinity. Without them it would not be ASTune that runs, so nobody sets them."""
 
 BOUND: Mapping[str, str] = {
     "algorithm.repeat_times": "astune.rollout.num_repeat",
@@ -18,19 +33,109 @@ BOUND: Mapping[str, str] = {
     "model.top_k": "astune.rollout.top_k",
     "model.top_p": "astune.rollout.top_p",
 }
-"""Keys of Trinity's with the key of ours that they come from, where our reader, workflow or operator acts on ours: two
-different values would be without an error, and wrong."""
+"""Keys of Trinity's, each with the key of ours that it comes from. Our reader, workflow and operator go by ours, so a
+second value would raise no error and be wrong."""
 
 
-def refused(users: Mapping[str, Any], loaded: LoadedConfig) -> Iterator[tuple[str, str]]:
-    """Keys among the user's, by dotted key, and what is wrong with them."""
+def check_users_keys(loaded: LoadedConfig, users: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    """Raises `ConfigError` with every key that may not be set, or is a value where Trinity has a section.
+
+    `users` are the user's values by dotted key, `known` those of Trinity's tree without them.
+    """
+    if problems := [*_owned(loaded, users), *_bound(loaded, users), *_clashes(loaded, users, known)]:
+        raise ConfigError("\n".join(problems))
+
+
+def _owned(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:
+    for key in users:
+        if any(key == owned or key.startswith(f"{owned}.") for owned in OWNED):
+            yield f"{place_of(loaded, key)}: trinity.{key}: a part of ASTune stands there; take the key out"
+
+
+def _bound(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:
+    """Keys with which a run would be trained otherwise than it was played, or wait for ever."""
     for key in users:
         if key in BOUND:
-            yield key, f"ASTune's own parts go by {BOUND[key]}; set that instead"
-    method = users.get("synchronizer.sync_method")
+            yield f"{place_of(loaded, key)}: trinity.{key}: ASTune's own parts go by {BOUND[key]}; set that instead"
+    key = "synchronizer.sync_method"
+    method = users.get(key)
     if wants_tinker(loaded) and method not in (None, "memory") and loaded.config.astune.trainer.save_every:
         yield (
-            "synchronizer.sync_method",
-            f"got {method!r}, with which Trinity's explorer waits in vain for a tinker trainer at every step that is "
-            "saved; expected 'memory'",
+            f"{place_of(loaded, key)}: trinity.{key}: got {method!r}, with which Trinity's explorer waits in vain "
+            "for a tinker trainer at every step that is saved; expected 'memory'"
         )
+
+
+def _clashes(loaded: LoadedConfig, users: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[str]:
+    """Keys with a value where Trinity's tree has a section, or with a section where it has a value."""
+    for key, value in users.items():
+        inside = dict.fromkeys(
+            other[len(key) + 1 :].partition(".")[0] for other in known if other.startswith(f"{key}.")
+        )
+        above = [other for other in known if key.startswith(f"{other}.") and not isinstance(known[other], dict)]
+        if inside and value != {}:
+            yield f"{place_of(loaded, key)}: trinity.{key}: expected a section with {', '.join(inside)}, got {value!r}"
+        elif above:
+            yield f"{place_of(loaded, key)}: trinity.{key}: trinity.{above[0]} is a value, not a section"
+
+
+def place_of(loaded: LoadedConfig, key: str) -> object:
+    """Where the user wrote a key of Trinity's, as file and line. A key that came with a merged or interpolated section
+    has the place of that section."""
+    dotted = f"trinity.{key}"
+    while dotted not in loaded.origins:
+        dotted = dotted.rpartition(".")[0]
+    return loaded.origins[dotted]
+
+
+def check_trinity_keys(loaded: LoadedConfig, schema: type) -> None:
+    """Raises `ConfigError` for every key of the user's section `trinity:` that is none of `schema`, Trinity's dataclass
+    of the whole configuration."""
+    problems = [
+        f"{place_of(loaded, key)}: trinity.{key}: unknown key of Trinity's.{_meant(key, schema)}"
+        for key in _unknown(loaded.config.trinity, schema, "")
+    ]
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def _unknown(tree: Mapping[str, Any], schema: type, prefix: str) -> Iterator[str]:
+    sections = _sections(schema)
+    for name, value in tree.items():
+        section = sections.get(name)
+        if name not in sections:
+            yield f"{prefix}{name}"
+        elif section is not None:
+            for item in value if isinstance(value, list) else [value]:
+                yield from _unknown(item if isinstance(item, dict) else {}, section, f"{prefix}{name}.")
+
+
+def _sections(schema: type) -> dict[str, type | None]:
+    """The names of a dataclass's fields, with the dataclass that each holds, itself or in a list, if any."""
+    return {name: _dataclass_in(kind) for name, kind in get_type_hints(schema).items()}
+
+
+def _dataclass_in(kind: Any) -> type | None:
+    """None for a mapping: its keys are the user's."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        return kind
+    if get_origin(kind) is dict:
+        return None
+    return next((found for inner in get_args(kind) if (found := _dataclass_in(inner))), None)
+
+
+def _meant(key: str, schema: type) -> str:
+    """The key that was probably meant: a name alike beside it, or the same name in another section."""
+    known = list(_keys(schema, ""))
+    section, _, name = key.rpartition(".")
+    beside = {other.rpartition(".")[2]: other for other in known if other.rpartition(".")[0] == section}
+    meant = [beside[found] for found in get_close_matches(name, beside, n=1)]
+    meant += [other for other in known if other.rpartition(".")[2] == name]
+    return f" Did you mean 'trinity.{meant[0]}'?" if meant else f" There are: {', '.join(beside)}"
+
+
+def _keys(schema: type, prefix: str) -> Iterator[str]:
+    for name, section in _sections(schema).items():
+        yield f"{prefix}{name}"
+        if section is not None:
+            yield from _keys(section, f"{prefix}{name}.")

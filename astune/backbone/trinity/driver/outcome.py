@@ -1,8 +1,9 @@
-"""How far a Trinity run came, and why it ended.
+"""Read how far a Trinity run came, and why it ended.
 
 Trinity's loops catch every exception, write it to a log and end, and its launcher then reports success. So success is
-read from the state files Trinity keeps, and the reason from its logs, one file per actor in `<job>/log`. A record may
-have many lines, each with the prefix of the first; lines of one record are parted by CR LF, records by LF:
+read from the state files that Trinity keeps, and the reason from its logs, one file per actor in
+`<run>/trinity/<project>/<name>/log`. A record may have many lines, each with the prefix of the first; lines of one
+record are parted by CR LF, records by LF:
 
     ERROR 11-21 10:09:09 [trainer.py:156] Error in Trainer:␍␊
     ERROR 11-21 10:09:09 [trainer.py:156] Traceback (most recent call last):␍␊
@@ -43,7 +44,7 @@ LONGEST_CRASH = 8000
 
 
 @dataclass(frozen=True)
-class Progress:
+class StepsReached:
     """Steps that Trinity has written down, 0 where it wrote none: batches explored, steps trained, and the step of the
     newest checkpoint. Explorer and trainer write theirs where they save, so a run may have come a little further; the
     tinker trainer counts a step from its beginning, so the one that failed is among `train_steps`."""
@@ -80,10 +81,10 @@ class LoggedError:
         return name in CONSEQUENCES
 
 
-def how_far(job_dir: Path, explorer: str = "explorer", trainer: str = "trainer") -> Progress:
-    """Reads Trinity's state files in `job_dir`; one that is absent or half written counts as 0. `explorer` and
-    `trainer` are the names of the actors, `explorer.name` and `trainer.name` in Trinity's configuration."""
-    return Progress(
+def steps_reached(job_dir: Path, explorer: str = "explorer", trainer: str = "trainer") -> StepsReached:
+    """Read Trinity's state files in `job_dir`; one that is absent or half written counts as 0. `explorer` and `trainer`
+    are the names of the actors, `explorer.name` and `trainer.name` in Trinity's configuration."""
+    return StepsReached(
         _latest_iteration(job_dir / f"{explorer}_meta.json"),
         _latest_iteration(job_dir / f"{trainer}_meta.json"),
         _number(job_dir / "latest_checkpointed_iteration.txt"),

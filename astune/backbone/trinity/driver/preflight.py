@@ -1,8 +1,8 @@
-"""What can be found before the first rollout, each with its remedy: a batch that never fills, GPUs that are not there,
-a Ray address where nothing listens, a machine of the cluster that lacks the user's code, the model or the run folder.
+"""Find before the first rollout what would stop it: a batch that never fills, GPUs that are not there, a Ray address
+where nothing listens, a machine of the cluster that lacks the user's code, the model or the run folder.
 
-All of it is a `ConfigError` that lists every problem; afterwards, a run would stand still for up to an hour and end
-without a word of why.
+Each check raises a `ConfigError` that lists every problem with its remedy. Unchecked, a run would stand still for up to
+an hour and end without a word of why.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ START_RAY = "start one with `ray start --head` and join the others to it, or lea
 
 
 def check_before(config: AstuneConfig, trinity: TrinityConfig) -> None:
-    """What needs no Ray, before or after Trinity's own `check_and_update`."""
+    """Check what needs no Ray, before or after Trinity's own `check_and_update`."""
     batch = _batch(config, trinity) if config.algorithm.method == "rl" else _training_alone(trinity)
     refuse([*batch, *_engines(trinity), *_declared_gpus(trinity)])
 
 
 def check_gpus(trinity: TrinityConfig) -> None:
-    """To be called before Trinity's `check_and_update`, with Ray not connected. Where the configuration gives no
-    numbers, that counts GPUs itself: it would wait for minutes at an address without Ray, then end the process, and
+    """Check the cluster's GPUs before Trinity's `check_and_update` counts them, with Ray not connected. It counts where
+    the configuration gives no numbers, and would wait for minutes at an address without Ray, then end the process, and
     divide by zero where no node has a GPU."""
     if trinity.model.tinker.enable or (trinity.cluster.node_num and trinity.cluster.gpu_per_node):
         return
@@ -57,7 +57,7 @@ def check_gpus(trinity: TrinityConfig) -> None:
 
 
 def check_cluster(config: AstuneConfig, trinity: TrinityConfig) -> None:
-    """What only the cluster knows, with Ray connected: its GPUs, and what each of its nodes can see."""
+    """Check what only the cluster knows, with Ray connected: its GPUs, and what each of its nodes can see."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     refuse([*_gpus_of(nodes, trinity), *_seen_by(nodes, config, trinity)])
 
@@ -122,7 +122,7 @@ def _engines(trinity: TrinityConfig) -> Iterator[str]:
 
 
 def _declared_gpus(trinity: TrinityConfig) -> Iterator[str]:
-    """What the numbers in the configuration say of each other; 0 means: as many as Ray knows."""
+    """Engines and trainer against the GPUs that the configuration counts; a number of 0 means: as many as Ray knows."""
     cluster = trinity.cluster
     if not trinity.model.tinker.enable and cluster.node_num and cluster.gpu_per_node:
         yield from _too_few(trinity, cluster.node_num, cluster.gpu_per_node)
@@ -152,8 +152,8 @@ def _gpus_of(nodes: list[dict[str, Any]], trinity: TrinityConfig) -> Iterator[st
 
 
 def _too_few(trinity: TrinityConfig, nodes: int, per_node: int) -> Iterator[str]:
-    """Whether the engines leave anything for the trainer. A single GPU can hold both, in Trinity's mode colocate, which
-    it takes by itself where it counts the GPUs."""
+    """Engines that leave no GPU for the trainer. A single GPU can hold both, in Trinity's mode colocate, which it takes
+    by itself where it counts the GPUs."""
     if trinity.mode == "train":
         return
     engines = [("rollout_model", trinity.explorer.rollout_model)]
@@ -179,8 +179,8 @@ def _too_few(trinity: TrinityConfig, nodes: int, per_node: int) -> Iterator[str]
 
 
 def connect(address: str, namespace: str, variables: Mapping[str, str]) -> Path:
-    """Joins the cluster at `address`, or starts one of our own for "local"; `variables` are the environment of its
-    workers. Gives the folder of Ray's session on this machine. Raises `ConfigError` within `LONGEST_KNOCK +
+    """Join the cluster at `address`, or start one of our own for "local", and give the folder of Ray's session on this
+    machine. `variables` are the environment of Ray's processes. Raises `ConfigError` within `LONGEST_KNOCK +
     LONGEST_GREETING` seconds where no Ray answers."""
     if address != "local":
         check_address(address)
@@ -216,7 +216,7 @@ def check_address(address: str) -> None:
 
 
 def _greet(address: str) -> None:
-    """Asks Ray's own health check, in a process of its own: Ray ends the process that cannot connect."""
+    """Ask Ray's own health check, in a process of its own: Ray ends the process that cannot connect."""
     where = [] if address == "auto" else ["--address", address]
     command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", *where]
     try:
@@ -234,7 +234,7 @@ def _greet(address: str) -> None:
 
 
 def _seen_by(nodes: list[dict[str, Any]], config: AstuneConfig, trinity: TrinityConfig) -> Iterator[str]:
-    """Asks every node with one small task, and tells what the nodes say, equal answers once."""
+    """Ask every node with one small task, and give what the nodes say, equal answers once."""
     question = _question(config, trinity, shared=len(nodes) > 1)
     try:
         answers = list(_ask(nodes, question))
@@ -249,7 +249,7 @@ def _seen_by(nodes: list[dict[str, Any]], config: AstuneConfig, trinity: Trinity
         yield f"on {', '.join(dict.fromkeys(addresses))}: {problem}"
 
 
-def _question(config: AstuneConfig, trinity: TrinityConfig, shared: bool) -> node_check.Question:
+def _question(config: AstuneConfig, trinity: TrinityConfig, shared: bool) -> node_check.NodeQuestion:
     """`shared`: leave a file in the run folder that the other nodes must find."""
     mark = ""
     if shared:
@@ -258,10 +258,10 @@ def _question(config: AstuneConfig, trinity: TrinityConfig, shared: bool) -> nod
         mark = str(folder / f".astune_{uuid.uuid4().hex}")
         Path(mark).write_text(socket.gethostname())
     model = trinity.model.model_path
-    return node_check.Question(config.model_dump_json(), model if os.path.isdir(model) else "", mark)
+    return node_check.NodeQuestion(config.model_dump_json(), model if os.path.isdir(model) else "", mark)
 
 
-def _ask(nodes: list[dict[str, Any]], question: node_check.Question) -> Iterator[tuple[str, list[str]]]:
+def _ask(nodes: list[dict[str, Any]], question: node_check.NodeQuestion) -> Iterator[tuple[str, list[str]]]:
     """Each node's address with the problems it sees. A node may lack ASTune, so the task is sent as code."""
     probe = ray.remote(num_cpus=0, max_retries=0)(_probe())
     asked = {
@@ -282,7 +282,8 @@ def _ask(nodes: list[dict[str, Any]], question: node_check.Question) -> Iterator
 
 
 def _probe() -> Any:
-    """The task, which must name nothing that this module has: Ray would send that by name, as ASTune's."""
+    """The task. It may use no name of this module: Ray would send a reference to the module instead of the code, and a
+    node without ASTune could not even say so."""
 
     def probe(version: str, question: tuple[str, str, str]) -> list[str]:
         try:
@@ -291,8 +292,8 @@ def _probe() -> Any:
             return [f"ASTune cannot be imported there ({error}); install astune=={version} on every node"]
         if astune.__version__ != version:
             return [f"ASTune {astune.__version__} is installed there, here {version}; install the same on every node"]
-        from astune.backbone.trinity.shared.node_check import Question, look
+        from astune.backbone.trinity.shared.node_check import NodeQuestion, find_problems
 
-        return look(Question(*question))
+        return find_problems(NodeQuestion(*question))
 
     return probe

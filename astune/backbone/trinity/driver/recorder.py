@@ -1,4 +1,4 @@
-"""The side of a Trinity run that the user sees: events become run folder and progress display, as on `local`."""
+"""Write the run folder and the progress display from the events of a Trinity run, as `local` writes them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from astune.backbone.trinity.shared.events import (
     Logged,
     Warned,
 )
-from astune.errors import TrainingError
+from astune.errors import ConfigError, TrainingError
 from astune.monitor.episodes import EpisodeLog
 from astune.monitor.learning import Learning
 from astune.monitor.metrics import MetricsLog
@@ -49,7 +49,8 @@ NAMES = {
 
 @dataclass
 class Recorder:
-    """Writes what happens. `step` counts the train steps done, `batch` is the explored batch that was trained last."""
+    """Takes events. `step` counts the train steps done, `batch` is the explored batch that was trained last: with
+    batches that were dropped as too old the two differ."""
 
     run_dir: RunDir
     metrics: MetricsLog
@@ -102,8 +103,8 @@ class Recorder:
             self.progress.phase_started("train", 0)
 
     def empty_batch(self, patience: float) -> int | None:
-        """The number of a batch that ended `patience` seconds ago without a single episode, if there is one: trainer
-        and explorer would then wait for each other."""
+        """The number of a batch that ended `patience` seconds ago without a single episode, if there is one. Trainer
+        and explorer would then wait for each other until their timeout."""
         now = time.monotonic()
         return next((batch for batch, ended in self._finished.items() if now - ended > patience), None)
 
@@ -154,6 +155,30 @@ class Recorder:
             (folder / CHECKPOINT_FILE).write_text(json.dumps(place, indent=2) + "\n")
         if self.keep_checkpoints is not None:
             self.run_dir.prune_checkpoints(self.keep_checkpoints)
+
+
+def go_back(recorder: Recorder, tasks_per_step: int) -> None:
+    """Set explorer, metrics and episodes back to the newest checkpoint. Trinity's explorer saves its place at every
+    synchronisation, its trainer only at a checkpoint, so after a crash the explorer would leave out what is between."""
+    checkpoint = recorder.run_dir.take_checkpoint(recorder.progress.note)
+    try:
+        place = json.loads((checkpoint / CHECKPOINT_FILE).read_text())
+        recorder.step, recorder.batch = int(place["step"]), int(place["batch"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"astune.resume: {checkpoint / CHECKPOINT_FILE} does not say where Trinity's checkpoint is "
+            f"({type(error).__name__}: {error}): it is damaged, or the run was another backbone's"
+        ) from error
+    saved = Path(place["trinity"])
+    if not saved.is_dir():
+        raise ConfigError(f"astune.resume: {checkpoint} stands for {saved}, which is gone; start without --resume")
+    # A trainer that fails within a step saves the weights of the step before under the number of this one.
+    (recorder.job_dir / "latest_checkpointed_iteration.txt").write_text(str(recorder.step))
+    state = {"latest_iteration": recorder.batch, "taskset_states": [{"current_index": recorder.batch * tasks_per_step}]}
+    (recorder.job_dir / "explorer_meta.json").write_text(json.dumps(state, indent=2))
+    recorder.metrics.truncate_after(recorder.step)
+    recorder.episodes.truncate_after(recorder.batch)
+    recorder.progress.note(f"going on from step {recorder.step} ({checkpoint})")
 
 
 def renamed(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""One run of Trinity: from its configuration to the last event, with Ray's life around it.
+"""Run Trinity's launcher, from its configuration to the last event, with Ray's life around it.
 
 Ray is ours only while the run lasts: a local cluster is started and ended with it, an existing one is joined and left.
 On Ctrl-C the run ends at the next step's boundary, where Trinity saves; a second one ends the run's actors at once, and
@@ -24,7 +24,7 @@ from trinity.common.config import load_config
 
 from astune.backbone.trinity.conversion.convert import Converted
 from astune.backbone.trinity.conversion.values import uses_tinker
-from astune.backbone.trinity.driver.outcome import LogWatch, how_far
+from astune.backbone.trinity.driver.outcome import LogWatch, steps_reached
 from astune.backbone.trinity.driver.preflight import check_before, check_cluster, check_gpus, connect
 from astune.backbone.trinity.driver.recorder import Recorder
 from astune.backbone.trinity.shared.events import SetupFailed
@@ -47,8 +47,10 @@ SETTLE = 5.0
 AT_ONCE = 1000
 
 
-def open_run(loaded: LoadedConfig, converted: Converted, recorder: Recorder, steps: int, stack: ExitStack) -> Run:
-    """A run with Ray joined and everything checked; `steps` is the number of train steps it has to make. Raises
+def open_run(
+    loaded: LoadedConfig, converted: Converted, recorder: Recorder, steps: int, stack: ExitStack
+) -> TrinityRun:
+    """Join Ray and check everything; `steps` is the number of train steps that the run has to make. Raises
     `ConfigError` for what can be found before the first rollout."""
     server = start_tinker(loaded, converted, recorder, stack)
     environment: dict[str, str] = {}
@@ -59,11 +61,12 @@ def open_run(loaded: LoadedConfig, converted: Converted, recorder: Recorder, ste
     check_before(loaded.config.astune, config)
     session_dir = stack.enter_context(ray_session(config, environment))
     check_cluster(loaded.config.astune, config)
-    return Run(config, recorder, steps, session_dir, server)
+    return TrinityRun(config, recorder, steps, session_dir, server)
 
 
 def tinker_key() -> str:
-    """Trinity hands the server's address on to its processes, but not the key."""
+    """The key of a tinker server at an address of its own. Trinity hands on the address to its processes, but not the
+    key, so that comes from the environment."""
     if "TINKER_API_KEY" not in os.environ:
         raise ConfigError(
             "trinity.model.tinker.base_url: the environment variable TINKER_API_KEY is not set; expected the key that "
@@ -75,7 +78,7 @@ def tinker_key() -> str:
 def start_tinker(
     loaded: LoadedConfig, converted: Converted, recorder: Recorder, stack: ExitStack
 ) -> ServerProcess | None:
-    """Starts our tinker-compatible server if the tinker engine is to be used and no address is given."""
+    """Start our tinker-compatible server if the tinker engine is to be used and no address is given."""
     tinker = converted.tree["model"]["tinker"]
     if not uses_tinker(converted.tree) or tinker.get("base_url"):
         return None
@@ -97,7 +100,8 @@ def start_tinker(
 
 
 def trinity_config(converted: Converted, run_path: Path) -> TrinityConfig:
-    """The configuration as Trinity reads it back from the file that is kept in the run folder."""
+    """The configuration as Trinity reads it back from the file that is kept in the run folder, so that what the file
+    says is what runs."""
     path = run_path / "trinity" / "config.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(converted.yaml())
@@ -111,7 +115,8 @@ def trinity_config(converted: Converted, run_path: Path) -> TrinityConfig:
 
 @contextmanager
 def set_environment(values: dict[str, str]) -> Iterator[None]:
-    """Environment variables for the time of the run: Trinity's validator, in this process, asks the tinker server."""
+    """Set environment variables for the time of the run: Trinity's validator, in this process, asks the tinker
+    server."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -126,8 +131,8 @@ def set_environment(values: dict[str, str]) -> Iterator[None]:
 
 @contextmanager
 def ray_session(config: TrinityConfig, environment: dict[str, str]) -> Iterator[Path]:
-    """Joined to the cluster of `cluster.ray_address`; "local" is one of our own, which ends with the run. Gives the
-    folder of Ray's session."""
+    """Join the cluster of `cluster.ray_address`; "local" is one of our own, which ends with the run. Gives the folder
+    of Ray's session."""
     search = os.pathsep.join(path for path in (os.getcwd(), os.environ.get("PYTHONPATH", "")) if path)
     variables = config.get_envs() | environment | {"PYTHONPATH": search}
     session_dir = connect(config.cluster.ray_address, config.ray_namespace, variables)
@@ -138,7 +143,7 @@ def ray_session(config: TrinityConfig, environment: dict[str, str]) -> Iterator[
 
 
 @dataclass
-class Run:
+class TrinityRun:
     """Trinity's launcher in a thread, and the loop beside it that the user sees."""
 
     config: TrinityConfig
@@ -178,8 +183,8 @@ class Run:
             self._end_actors()
 
     def _supervise(self, thread: threading.Thread) -> bool:
-        """Hands events on until the launcher returns; whether something failed meanwhile. An error that Trinity only
-        logs ends the run after a while."""
+        """Hand events on until the launcher returns. True if something failed meanwhile: an error that Trinity only
+        logs ends the run, within `GRACE` seconds."""
         failed = False
         deadline = float("inf")
         while thread.is_alive():
@@ -198,7 +203,7 @@ class Run:
         return failed
 
     def _what_failed(self) -> str | None:
-        """What Trinity would wait for in vain, for up to an hour."""
+        """A failure after which Trinity would wait in vain, for up to an hour; None while there is none."""
         if self._setup_failed:
             return "the workflow's setup failed"
         if found := self._watch.poll():
@@ -231,7 +236,7 @@ class Run:
         return len(events)
 
     def _settle(self) -> None:
-        """The last events may still be on their way."""
+        """Take the last events, which may still be on their way."""
         until = time.monotonic() + SETTLE
         while time.monotonic() < until:
             if not self._take() and self.recorder.step >= self._trained():
@@ -239,10 +244,10 @@ class Run:
             time.sleep(POLL)
 
     def _trained(self) -> int:
-        return how_far(Path(self.config.checkpoint_job_dir)).train_steps
+        return steps_reached(Path(self.config.checkpoint_job_dir)).train_steps
 
     def _end_actors(self) -> None:
-        """Ends explorer and trainer; what they started ends with them. Nothing else on the cluster is touched."""
+        """End explorer and trainer; what they started ends with them. Nothing else on the cluster is touched."""
         for name in (self.config.explorer.name, self.config.trainer.name):
             try:
                 ray.kill(ray.get_actor(name, namespace=self.config.ray_namespace))
@@ -250,8 +255,8 @@ class Run:
                 continue  # it has ended already
 
     def _status(self, failed: bool) -> Status:
-        """What the run came to, from the steps it made and what was saved."""
-        reached = how_far(Path(self.config.checkpoint_job_dir))
+        """How the run ended, by the steps it made and what was saved, whatever Trinity's launcher says."""
+        reached = steps_reached(Path(self.config.checkpoint_job_dir))
         if reached.checkpoint_step and reached.checkpoint_step == self.recorder.step:
             self.recorder.checkpoint(self.recorder.step, self.recorder.batch)
         if self.recorder.step >= self.steps and not failed:
@@ -262,8 +267,8 @@ class Run:
         return "failed"
 
     def _reason(self) -> str:
-        """Why the run is short of its steps: an error that an actor logged, else what the launcher met, such as an
-        actor that was killed and could log nothing."""
+        """Why the run is short of its steps: an error that an actor logged, else the error of the launcher, such as of
+        an actor that was killed and could log nothing."""
         head = f"the run ended after {self.recorder.step} of {self.steps} steps"
         outcome = self._outcome[0] if self._outcome else None
         if isinstance(outcome, TrainingError | SetupError):

@@ -1,4 +1,4 @@
-"""Held-out tasks on the engines of a Trinity run, between two batches of exploration.
+"""Play held-out tasks on the engines of a Trinity run, between two batches of exploration.
 
 Trinity evaluates a step with the weights before that step's update, and the last weights not at all. So evaluations are
 played here, by the task reader, which Trinity asks for the next tasks right after it has synchronised the weights.
@@ -19,7 +19,7 @@ from astune.backbone.trinity.explorer.shared_setup import shared_setup
 from astune.backbone.trinity.explorer.workflow import setup_for
 from astune.backbone.trinity.shared.events import EpisodeDone, EvaluationDone, EvaluationStarted
 from astune.backbone.trinity.shared.mailbox import find_mailbox, post
-from astune.backbone.trinity.shared.parts import Job
+from astune.backbone.trinity.shared.parts import RunParts
 from astune.rollout.group import run_groups
 from astune.rollout.metrics import evaluation_metrics
 from astune.support.concurrency import all_or_none
@@ -29,9 +29,9 @@ from astune.types import Episode, Group, Task
 
 @dataclass
 class Evaluation:
-    """Evaluates `held_out` when it is due, in the process that reads the tasks."""
+    """Plays `held_out` in the process that reads the tasks, which decides when that is due."""
 
-    job: Job
+    parts: RunParts
     held_out: Sequence[Task]
     _engines: tuple[ModelWrapper, ...] = ()
 
@@ -39,7 +39,7 @@ class Evaluation:
         """Every held-out task once for each way of decoding; `step` counts the steps done."""
         if not self._engines:
             self._engines = await find_engines()
-        for decoding in self.job.config.evaluation.decoding:
+        for decoding in self.parts.config.evaluation.decoding:
             started = time.perf_counter()
             post(EvaluationStarted(step, decoding, len(self.held_out)))
             groups = await self._play(step, decoding)
@@ -48,8 +48,8 @@ class Evaluation:
 
     async def _play(self, step: int, decoding: Literal["sampled", "greedy"]) -> list[Group]:
         """The tasks dealt out to the engines, each with its share of the episodes under way."""
-        config, count = self.job.config, len(self._engines)
-        setups = [setup_for(self.job, engine) for engine in self._engines]
+        config, count = self.parts.config, len(self._engines)
+        setups = [setup_for(self.parts, engine) for engine in self._engines]
 
         def tell(episode: Episode) -> None:
             post(EpisodeDone(portable(episode), step, f"eval/{decoding}"))
@@ -74,14 +74,14 @@ class Evaluation:
 async def find_engines() -> tuple[ModelWrapper, ...]:
     """All rollout engines of the run."""
     config, explorer = await find_mailbox().engine.remote()
-    allocator = Allocator(_Names(explorer))
+    allocator = Allocator(_ExplorerName(explorer))
     engines = tuple(allocator.get_model(config, "rollout", number) for number in range(config.engine_num))
     await all_or_none([engine.prepare() for engine in engines])
     return engines
 
 
 @dataclass(frozen=True)
-class _Names:
-    """What `Allocator.get_model` takes from the explorer's configuration."""
+class _ExplorerName:
+    """All that `Allocator.get_model` takes from the explorer's configuration."""
 
     name: Any

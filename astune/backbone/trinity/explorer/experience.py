@@ -1,4 +1,4 @@
-"""From ASTune's samples to Trinity's experiences, and the envelope in which an episode travels inside one.
+"""Turn ASTune's samples into Trinity's experiences, and pack an episode into one that only carries it, its envelope.
 
 A sample is one row of tokens with spans that carry loss; an experience is one row of tokens of which everything after
 `prompt_length` has a mask, a log-probability and an advantage:
@@ -46,7 +46,8 @@ def pack_episode(episode: Episode, run: int) -> Experience:
 
 
 def portable(episode: Episode) -> Episode:
-    """The episode as another process can read it: an answer may be of any class, so it is sent as it is recorded."""
+    """The episode as another process can unpickle it: an answer may be of any class of the user's, so it is sent in the
+    form in which it is recorded."""
     if episode.output is None:
         return episode
     answer = plain_foreign(episode.output.answer)

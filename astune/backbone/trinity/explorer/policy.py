@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trinity.common.models.model import ModelWrapper
 
 KEPT_CLIENTS = 2
-"""Sampling clients that are kept: of the weights in use, and of those before, which answers under way still use."""
+"""Sampling clients that are kept: for the weights in use, and for those before, which answers under way still use."""
 
 
 def policy_for(model: ModelWrapper) -> Policy:
@@ -167,7 +167,7 @@ def check_length(prompt_ids: Sequence[int], sampling: Sampling, context_length: 
 
 
 def generation(ids: Sequence[int], logprobs: Sequence[float] | None, version: int, stop_reason: str) -> Generation:
-    """What an engine answered. Raises PolicyError where ids and log-probabilities do not fit together."""
+    """An engine's answer as a `Generation`. Raises PolicyError where ids and log-probabilities do not fit together."""
     if logprobs is None or len(ids) != len(logprobs):
         raise PolicyError(f"the engine gave {len(ids)} tokens but {len(logprobs or ())} log-probabilities")
     if not all(isinstance(logprob, (int, float)) and math.isfinite(logprob) for logprob in logprobs):

@@ -1,4 +1,4 @@
-"""Where a batch of episodes becomes training data: an operator in Trinity's experience pipeline.
+"""Turn a batch of episodes into training data, as an operator in Trinity's experience pipeline.
 
 Advantages need all attempts at a task, and weights all episodes of a step, so both are computed here, where Trinity has
 the whole explored batch together, with the same `to_samples` as on every other backbone.
@@ -17,7 +17,7 @@ from astune.algorithm import ADVANTAGES, check_step, to_samples
 from astune.backbone.trinity.explorer.experience import experiences_of, unpack_episode
 from astune.backbone.trinity.shared.events import Explored
 from astune.backbone.trinity.shared.mailbox import post
-from astune.backbone.trinity.shared.parts import load_job
+from astune.backbone.trinity.shared.parts import load_parts
 from astune.plugins import load_plugin
 from astune.rollout.metrics import rollout_metrics
 from astune.training.settings import weighting_for
@@ -39,7 +39,7 @@ class SamplesOperator(ExperienceOperatorV1):  # type: ignore[misc]
     """
 
     def __init__(self, config: dict[str, Any], rows_multiple: int, trainer: str) -> None:
-        self._config = load_job({"config": config}).config
+        self._config = load_parts({"config": config}).config
         self._advantage = load_plugin(self._config.algorithm.advantage, kind="advantage", builtin=ADVANTAGES)
         self._rows_multiple, self._trainer = rows_multiple, trainer
 

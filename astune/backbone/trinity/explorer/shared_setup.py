@@ -1,5 +1,5 @@
-"""`setup` and `teardown` of the workflow in the processes of a Trinity run that play episodes: each workflow runner,
-and the reader of tasks, which plays evaluations.
+"""Run `setup` and `teardown` of the user's workflow once in each process that plays episodes: the workflow runners, and
+the explorer, whose reader of tasks plays evaluations.
 
 Trinity starts these processes and ends them without a word, so `setup` comes with the first group that one plays, and
 `teardown` when the mailbox says that the run is over.
@@ -23,8 +23,8 @@ _open: dict[WorkflowFactory, _Shared] = {}
 
 @asynccontextmanager
 async def shared_setup(factory: WorkflowFactory) -> AsyncIterator[None]:
-    """The block is played between the workflow's `setup` and `teardown` in this process. Raises SetupError, and tells
-    the driver, if `setup` fails or has failed here before."""
+    """Have the workflow set up in this process while the block runs; the block that comes first sets it up. Raises
+    SetupError, and tells the driver, if `setup` fails or has failed here before."""
     shared = _open.setdefault(factory, _Shared(factory))
     async with shared.in_use():
         yield

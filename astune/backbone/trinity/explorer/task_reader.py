@@ -1,5 +1,4 @@
-"""Trinity's task reader: the tasks of each step in the order that every backbone gives them, and evaluations between
-the steps."""
+"""Hand Trinity the tasks of each step, in the order that every backbone gives them, and evaluate between the steps."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from astune.backbone.trinity.explorer.evaluation import Evaluation
 from astune.backbone.trinity.explorer.workflow import AstuneWorkflow
 from astune.backbone.trinity.shared.events import ExploreStarted
 from astune.backbone.trinity.shared.mailbox import find_mailbox, post
-from astune.backbone.trinity.shared.parts import load_job
+from astune.backbone.trinity.shared.parts import load_parts
 from astune.training.schedule import TaskSchedule
 from astune.training.tasks import read_tasks
 from astune.types import Task
@@ -28,11 +27,11 @@ class AstuneTaskReader(BufferReader):  # type: ignore[misc]
         self._arguments = config.workflow_args
         self._repeat = config.repeat_times
         self._rollout = config.rollout_args
-        self._job = load_job(self._arguments)
-        settings = self._job.config
+        self._parts = load_parts(self._arguments)
+        settings = self._parts.config
         tasks = read_tasks(settings)
         self._schedule = TaskSchedule(tasks.training, settings)
-        self._evaluation = Evaluation(self._job, tasks.validation)
+        self._evaluation = Evaluation(self._parts, tasks.validation)
         self._per_step = settings.trainer.tasks_per_step
         self._step = config.index // self._per_step
         self._resumed = self._step > 0
@@ -57,7 +56,7 @@ class AstuneTaskReader(BufferReader):  # type: ignore[misc]
         return [self._for_trinity(task, number) for number, task in enumerate(tasks)]
 
     def _evaluation_is_due(self) -> bool:
-        settings = self._job.config.evaluation
+        settings = self._parts.config.evaluation
         if self._step == 0:
             return settings.before
         if self._step == self._schedule.total_steps:
@@ -82,9 +81,12 @@ class AstuneTaskReader(BufferReader):  # type: ignore[misc]
 
 
 async def fetch_weights() -> None:
-    """Trinity 0.6.0 starts explorer and trainer of a resumed run at once, and an explorer that asks for weights before
-    the trainer has handed out the saved ones goes on with the untrained model. So ask again; where the weights came
-    over NCCL both sides have already met."""
+    """Ask for the saved weights again where a resumed run has the untrained ones.
+
+    Trinity 0.6.0 starts explorer and trainer of a resumed run at once, and an explorer that asks for weights before the
+    trainer has handed out the saved ones goes on with the untrained model. Where weights come over NCCL both sides have
+    already met.
+    """
     _, explorer = await find_mailbox().engine.remote()
     actor = ray.get_actor(f"{explorer}_rollout_model_0_0")
     if await actor.get_model_version.remote() <= 0:

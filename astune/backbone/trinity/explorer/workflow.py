@@ -1,4 +1,4 @@
-"""Trinity's workflow: plays all attempts at one task with `run_group`, as every backbone does."""
+"""Play all attempts at one task with `run_group`, as every backbone does, in a workflow runner of Trinity's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from astune.backbone.trinity.explorer.policy import policy_for
 from astune.backbone.trinity.explorer.shared_setup import shared_setup
 from astune.backbone.trinity.shared.events import EpisodeDone, Warned
 from astune.backbone.trinity.shared.mailbox import post
-from astune.backbone.trinity.shared.parts import Job, load_job
+from astune.backbone.trinity.shared.parts import RunParts, load_parts
 from astune.monitor.blocking import LoopWatch
 from astune.rollout.group import run_group
 from astune.rollout.setup import RolloutSetup
@@ -44,20 +44,20 @@ class AstuneWorkflow(Workflow):  # type: ignore[misc]
         self._repeat = repeat_times
 
     async def run_async(self) -> list[Experience]:
-        job = load_job(self.task.workflow_args)
+        parts = load_parts(self.task.workflow_args)
         step = int(self.task.batch_id)
-        setup = setup_for(job, self.model)
+        setup = setup_for(parts, self.model)
         async with shared_setup(setup.workflow_factory):
             with LoopWatch(_warn):
                 group = await run_group(
                     Task(**self.task.raw_task),
                     self._repeat,
                     setup,
-                    seed=job.config.seed,
-                    sampling=sampling_for(job.config, "sampled"),
+                    seed=parts.config.seed,
+                    sampling=sampling_for(parts.config, "sampled"),
                     label=f"train/{step}",
                     on_episode=lambda episode: _tell(episode, step),
-                    limit=asyncio.Semaphore(job.config.rollout.max_concurrent),
+                    limit=asyncio.Semaphore(parts.config.rollout.max_concurrent),
                 )
         return [pack_episode(episode, run) for run, episode in enumerate(group.episodes)]
 
@@ -71,6 +71,6 @@ def _warn(text: str) -> None:
 
 
 @lru_cache(maxsize=4)
-def setup_for(job: Job, model: ModelWrapper) -> RolloutSetup:
+def setup_for(parts: RunParts, model: ModelWrapper) -> RolloutSetup:
     """The rollout's parts over one engine: a runner plays many tasks on the same one."""
-    return job.setup(policy_for(model))
+    return parts.rollout_setup(policy_for(model))

@@ -1,4 +1,4 @@
-"""What the processes of a Trinity run tell the one that the user looks at."""
+"""Events that the processes of a Trinity run tell the driver."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Explored:
 
 @dataclass(frozen=True)
 class Logged:
-    """What Trinity's explorer or trainer logged at a step of its own."""
+    """Figures that Trinity's explorer or trainer (`role`) logged at a step of its own."""
 
     role: str
     step: int

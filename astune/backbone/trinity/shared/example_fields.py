@@ -1,4 +1,4 @@
-"""The fields of an example in a file, checked: what is wrong is said with file, line and field."""
+"""Check the fields of an example in a file. Each error names file, line and field."""
 
 from __future__ import annotations
 

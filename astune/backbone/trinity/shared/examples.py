@@ -1,4 +1,4 @@
-"""Examples to learn from, as rows of tokens: conversations, preferences, or episodes that a run recorded.
+"""Read examples to learn from as rows of tokens: conversations, preferences, or episodes that a run recorded.
 
     {"messages": [{"role": "user", ...}, {"role": "assistant", ...}, ...], "tools": [...]}                 sft
     {"messages": [{"role": "user", ...}], "chosen": {"role": "assistant", ...}, "rejected": {...}}         dpo
@@ -38,14 +38,14 @@ AGENT = "assistant"
 
 
 @dataclass(frozen=True)
-class Example:
-    """What counts as one: a row to imitate, or the preferred row and the rejected one. `place` is `file:line`."""
+class TrainingExample:
+    """One row to imitate, or the preferred row and the rejected one. `place` is `file:line`."""
 
     rows: tuple[Timeline, ...]
     place: str
 
 
-def read_examples(config: AstuneConfig, chat_format: ChatFormat) -> list[Example]:
+def read_examples(config: AstuneConfig, chat_format: ChatFormat) -> list[TrainingExample]:
     """All examples of `astune.trainer.examples`, in the order of the file.
 
     Raises `TaskError` that names file, line and field of what is wrong, one that does not fit the model's context
@@ -68,7 +68,7 @@ def read_examples(config: AstuneConfig, chat_format: ChatFormat) -> list[Example
     return found
 
 
-def _imitated(path: Path, config: AstuneConfig, chat_format: ChatFormat) -> Iterator[Example]:
+def _imitated(path: Path, config: AstuneConfig, chat_format: ChatFormat) -> Iterator[TrainingExample]:
     text = config.trainer.examples_filter
     keep = None if text is None else parse_filter(text)
     for place, row in read_jsonl(path):
@@ -79,7 +79,7 @@ def _imitated(path: Path, config: AstuneConfig, chat_format: ChatFormat) -> Iter
             raise TaskError(f"{place}: not a recorded episode, which {FILTER} chooses among; take that key out")
         else:
             timelines = _answers(row, place, chat_format)
-        yield from (Example((timeline,), place) for timeline in timelines if timeline.trained_tokens)
+        yield from (TrainingExample((timeline,), place) for timeline in timelines if timeline.trained_tokens)
 
 
 def _answers(row: Mapping[str, Any], place: str, chat_format: ChatFormat) -> tuple[Timeline, ...]:
@@ -94,7 +94,7 @@ def _record(place: str, row: Mapping[str, Any]) -> EpisodeRecord:
         raise TaskError(f"{place}: not an episode that ASTune recorded ({type(error).__name__}: {error})") from error
 
 
-def _preferences(path: Path, chat_format: ChatFormat) -> Iterator[Example]:
+def _preferences(path: Path, chat_format: ChatFormat) -> Iterator[TrainingExample]:
     for place, row in read_jsonl(path):
         check_names(row, ("messages", "chosen", "rejected"), place)
         context, tools = conversation(row, "messages", place), tools_of(row, place)
@@ -108,7 +108,7 @@ def _preferences(path: Path, chat_format: ChatFormat) -> Iterator[Example]:
                     "so that they cannot be weighed as one; expected a single assistant message"
                 )
             pair.append(timelines[0])
-        yield Example(tuple(pair), place)
+        yield TrainingExample(tuple(pair), place)
 
 
 def _rows(

@@ -1,4 +1,4 @@
-"""The way from the processes of a Trinity run back to the one that the user looks at.
+"""Carry events from the processes of a Trinity run back to the driver, the one that the user looks at.
 
 One Ray actor holds what happened until the driver takes it, which alone writes the run folder and the progress
 display. It also carries the driver's wish to stop the other way, and the word that the run is over, upon which each
@@ -20,7 +20,8 @@ NAME = "astune_mailbox"
 
 
 class Mailbox:
-    """The actor. `engine` is Trinity's configuration of the rollout model, for those who have no other access to it."""
+    """The actor. `engine` is Trinity's configuration of the rollout model, which Trinity does not tell the reader of
+    tasks; that one needs it to evaluate."""
 
     def __init__(self, engine: Any, explorer: str) -> None:
         self._engine, self._explorer = engine, explorer
@@ -33,7 +34,7 @@ class Mailbox:
         self._events.append(event)
 
     def take(self, most: int) -> list[Event | SetupFailed]:
-        """The oldest events, which are then gone."""
+        """Take out the oldest events."""
         return [self._events.popleft() for _ in range(min(most, len(self._events)))]
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Trinity's monitor: what its explorer and trainer log goes to the driver, which keeps it with everything else."""
+"""Send the figures that Trinity's explorer and trainer log to the driver, which keeps them with everything else."""
 
 from __future__ import annotations
 

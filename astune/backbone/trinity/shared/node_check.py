@@ -1,4 +1,4 @@
-"""What one machine of the cluster can see of a run: asked of every node before the first rollout."""
+"""Find what one machine of the cluster cannot see of a run. Runs on every node before the first rollout."""
 
 from __future__ import annotations
 
@@ -19,16 +19,19 @@ TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "voc
 REACH = "install the package that has it on every node, or put the file where every node sees it under this path"
 
 
-class Question(NamedTuple):
-    """`config` is the run's `AstuneConfig` as JSON, `model` the engine's model folder or "" for a hub id, `mark` a file
-    that the driver has left in the run folder, or "" where there is only one machine."""
+class NodeQuestion(NamedTuple):
+    """What the driver asks a node, as plain texts: the node may have another version of ASTune, or none.
+
+    `config` is the run's `AstuneConfig` as JSON, `model` the engine's model folder or "" for a hub id, `mark` a file
+    that the driver has left in the run folder, or "" where there is only one machine.
+    """
 
     config: str
     model: str
     mark: str
 
 
-def look(question: Question) -> list[str]:
+def find_problems(question: NodeQuestion) -> list[str]:
     """The problems this machine has, each with the key and the remedy."""
     config = AstuneConfig.model_validate_json(question.config)
     return [*_plugins(config), *_files(config), *_model(config, question.model), *_run_folder(question.mark)]

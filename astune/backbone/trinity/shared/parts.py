@@ -1,5 +1,4 @@
-"""What a process of a Trinity run needs to know of the job: the configuration, sent along as plain data, and the parts
-made from it once per process.
+"""Carry ASTune's configuration into the processes of a Trinity run, and make the parts of the run from it there.
 
 Trinity starts a process per workflow runner on any machine of the cluster; nothing is shared but what stands in
 Trinity's own configuration, so ours travels inside it (`workflow_args` and the operator's arguments).
@@ -21,8 +20,8 @@ from astune.training.rollout_setup import rollout_setup
 from astune.types import Policy
 
 
-class Job:
-    """`config` is the configuration of the run; tokenizer and template are loaded when they are first asked for."""
+class RunParts:
+    """The configuration of the run, and what is made from it once per process, when it is first asked for."""
 
     def __init__(self, config: AstuneConfig) -> None:
         self.config = config
@@ -34,7 +33,7 @@ class Job:
             self._chat_format = load_chat_format(self.config.model, model_files(self.config))
         return self._chat_format
 
-    def setup(self, policy: Policy) -> RolloutSetup:
+    def rollout_setup(self, policy: Policy) -> RolloutSetup:
         """The user's workflow and judge around `policy`."""
         return rollout_setup(self.config, policy, self.chat_format)
 
@@ -44,11 +43,12 @@ def model_files(config: AstuneConfig) -> Path:
     return resolve_model_dir(config.model.path, weights=False)
 
 
-def load_job(arguments: Mapping[str, Any]) -> Job:
-    """The job that Trinity's configuration carries; the same object for the same configuration."""
+def load_parts(arguments: Mapping[str, Any]) -> RunParts:
+    """The parts of the configuration in Trinity's `arguments`; the same object for the same configuration, as a runner
+    asks with every group."""
     return _load(json.dumps(arguments["config"], sort_keys=True))
 
 
 @lru_cache(maxsize=2)
-def _load(config: str) -> Job:
-    return Job(Config.model_validate_json(config).astune)
+def _load(config: str) -> RunParts:
+    return RunParts(Config.model_validate_json(config).astune)

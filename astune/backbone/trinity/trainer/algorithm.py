@@ -1,4 +1,4 @@
-"""How Trinity is to train what ASTune hands it: advantages and weights come with the samples, Trinity clips and sums.
+"""Have Trinity train what ASTune hands it: advantages and weights come with the samples, Trinity clips and sums.
 
 The loss is Trinity's own `ppo` with the aggregation `seq-mean-token-sum`: the sum over the tokens of every row, divided
 by the number of rows. As each token's advantage is multiplied by its weight times that number
@@ -19,7 +19,7 @@ KEEP_ADVANTAGES = "astune.backbone.trinity.trainer.algorithm.KeepAdvantages"
 
 
 class AstuneAlgorithm(AlgorithmType):  # type: ignore[misc]
-    """No critic, no reference model: a run pays for neither."""
+    """Policy gradient without critic and reference model: a run pays for neither."""
 
     use_critic = False
     use_reference = False

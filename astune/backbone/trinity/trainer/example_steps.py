@@ -1,4 +1,4 @@
-"""Which examples Trinity's trainer takes for a step, and how a row of one becomes its experience.
+"""Give Trinity's trainer the examples of each step, their rows as experiences.
 
 The examples of a step depend on its number alone: a seeded shuffle for every pass, cut into steps. So a resumed run
 goes on with the step after its checkpoint, and there is no state to keep.
@@ -15,7 +15,7 @@ from trinity.common.experience import EID, CustomField, Experience
 
 from astune.backbone.trinity.shared.examples import read_examples
 from astune.backbone.trinity.shared.mailbox import find_mailbox
-from astune.backbone.trinity.shared.parts import load_job
+from astune.backbone.trinity.shared.parts import load_parts
 from astune.training.schedule import Schedule
 from astune.types import Timeline
 
@@ -28,9 +28,9 @@ class ExampleSteps(SampleStrategy):  # type: ignore[misc]
 
     def __init__(self, buffer_config: BufferConfig, trainer: str, **kwargs: Any) -> None:
         super().__init__(buffer_config)
-        job = load_job(buffer_config.explorer_input.taskset.workflow_args)
-        examples = read_examples(job.config, job.chat_format)
-        self._schedule = Schedule(examples, job.config.trainer, job.config.seed, noun="examples")
+        parts = load_parts(buffer_config.explorer_input.taskset.workflow_args)
+        examples = read_examples(parts.config, parts.chat_format)
+        self._schedule = Schedule(examples, parts.config.trainer, parts.config.seed, noun="examples")
         self._trainer = trainer
         self._mailbox = find_mailbox()
 

@@ -1,4 +1,4 @@
-"""Which rows Trinity's trainer takes for a step: those of one explored batch, however many they are.
+"""Give Trinity's trainer the rows of one explored batch for each step, however many they are.
 
 Trinity's own strategy takes a fixed number of rows. Episodes of agents give as many rows as they have timelines, so
 batches would drift apart from steps, and a batch short of one row would be waited for until a timeout.
@@ -17,7 +17,8 @@ from astune.backbone.trinity.explorer.samples import BATCH, ROWS
 from astune.backbone.trinity.shared.mailbox import find_mailbox
 
 WAIT = 10.0
-"""Seconds after which a trainer that waits for rows looks whether the user wants the run to stop."""
+"""Seconds after which a trainer that waits for rows looks whether the user wants the run to stop: Trinity's own wait
+is an hour and hears nobody."""
 
 
 class WholeSteps(SampleStrategy):  # type: ignore[misc]
