@@ -6,7 +6,7 @@
       explorer/task_reader.py   reads it, in the schedule's order         Explorer
       explorer/workflow.py      plays its group with `run_group`          WorkflowRunner
       explorer/experience.py    packs each episode into an envelope       WorkflowRunner
-      explorer/samples.py       unpacks the batch; `to_samples`; rows     ExperiencePipeline
+      explorer/samples.py       unpacks the batch; `to_samples`; rows     RolloutCoordinator
       trainer/whole_steps.py    takes the rows of one batch for a step    Trainer
       trainer/algorithm.py      keeps advantages and weights as they are  Trainer
     a model call, within the episode
