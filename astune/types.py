@@ -89,7 +89,7 @@ class Turn:
     tokens carry no loss ("frozen", "greedy", "retried", "inexact", "no_logprobs", "forced", "edited"), None if they do:
     "greedy" and, where one is no finite number, "no_logprobs" are found out here, whoever made the turn.
     `fork` says why the prompt does not continue the agent's earlier calls, as far as its messages tell (see
-    `merge.forks`). `follows` is the number of the turn whose answer is the last sampled one in its history,
+    `context_tracker.forks`). `follows` is the number of the turn whose answer is the last sampled one in its history,
     also where the history was rewritten and the tokens do not go on from it. `call` is the number of the call in the
     order in which calls began; an episode's turns stand in the order in which they ended. `messages`, `tools` and
     `response` (OpenAI's shape) are for people to read; nothing is computed from them.

@@ -22,11 +22,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from astune.config.chat_models import AuxiliaryModelConfig
+from astune.context_tracker.prompt.builder import Prompt
 from astune.context_tracker.prompt.chat_format import LONG_TEXT, ChatFormat
-from astune.context_tracker.prompt.render import Prompt
-from astune.context_tracker.prompt.write_answer import written_after
 from astune.context_tracker.request import ChatRequest
 from astune.context_tracker.sources import Answer, Call
+from astune.context_tracker.write_answer import written_after
 from astune.errors import WorkflowError
 from astune.token_ids import TokenIds
 from astune.types import Sampling

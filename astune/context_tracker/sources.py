@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from astune.context_tracker.prompt.builder import Prompt
 from astune.context_tracker.prompt.chat_format import ChatFormat, ParsedMessage
-from astune.context_tracker.prompt.render import Prompt
 from astune.context_tracker.request import ChatRequest
 from astune.token_ids import TokenIds
 from astune.types import FinishReason, Generation, Policy, Sampling

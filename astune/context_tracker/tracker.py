@@ -12,14 +12,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from astune.context_tracker.chat_source import ChatSource, shown_text
-from astune.context_tracker.merge.forks import BEST_OF_N, RETOKENIZED, RETRY, STOP_TEXT_REMOVED
+from astune.context_tracker.forks import BEST_OF_N, RETOKENIZED, RETRY, STOP_TEXT_REMOVED
 from astune.context_tracker.merge.timeline import TurnForest
 from astune.context_tracker.prompt.answer_formats import FORMATS
+from astune.context_tracker.prompt.builder import Draft, Prompt, PromptBuilder
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.context_tracker.prompt.render import Draft, Prompt, PromptBuilder
+from astune.context_tracker.prompt.sampled_answer import SampledAnswer
 from astune.context_tracker.request import ChatRequest
 from astune.context_tracker.sources import Answer, Call, PolicySource, Source, WrapSource
-from astune.context_tracker.written import Call as RecordedCall
 from astune.errors import ContextOverflow, TooManyTokens, TooManyTurns, WorkflowError, nearest
 from astune.support.concurrency import all_or_none
 from astune.types import Policy, Sampling, Timeline, Turn
@@ -85,7 +85,7 @@ class ContextTracker:
             self._sources = {name: wrap(name, source) for name, source in self._sources.items()}
         self._prompts = {name: PromptBuilder(chat_format) for name in self._sources}
         self._forest = TurnForest()
-        self._numbers: dict[RecordedCall, int] = {}
+        self._numbers: dict[SampledAnswer, int] = {}
         self._cut: set[int] = set()  # turns whose message ends before a stop text that was sampled
         self._calls = 0
         self._sampled = 0

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from astune.context_tracker.prompt.answer_formats import FORMATS
+from astune.context_tracker.prompt.builder import PromptBuilder
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.messages import same_arguments
-from astune.context_tracker.prompt.render import PromptBuilder
 from astune.doctor.findings import Finding, fail, ok, warn
 from astune.doctor.patient import Missing, Patient
 from astune.errors import WorkflowError

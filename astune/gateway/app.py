@@ -24,15 +24,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest
 from astune.errors import ContextOverflow
+from astune.gateway.api_request import ApiRequest, to_json
 from astune.gateway.body import from_json, read_body
-from astune.gateway.call import Call, Vocabulary, to_json
 from astune.gateway.chat_completions import parse_chat_completion
 from astune.gateway.completions import parse_completion
 from astune.gateway.errors import ApiError, api_error, episode_over
 from astune.gateway.responses import parse_response
-from astune.gateway.responses_call import Memory
+from astune.gateway.responses_request import StoredResponses
 
 logger = logging.getLogger(__name__)
 
@@ -40,23 +41,23 @@ logger = logging.getLogger(__name__)
 _ERROR_HEADERS = {"x-should-retry": "false"}
 
 Choices = Callable[[ChatRequest, int], Coroutine[Any, Any, Sequence[ChatAnswer]]]
-Parse = Callable[[object, Memory], Call]
+Parse = Callable[[object, StoredResponses], ApiRequest]
 
 
 @dataclass(frozen=True)
 class Endpoint:
     """Where the calls of one agent of one episode go. `choices(request, n)` runs on `loop`; `from_elsewhere` calls it
     from another one, and cancelling that cancels it. `failed` is told of calls that do not come so far, `note` of what
-    requests ask for and do not get. `memory` holds the responses that later ones may continue."""
+    requests ask for and do not get. `stored` holds the responses that later ones may continue."""
 
     model: str
     choices: Choices
-    vocabulary: Vocabulary
+    chat_format: ChatFormat
     loop: asyncio.AbstractEventLoop
     context_length: int
     failed: Callable[[Exception], None]
     note: Callable[[str], None]
-    memory: Memory = field(default_factory=Memory)
+    stored: StoredResponses = field(default_factory=StoredResponses)
 
     def from_elsewhere(self, request: ChatRequest, n: int) -> asyncio.Future[Sequence[ChatAnswer]]:
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.choices(request, n), self.loop))
@@ -117,25 +118,25 @@ class OpenAIApp:
         except ContextOverflow as error:
             endpoint.failed(error)
             raise api_error(error, None) from None
-        call = parse(from_json(body), endpoint.memory)
-        for note in call.notes:
+        parsed = parse(from_json(body), endpoint.stored)
+        for note in parsed.notes:
             endpoint.note(note)
-        asked = call.request
+        asked = parsed.request
         if request.headers.get("x-stainless-retry-count", "0") != "0":
             asked = replace(asked, retry=True)
         try:
             if asyncio.get_running_loop() is endpoint.loop:  # called in the process: there is no connection to watch
-                answers = await endpoint.choices(asked, call.n)
+                answers = await endpoint.choices(asked, parsed.n)
             else:
-                answers = await _unless_disconnected(request, endpoint.from_elsewhere(asked, call.n))
+                answers = await _unless_disconnected(request, endpoint.from_elsewhere(asked, parsed.n))
         except ClientDisconnect:
             raise
         except Exception as error:
-            raise api_error(error, call.prompt_field) from error
+            raise api_error(error, parsed.prompt_field) from error
         answers = [replace(answer, answer_id=_unique(answer.answer_id, request)) for answer in answers]
-        if call.stream:
-            return Response("".join(call.events(answers, endpoint.vocabulary)), media_type="text/event-stream")
-        return _json_response(call.body(answers, endpoint.vocabulary))
+        if parsed.stream:
+            return Response("".join(parsed.events(answers, endpoint.chat_format)), media_type="text/event-stream")
+        return _json_response(parsed.body(answers, endpoint.chat_format))
 
     async def _models(self, request: Request) -> Response:
         return _json_response({"object": "list", "data": [_model_object(self._endpoint(request))]})

@@ -20,8 +20,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest
-from astune.gateway.call import DONE, Vocabulary, choices_field, envelope, sampling_fields, sse, token_logprobs, usage
+from astune.gateway.api_request import (
+    DONE,
+    choices_field,
+    envelope,
+    sampling_fields,
+    shown_message,
+    sse,
+    token_logprobs,
+    usage,
+)
 from astune.gateway.errors import invalid
 from astune.gateway.fields import REASONING, VERBOSITY, Fields, Known, flag, get, integer, notes_on, read_fields
 from astune.gateway.messages import check_json_schema, forced_call, read_messages, read_tools, strict_note
@@ -59,7 +69,7 @@ _FORMATS = ("text", "json_object", "json_schema")
 
 
 @dataclass(frozen=True)
-class ChatCall:
+class ChatCompletionRequest:
     """A parsed request."""
 
     prompt_field: ClassVar[str] = "messages"
@@ -74,12 +84,12 @@ class ChatCall:
     parallel_tool_calls: bool
     notes: tuple[str, ...]
 
-    def body(self, answers: Sequence[ChatAnswer], vocabulary: Vocabulary) -> dict[str, Any]:
+    def body(self, answers: Sequence[ChatAnswer], chat_format: ChatFormat) -> dict[str, Any]:
         choices = [
             {
                 "index": index,
-                "message": {"refusal": None, **self._message(answer)},
-                "logprobs": self._logprobs(answer, vocabulary),
+                "message": {"refusal": None, **shown_message(answer, parallel_tool_calls=self.parallel_tool_calls)},
+                "logprobs": self._logprobs(answer, chat_format),
                 "finish_reason": answer.finish_reason,
                 **self._output_ids(answer),
             }
@@ -92,24 +102,24 @@ class ChatCall:
             **self._prompt_ids(answers),
         }
 
-    def events(self, answers: Sequence[ChatAnswer], vocabulary: Vocabulary) -> Iterator[str]:
+    def events(self, answers: Sequence[ChatAnswer], chat_format: ChatFormat) -> Iterator[str]:
         """Of each answer the role, the reasoning, the content, the tool calls and the end; then the usage."""
         head = envelope(answers, "chat.completion.chunk", "chatcmpl", self.model)
         if self.include_usage:
             head["usage"] = None
         for index, answer in enumerate(answers):
-            for place, choice in enumerate(self._deltas(index, answer, vocabulary)):
+            for place, choice in enumerate(self._deltas(index, answer, chat_format)):
                 first = {} if index or place else self._prompt_ids(answers)
                 yield sse({**head, "choices": [choice], **first})
         if self.include_usage:
             yield sse({**head, "choices": [], "usage": usage(answers)})
         yield DONE
 
-    def _deltas(self, index: int, answer: ChatAnswer, vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
+    def _deltas(self, index: int, answer: ChatAnswer, chat_format: ChatFormat) -> Iterator[dict[str, Any]]:
         def choice(delta: dict[str, Any], **end: Any) -> dict[str, Any]:
             return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None, **end}
 
-        message = self._message(answer)
+        message = shown_message(answer, parallel_tool_calls=self.parallel_tool_calls)
         yield choice({"role": "assistant", "content": ""})
         if message.get("reasoning_content"):
             yield choice({"reasoning_content": message["reasoning_content"]})
@@ -117,19 +127,13 @@ class ChatCall:
             yield choice({"content": message["content"]})
         for number, tool_call in enumerate(message.get("tool_calls") or ()):
             yield choice({"tool_calls": [{"index": number, **tool_call}]})
-        logprobs = self._logprobs(answer, vocabulary)
+        logprobs = self._logprobs(answer, chat_format)
         yield choice({}, logprobs=logprobs, finish_reason=answer.finish_reason, **self._output_ids(answer))
 
-    def _message(self, answer: ChatAnswer) -> dict[str, Any]:
-        calls = answer.message.get("tool_calls")
-        if self.parallel_tool_calls or not calls:
-            return answer.message
-        return {**answer.message, "tool_calls": calls[:1]}
-
-    def _logprobs(self, answer: ChatAnswer, vocabulary: Vocabulary) -> dict[str, Any] | None:
+    def _logprobs(self, answer: ChatAnswer, chat_format: ChatFormat) -> dict[str, Any] | None:
         if not self.logprobs:
             return None
-        return {"content": token_logprobs(answer, vocabulary), "refusal": None}
+        return {"content": token_logprobs(answer, chat_format), "refusal": None}
 
     def _prompt_ids(self, answers: Sequence[ChatAnswer]) -> dict[str, Any]:
         return {"prompt_token_ids": list(answers[0].turn.prompt_ids)} if self.token_ids else {}
@@ -138,15 +142,15 @@ class ChatCall:
         return {"token_ids": list(answer.turn.output_ids)} if self.token_ids else {}
 
 
-def parse_chat_completion(body: object) -> ChatCall:
-    """The request body as a `ChatCall`.
+def parse_chat_completion(body: object) -> ChatCompletionRequest:
+    """The request body as a `ChatCompletionRequest`.
 
     Raises:
         ApiError: 400, naming the field that is wrong, unknown or not supported.
     """
     fields = read_fields(body, KNOWN)
     stream_options = get(fields, "stream_options", dict, "an object", {})
-    return ChatCall(
+    return ChatCompletionRequest(
         request=ChatRequest(
             messages=read_messages(fields),
             max_tokens=_max_tokens(fields),

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, ClassVar
 
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest
-from astune.gateway.call import DONE, Vocabulary, choices_field, envelope, sampling_fields, sse, usage
+from astune.gateway.api_request import DONE, choices_field, envelope, sampling_fields, sse, usage
 from astune.gateway.errors import invalid, unsupported
 from astune.gateway.fields import Fields, Known, flag, get, integer, read_fields
 
@@ -43,7 +44,7 @@ _MOST_TOKEN_ID = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class TextCall:
+class CompletionRequest:
     """A parsed request."""
 
     prompt_field: ClassVar[str] = "prompt"
@@ -57,23 +58,23 @@ class TextCall:
     token_ids: bool
     notes: tuple[str, ...] = ()
 
-    def body(self, answers: Sequence[ChatAnswer], vocabulary: Vocabulary) -> dict[str, Any]:
-        choices = [self._choice(index, answer, vocabulary) for index, answer in enumerate(answers)]
+    def body(self, answers: Sequence[ChatAnswer], chat_format: ChatFormat) -> dict[str, Any]:
+        choices = [self._choice(index, answer, chat_format) for index, answer in enumerate(answers)]
         return {**envelope(answers, "text_completion", "cmpl", self.model), "choices": choices, "usage": usage(answers)}
 
-    def events(self, answers: Sequence[ChatAnswer], vocabulary: Vocabulary) -> Iterator[str]:
+    def events(self, answers: Sequence[ChatAnswer], chat_format: ChatFormat) -> Iterator[str]:
         head = envelope(answers, "text_completion", "cmpl", self.model)
         for index, answer in enumerate(answers):
-            yield sse({**head, "choices": [self._choice(index, answer, vocabulary)]})
+            yield sse({**head, "choices": [self._choice(index, answer, chat_format)]})
         if self.include_usage:
             yield sse({**head, "choices": [], "usage": usage(answers)})
         yield DONE
 
-    def _choice(self, index: int, answer: ChatAnswer, vocabulary: Vocabulary) -> dict[str, Any]:
+    def _choice(self, index: int, answer: ChatAnswer, chat_format: ChatFormat) -> dict[str, Any]:
         choice = {
             "index": index,
             "text": answer.message["content"] or "",
-            "logprobs": self._logprobs(answer, vocabulary),
+            "logprobs": self._logprobs(answer, chat_format),
             "finish_reason": answer.finish_reason,
         }
         if self.token_ids:
@@ -81,10 +82,10 @@ class TextCall:
             choice["token_ids"] = list(answer.turn.output_ids)
         return choice
 
-    def _logprobs(self, answer: ChatAnswer, vocabulary: Vocabulary) -> dict[str, Any] | None:
+    def _logprobs(self, answer: ChatAnswer, chat_format: ChatFormat) -> dict[str, Any] | None:
         if not self.logprobs:
             return None
-        tokens = vocabulary.pieces(answer.turn.output_ids)
+        tokens = chat_format.pieces(answer.turn.output_ids)
         offsets = accumulate((len(token) for token in tokens[:-1]), initial=0)
         return {
             "tokens": tokens,
@@ -94,15 +95,15 @@ class TextCall:
         }
 
 
-def parse_completion(body: object) -> TextCall:
-    """The request body as a `TextCall`.
+def parse_completion(body: object) -> CompletionRequest:
+    """The request body as a `CompletionRequest`.
 
     Raises:
         ApiError: 400, naming the field that is wrong, unknown or not supported.
     """
     fields = read_fields(body, KNOWN)
     stream_options = get(fields, "stream_options", dict, "an object", {})
-    return TextCall(
+    return CompletionRequest(
         request=ChatRequest(
             messages=(),
             prompt=_prompt(fields),

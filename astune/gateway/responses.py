@@ -2,7 +2,7 @@
 
 What an option comes to where a policy is trained is told in `chat_completions`; it is the same here. Besides:
 
-- `previous_response_id` and items given by id continue what this endpoint stored (`Memory`). As at OpenAI,
+- `previous_response_id` and items given by id continue what this endpoint stored (`StoredResponses`). As at OpenAI,
   `instructions` are those of this request alone.
 - Reasoning comes as the text of a `reasoning` item. An agent may send the item back or leave it out: what was sampled
   is known. So `reasoning.encrypted_content` may be asked for, and has nothing to add.
@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from astune.context_tracker.prompt.messages import Message
 from astune.context_tracker.tracker import ChatRequest
-from astune.gateway.call import sampling_fields
+from astune.gateway.api_request import sampling_fields
 from astune.gateway.errors import ApiError, invalid, unsupported
 from astune.gateway.fields import REASONING, VERBOSITY, Fields, Known, flag, get, integer, read_fields
 from astune.gateway.messages import check_json_schema, check_strict, forced_call, strict_note
-from astune.gateway.responses_call import Memory, ResponseCall
-from astune.gateway.responses_items import Message, fold
+from astune.gateway.responses_items import fold
+from astune.gateway.responses_request import ResponsesRequest, StoredResponses
 
 # fmt: off
 KNOWN = Known(
@@ -62,8 +63,8 @@ _TOOL_SHAPE = '{"type": "function", "name": ..., ...}'
 _TOOL_FIELDS = ("name", "description", "parameters")
 
 
-def parse_response(body: object, memory: Memory) -> ResponseCall:
-    """The request body as a `ResponseCall`.
+def parse_response(body: object, stored: StoredResponses) -> ResponsesRequest:
+    """The request body as a `ResponsesRequest`.
 
     Raises:
         ApiError: 400, naming the field that is wrong, unknown or not supported.
@@ -73,12 +74,12 @@ def parse_response(body: object, memory: Memory) -> ResponseCall:
     notes = (*_notes_in(fields, "reasoning", _REASONING), *_notes_in(fields, "text", _TEXT, honoured="format"))
     instructions = get(fields, "instructions", str, "a string", "")
     system = ({"role": "system", "content": instructions},) if instructions else ()
-    conversation = _conversation(fields, memory)
+    conversation = _conversation(fields, stored)
     include = get(fields, "include", list, "a list", [])
     for index, name in enumerate(include):
         if name not in _INCLUDES:
             raise invalid(f"include[{index}]", name, f"one of {', '.join(_INCLUDES)}")
-    return ResponseCall(
+    return ResponsesRequest(
         request=ChatRequest(
             messages=(*system, *conversation),
             max_tokens=integer(fields, "max_output_tokens", at_least=1),
@@ -91,7 +92,7 @@ def parse_response(body: object, memory: Memory) -> ResponseCall:
         logprobs=_LOGPROBS in include,
         parallel_tool_calls=flag(fields, "parallel_tool_calls", True),
         echo=_echo(fields),
-        memory=memory,
+        stored=stored,
         notes=(*notes, *strict_note(tools, fields.get("text", {}).get("format"))),
     )
 
@@ -107,28 +108,28 @@ def _notes_in(fields: Fields, name: str, ignored: Mapping[str, str], honoured: s
             raise unsupported(f"{name}.{key}", f"{name}.{key}={value!r:.200} is not supported here")
 
 
-def _conversation(fields: Fields, memory: Memory) -> tuple[Message, ...]:
+def _conversation(fields: Fields, stored: StoredResponses) -> tuple[Message, ...]:
     """The messages of the request after what it continues."""
     given = fields.get("input", [])
     if not isinstance(given, (str, list)):
         raise invalid("input", given, "text or a list of items")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
-    conversation = (*_previous(fields, memory), *fold(items, memory.items))
+    conversation = (*_previous(fields, stored), *fold(items, stored.items))
     if not conversation:
         raise invalid("input", given, "text or a list with at least one message")
     return conversation
 
 
-def _previous(fields: Fields, memory: Memory) -> tuple[Message, ...]:
+def _previous(fields: Fields, stored: StoredResponses) -> tuple[Message, ...]:
     name = "previous_response_id"
     if name not in fields:
         return ()
     response_id = get(fields, name, str, "a string", None)
-    if response_id not in memory.conversations:
-        known = ", ".join(memory.conversations) or "none"
+    if response_id not in stored.conversations:
+        known = ", ".join(stored.conversations) or "none"
         message = f"{name}={response_id!r:.200}: no stored response of this endpoint has this id. There are: {known}"
         raise ApiError(400, "previous_response_not_found", message, name)
-    return memory.conversations[response_id]
+    return stored.conversations[response_id]
 
 
 def _tools_and_force(fields: Fields) -> dict[str, Any]:

@@ -15,10 +15,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from astune.context_tracker.prompt.messages import Message
 from astune.gateway.errors import ApiError, invalid, unsupported
 
 Item = Mapping[str, Any]
-Message = Mapping[str, Any]
 
 _ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text")

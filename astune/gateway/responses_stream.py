@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from astune.gateway.call import to_json
+from astune.gateway.api_request import to_json
 
 Event = dict[str, Any]
 

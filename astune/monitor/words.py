@@ -18,7 +18,7 @@ FORKS = {
     "retry": "The same request was sent again.",
     "other_agent": "Another agent began with the same tokens.",
 }
-"""Why a training row does not go on from an earlier one (`astune.context_tracker.merge.forks`)."""
+"""Why a training row does not go on from an earlier one (`astune.context_tracker.forks`)."""
 
 LEFT_OUT = {
     "unjudged": "The episode has no reward: it failed, or nobody judged it.",

@@ -10,7 +10,7 @@ from answers import BOTH
 from golden import FOLDER, from_golden, golden_path, golden_text, to_golden
 
 from astune.algorithm import check_episode
-from astune.context_tracker.merge.forks import (
+from astune.context_tracker.forks import (
     BRANCH,
     COMPACTED,
     HISTORY_EDITED,

@@ -7,7 +7,7 @@ import pytest
 
 from astune.clients.chat import ChatClient
 from astune.config.chat_models import AuxiliaryModelConfig
-from astune.context_tracker.merge.forks import BRANCH, RETOKENIZED
+from astune.context_tracker.forks import BRANCH, RETOKENIZED
 from astune.context_tracker.tracker import ChatRequest, ContextTracker
 from astune.errors import PolicyError, WorkflowError
 from astune.testing import ScriptedChatServer, ScriptedPolicy

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from astune.context_tracker.merge.forks import BEST_OF_N, BRANCH, RETRY
+from astune.context_tracker.forks import BEST_OF_N, BRANCH, RETRY
 from astune.context_tracker.merge.timeline import merge_turns
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatRequest, ContextTracker

@@ -5,11 +5,11 @@ import re
 import pytest
 from test_template_families import ADD, FAMILIES, Family, write_family_dir
 
-from astune.context_tracker.merge import forks
-from astune.context_tracker.merge.forks import cause_of
+from astune.context_tracker import forks
+from astune.context_tracker.forks import cause_of
+from astune.context_tracker.prompt.builder import PromptBuilder
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.messages import meaning
-from astune.context_tracker.prompt.render import PromptBuilder
 from astune.token_ids import TokenIds
 
 SYSTEM = {"role": "system", "content": "Be brief."}

@@ -2,9 +2,9 @@ import json
 
 import pytest
 
+from astune.context_tracker.prompt.builder import PromptBuilder
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.messages import meaning
-from astune.context_tracker.prompt.render import PromptBuilder
 from astune.token_ids import TokenIds
 
 USER = {"role": "user", "content": "What is 6 times 7?"}

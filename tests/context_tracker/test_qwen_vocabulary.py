@@ -15,8 +15,8 @@ from unicodedata import normalize
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from astune.context_tracker.prompt.builder import PromptBuilder
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.context_tracker.prompt.render import PromptBuilder
 from astune.token_ids import TokenIds
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("dashscope") is None, reason="dashscope is not installed")

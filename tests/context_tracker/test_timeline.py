@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from astune.context_tracker.merge.forks import BRANCH, OTHER_AGENT
+from astune.context_tracker.forks import BRANCH, OTHER_AGENT
 from astune.context_tracker.merge.timeline import TurnForest, merge_turns
 from astune.token_ids import TokenIds
 from astune.types import Turn

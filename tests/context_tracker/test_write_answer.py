@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_template_families import ADD, FAMILIES, QUESTION, answers, assert_says, call, write_family_dir
 
+from astune.context_tracker.prompt.builder import PromptBuilder
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.context_tracker.prompt.render import PromptBuilder
 from astune.context_tracker.prompt.tool_calls import ParsedMessage, ToolCall
-from astune.context_tracker.prompt.write_answer import answer_ids
 from astune.context_tracker.request import ChatRequest
 from astune.context_tracker.sources import Call, read_answer
 from astune.context_tracker.tracker import ContextTracker
+from astune.context_tracker.write_answer import answer_ids
 from astune.errors import WorkflowError
 from astune.types import Generation, Sampling
 

@@ -11,7 +11,7 @@ import pytest
 
 from astune.context_tracker import tracker as tracker_module
 from astune.context_tracker.prompt import chat_format as chat_format_module
-from astune.context_tracker.prompt.render import PromptBuilder
+from astune.context_tracker.prompt.builder import PromptBuilder
 from astune.context_tracker.tracker import ChatRequest
 from astune.errors import ContextOverflow
 from astune.gateway.body import most_bytes

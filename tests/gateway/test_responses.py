@@ -4,10 +4,10 @@ import openai
 import pytest
 from openai.types.responses import Response
 
-from astune.context_tracker.merge.forks import HISTORY_EDITED
+from astune.context_tracker.forks import HISTORY_EDITED
 from astune.gateway.errors import ApiError
 from astune.gateway.responses import parse_response
-from astune.gateway.responses_call import Memory
+from astune.gateway.responses_request import StoredResponses
 
 THINK = "<think>\nLet me see.\n</think>\n\n"
 CALL = '<tool_call>\n{"name": "add",  "arguments": {"a":2, "b":3}}\n</tool_call>'
@@ -17,7 +17,7 @@ QUESTION = {"role": "user", "content": "2 + 3?"}
 
 def refusal(**fields):
     with pytest.raises(ApiError) as raised:
-        parse_response({"input": "Hi", **fields}, Memory())
+        parse_response({"input": "Hi", **fields}, StoredResponses())
     assert raised.value.status == 400
     return raised.value
 

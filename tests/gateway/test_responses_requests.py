@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from astune.gateway.errors import ApiError
 from astune.gateway.responses import KNOWN, parse_response
-from astune.gateway.responses_call import Memory
+from astune.gateway.responses_request import StoredResponses
 
 TOOLS = [{"type": "function", "name": "add", "parameters": {"type": "object", "properties": {}}, "strict": True}]
 THOUGHT = "<think>\nI add.\n</think>\n\n"
@@ -18,7 +18,7 @@ ASK = {"role": "user", "content": "Hi"}
 
 
 def parse(memory=None, **fields):
-    return parse_response({"model": "m", "input": "Hi", **fields}, memory or Memory())
+    return parse_response({"model": "m", "input": "Hi", **fields}, memory or StoredResponses())
 
 
 def refusal(**fields):

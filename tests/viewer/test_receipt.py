@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from astune.algorithm.samples import to_samples
-from astune.context_tracker.merge import forks
+from astune.context_tracker import forks
 from astune.context_tracker.merge.timeline import merge_turns
 from astune.monitor.words import FORKS, LEFT_OUT
 from astune.types import Episode, Group, StopReason, Task, Turn, Verdict

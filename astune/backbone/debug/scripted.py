@@ -24,9 +24,9 @@ import yaml
 from astune.config.yaml12 import Loader
 from astune.context_tracker.prompt.answer_formats.base import ReasoningMarks
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.context_tracker.prompt.write_answer import answer_ids, opened_reasoning, reasoning_text
 from astune.context_tracker.scripted_policy import scripted_generation
 from astune.context_tracker.sources import Answer, Call, read_answer
+from astune.context_tracker.write_answer import answer_ids, opened_reasoning, reasoning_text
 from astune.errors import ConfigError, PolicyError, RolloutError, WorkflowError, nearest
 from astune.plugins import load_plugin
 from astune.types import Sampling

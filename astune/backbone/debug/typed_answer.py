@@ -11,8 +11,8 @@ from astune.context_tracker.prompt.answer_formats import FORMATS
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.messages import parse_arguments
 from astune.context_tracker.prompt.tool_calls import ParsedMessage
-from astune.context_tracker.prompt.write_answer import answer_ids, opened_reasoning
 from astune.context_tracker.sources import Call
+from astune.context_tracker.write_answer import answer_ids, opened_reasoning
 from astune.errors import WorkflowError, nearest
 from astune.types import Generation
 

@@ -12,17 +12,17 @@ from collections.abc import Iterator
 from astune.token_ids import WIDTH, TokenIds, shared_bytes
 
 
-class Node:
+class TokenNode:
     """A run of tokens that no inserted sequence leaves in its middle. `own` is the run, packed; `ids` spells the whole
     way to its end."""
 
     __slots__ = ("children", "ids", "own", "parent", "turns")
 
-    def __init__(self, parent: Node | None, ids: TokenIds) -> None:
+    def __init__(self, parent: TokenNode | None, ids: TokenIds) -> None:
         self.parent = parent
         self.ids = ids
         self.own = ids.own
-        self.children: dict[bytes, Node] = {}
+        self.children: dict[bytes, TokenNode] = {}
         """By their first token, packed."""
         self.turns: tuple[int, ...] = ()
         """Numbers of the turns that end exactly here."""
@@ -43,12 +43,12 @@ class PrefixForest:
     """
 
     def __init__(self) -> None:
-        self._root = Node(None, TokenIds())
+        self._root = TokenNode(None, TokenIds())
         self._nodes = {id(self._root.ids): self._root}  # by id() of their ids, which they keep alive
         self.unique_tokens = 0
         """Tokens stored."""
 
-    def insert(self, ids: TokenIds) -> Node:
+    def insert(self, ids: TokenIds) -> TokenNode:
         """The node that `ids` end at, made if there is none."""
         links = []
         link: TokenIds | None = ids
@@ -60,7 +60,7 @@ class PrefixForest:
             node = self._descend(node, link)
         return node
 
-    def nodes(self) -> Iterator[Node]:
+    def nodes(self) -> Iterator[TokenNode]:
         """Every node after its parent; the children of a node in the order in which they came."""
         stack = [self._root]
         while stack:
@@ -68,7 +68,7 @@ class PrefixForest:
             yield node
             stack.extend(reversed(node.children.values()))
 
-    def _descend(self, node: Node, link: TokenIds) -> Node:
+    def _descend(self, node: TokenNode, link: TokenIds) -> TokenNode:
         """The node at which `link` ends, whose own ids begin at `node`."""
         data = link.own
         place = 0
@@ -85,14 +85,14 @@ class PrefixForest:
         link.share(node.parent.ids if node.parent else None, node.own)
         return node
 
-    def _hang(self, parent: Node, ids: TokenIds) -> Node:
+    def _hang(self, parent: TokenNode, ids: TokenIds) -> TokenNode:
         """A new node below `parent`."""
-        node = Node(parent, ids)
+        node = TokenNode(parent, ids)
         parent.children[node.own[:WIDTH]] = node
         self._nodes[id(ids)] = node
         return node
 
-    def _split(self, node: Node, size: int) -> Node:
+    def _split(self, node: TokenNode, size: int) -> TokenNode:
         """Cut `node` after `size` bytes; returns the new upper part. `node` stays the lower part, with its end."""
         assert node.parent is not None, "the root is empty and never split"
         upper = self._hang(node.parent, TokenIds.from_packed(node.own[:size], node.parent.ids))
@@ -103,9 +103,9 @@ class PrefixForest:
         return upper
 
 
-def path(node: Node) -> Iterator[Node]:
+def path(node: TokenNode) -> Iterator[TokenNode]:
     """`node` and what it hangs on, upwards."""
-    current: Node | None = node
+    current: TokenNode | None = node
     while current is not None:
         yield current
         current = current.parent

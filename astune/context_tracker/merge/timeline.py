@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from astune.context_tracker.merge.forest import Node, PrefixForest, path
-from astune.context_tracker.merge.forks import BRANCH, OTHER_AGENT
+from astune.context_tracker.forks import BRANCH, OTHER_AGENT
+from astune.context_tracker.merge.forest import PrefixForest, TokenNode, path
 from astune.token_ids import TokenIds
 from astune.types import Span, Timeline, Turn
 
@@ -75,7 +75,7 @@ class TurnForest:
                 turn = self.turns[number]
                 self.turns[number] = replace(turn, excluded=turn.excluded or reason)
 
-    def _continued(self, end: Node, turn: Turn) -> int | None:
+    def _continued(self, end: TokenNode, turn: Turn) -> int | None:
         """The turn that `turn`, whose prompt ends at `end`, continues. Ids made from text never go on from an
         engine's, nor an engine's from them."""
         if turn.agent not in self._agents:
@@ -88,7 +88,7 @@ class TurnForest:
                 return (free or mine)[-1]
         return None
 
-    def _cause(self, end: Node, agent: str) -> str | None:
+    def _cause(self, end: TokenNode, agent: str) -> str | None:
         if agent in self._agents:
             return BRANCH
         return OTHER_AGENT if any(node.turns for node in path(end)) else None

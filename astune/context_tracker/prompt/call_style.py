@@ -7,10 +7,11 @@ content that is none, DeepSeek's adds the arguments to a string.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from astune.context_tracker.prompt.messages import Message
 from astune.errors import WorkflowError
 
 _QUESTION, _NAME, _VALUE = "QUESTION-PROBE", "call_probe", "VALUE-PROBE"
@@ -27,7 +28,6 @@ _EXCHANGE: tuple[dict[str, Any], ...] = (
     {"role": "user", "content": _QUESTION},
     {"role": "assistant", "content": None, "tool_calls": [_CALL]},
 )
-Message = Mapping[str, Any]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from typing import Any
 
 from astune.errors import WorkflowError
 
+Message = Mapping[str, Any]
+"""One message of a conversation, as OpenAI's chat completions write it."""
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 
 

@@ -21,11 +21,11 @@ from typing import Any
 from astune.backbone.trinity.shared.example_fields import check_names, conversation, tools_of
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.merge.timeline import TurnForest
+from astune.context_tracker.prompt.builder import PromptBuilder
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.context_tracker.prompt.render import PromptBuilder
-from astune.context_tracker.prompt.write_answer import answer_ids
 from astune.context_tracker.request import ChatRequest
 from astune.context_tracker.sources import Call
+from astune.context_tracker.write_answer import answer_ids
 from astune.errors import TaskError, WorkflowError
 from astune.monitor.episodes import EpisodeRecord, episode_from_row
 from astune.recordings.filter import parse_filter

@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, ClassVar
 
+from astune.context_tracker.prompt.chat_format import ChatFormat
+from astune.context_tracker.prompt.messages import Message
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest
-from astune.gateway.call import Vocabulary, token_logprobs
-from astune.gateway.responses_items import Item, Message, output_items
+from astune.gateway.api_request import shown_message, token_logprobs
+from astune.gateway.responses_items import Item, output_items
 from astune.gateway.responses_stream import stream_events
 
 
 @dataclass(frozen=True)
-class Memory:
+class StoredResponses:
     """What an endpoint keeps of its stored responses until its episode is over: by the id of a response the
     conversation up to its answer, without instructions, and the items of the answers by their ids."""
 
@@ -24,7 +26,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class ResponseCall:
+class ResponsesRequest:
     """A parsed request. `conversation` is what it asks to be continued, and `echo` what a response repeats of it."""
 
     prompt_field: ClassVar[str] = "input"
@@ -35,20 +37,20 @@ class ResponseCall:
     logprobs: bool
     parallel_tool_calls: bool
     echo: Mapping[str, Any]
-    memory: Memory
+    stored: StoredResponses
     notes: tuple[str, ...]
     n: int = 1
 
-    def body(self, answers: Sequence[ChatAnswer], vocabulary: Vocabulary) -> dict[str, Any]:
+    def body(self, answers: Sequence[ChatAnswer], chat_format: ChatFormat) -> dict[str, Any]:
         """The response; it is remembered if the request says so."""
         (answer,) = answers
-        message, name = self._message(answer), answer.answer_id
+        message, name = shown_message(answer, parallel_tool_calls=self.parallel_tool_calls), answer.answer_id
         truncated = answer.finish_reason == "length"
-        logprobs = token_logprobs(answer, vocabulary) if self.logprobs else []
+        logprobs = token_logprobs(answer, chat_format) if self.logprobs else []
         output = output_items(message, name, truncated=truncated, logprobs=logprobs)
         if self.store:
-            self.memory.conversations[f"resp_{name}"] = (*self.conversation, message)
-            self.memory.items.update((item["id"], item) for item in output)
+            self.stored.conversations[f"resp_{name}"] = (*self.conversation, message)
+            self.stored.items.update((item["id"], item) for item in output)
         now = int(time.time())
         return {
             "id": f"resp_{name}",
@@ -60,35 +62,29 @@ class ResponseCall:
             "incomplete_details": {"reason": "max_output_tokens"} if truncated else None,
             **self.echo,
             "output": output,
-            "usage": _usage(answer, vocabulary),
+            "usage": _usage(answer, chat_format),
         }
 
-    def events(self, answers: Sequence[ChatAnswer], vocabulary: Vocabulary) -> Iterator[str]:
-        return stream_events(self.body(answers, vocabulary))
-
-    def _message(self, answer: ChatAnswer) -> Message:
-        calls = answer.message.get("tool_calls")
-        if self.parallel_tool_calls or not calls:
-            return answer.message
-        return {**answer.message, "tool_calls": calls[:1]}
+    def events(self, answers: Sequence[ChatAnswer], chat_format: ChatFormat) -> Iterator[str]:
+        return stream_events(self.body(answers, chat_format))
 
 
-def _usage(answer: ChatAnswer, vocabulary: Vocabulary) -> dict[str, Any]:
+def _usage(answer: ChatAnswer, chat_format: ChatFormat) -> dict[str, Any]:
     return {
         "input_tokens": answer.prompt_tokens,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
         "output_tokens": answer.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": _reasoning_tokens(answer, vocabulary)},
+        "output_tokens_details": {"reasoning_tokens": _reasoning_tokens(answer, chat_format)},
         "total_tokens": answer.prompt_tokens + answer.completion_tokens,
     }
 
 
-def _reasoning_tokens(answer: ChatAnswer, vocabulary: Vocabulary) -> int:
+def _reasoning_tokens(answer: ChatAnswer, chat_format: ChatFormat) -> int:
     """The sampled tokens that are part of the text of the reasoning, without the marks around it."""
     reasoning = answer.message.get("reasoning_content")
     if not reasoning:
         return 0
-    tokens = vocabulary.pieces(answer.turn.output_ids)
+    tokens = chat_format.pieces(answer.turn.output_ids)
     start = "".join(tokens).find(reasoning)
     ends = list(accumulate(map(len, tokens)))
     inside = [end > start and end - len(text) < start + len(reasoning) for text, end in zip(tokens, ends, strict=True)]

@@ -8,14 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Any
 
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.context_tracker.prompt.messages import content_text, same_arguments
+from astune.context_tracker.prompt.messages import Message, content_text, same_arguments
 from astune.context_tracker.prompt.tool_calls import ParsedMessage
 from astune.token_ids import TokenIds
 
-Message = Mapping[str, Any]
 _TAIL = 200
 """Characters of a prompt's end that tell where an answer begins."""
 _OPENINGS_TRIED = 4
@@ -27,12 +25,12 @@ _FIRST_MARK = 0xF0000
 _MARKS = re.compile("[\U000f0000-\U000ffffd]")
 
 
-class Text:
+class TextRope:
     """A text that shares the beginning with the one it goes on from, as `TokenIds` does."""
 
     __slots__ = ("before", "own", "start")
 
-    def __init__(self, own: str, before: Text | None = None) -> None:
+    def __init__(self, own: str, before: TextRope | None = None) -> None:
         self.before = before
         self.own = own
         self.start = 0 if before is None else len(before)
@@ -42,7 +40,7 @@ class Text:
 
     def __str__(self) -> str:
         links = []
-        link: Text | None = self
+        link: TextRope | None = self
         while link is not None:
             links.append(link.own)
             link = link.before
@@ -63,9 +61,9 @@ class Beginnings:
         self._rendering = rendering
         self._found: dict[int, bool] = {}
 
-    def has(self, text: Text) -> bool:
+    def has(self, text: TextRope) -> bool:
         links = []
-        link: Text | None = text
+        link: TextRope | None = text
         while link is not None and id(link) not in self._found:
             links.append(link)
             link = link.before
@@ -77,14 +75,14 @@ class Beginnings:
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class SampledAnswer:
     """One sampled answer: the template's text of its prompt, and the tokens of both.
 
     `ids` is the prompt's rope and the sampled ids as its last link: what later prompts extend. `start_ids` are the
     tokens at the end of the prompt that the answer was made to begin with.
     """
 
-    rendering: Text
+    rendering: TextRope
     tools: tuple[Message, ...]
     ids: TokenIds
     start_ids: tuple[int, ...] = ()
@@ -94,10 +92,10 @@ class Call:
         return (*self.start_ids, *memoryview(self.ids.own).cast("i").tolist())
 
 
-class Answer:
+class AnswerText:
     """A sampled answer as text: what it is compared by. Made when it is needed, not kept."""
 
-    def __init__(self, chat_format: ChatFormat, call: Call) -> None:
+    def __init__(self, chat_format: ChatFormat, call: SampledAnswer) -> None:
         self._format = chat_format
         self.call = call
         ids = call.answer_ids()

@@ -7,12 +7,12 @@ from typing import Any
 
 from astune.context_tracker.prompt.answer_formats import FORMATS
 from astune.context_tracker.prompt.answer_formats.base import ReasoningMarks
+from astune.context_tracker.prompt.builder import Prompt
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.messages import REASONING_KEYS, reasoning_of
-from astune.context_tracker.prompt.render import Prompt
+from astune.context_tracker.prompt.sampled_answer import Beginnings
 from astune.context_tracker.prompt.tool_calls import ParsedMessage
 from astune.context_tracker.sources import Call
-from astune.context_tracker.written import Beginnings
 from astune.errors import WorkflowError
 
 _PROBE = "ANSWER-PROBE"

@@ -10,44 +10,44 @@ import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from astune.context_tracker.merge.forks import cause_of, shared_start, without_system
-from astune.context_tracker.prompt.messages import CallPlaces, Meaning, meaning, same_reasoning
-from astune.context_tracker.written import Call, Message, Text
+from astune.context_tracker.forks import cause_of, shared_start, without_system
+from astune.context_tracker.prompt.messages import CallPlaces, Meaning, Message, meaning, same_reasoning
+from astune.context_tracker.prompt.sampled_answer import SampledAnswer, TextRope
 
 _MOST_OPEN = 64
 """Requests remembered as they were sent: what goes on from one of them costs only what is new."""
 
 
 @dataclass(eq=False)
-class Node:
+class MessageNode:
     """A message in its place. `call` sampled it; None for a message that the agent wrote. `moved`: it was sampled in
     another place, and a changed history still holds it."""
 
     message: Message
     meaning: Meaning
-    parent: Node | None
+    parent: MessageNode | None
     number: int
-    call: Call | None = None
+    call: SampledAnswer | None = None
     moved: bool = False
-    children: dict[Meaning, list[Node]] = field(default_factory=dict)
+    children: dict[Meaning, list[MessageNode]] = field(default_factory=dict)
 
     def tools(self) -> tuple[Message, ...]:
         """Those offered with the last call up to here."""
-        node: Node | None = self
+        node: MessageNode | None = self
         while node is not None and node.call is None:
             node = node.parent
         return () if node is None or node.call is None else node.call.tools
 
 
 @dataclass(frozen=True, eq=False)
-class Request:
+class AnsweredRequest:
     """A request that was answered: its messages as they were sent, their nodes, and its answer's."""
 
     sent: tuple[Message, ...]
     tools: tuple[Message, ...]
-    path: tuple[Node, ...]
-    answer: Node
-    rendering: Text
+    path: tuple[MessageNode, ...]
+    answer: MessageNode
+    rendering: TextRope
 
     def meanings(self) -> list[Meaning]:
         return [*(node.meaning for node in self.path), self.answer.meaning]
@@ -66,13 +66,13 @@ class Match:
     sent: tuple[Message, ...]
     tools: tuple[Message, ...]
     meanings: list[Meaning]
-    path: tuple[Node, ...]
+    path: tuple[MessageNode, ...]
     messages: list[Message]
-    calls: dict[int, Call]
+    calls: dict[int, SampledAnswer]
     change: str | None
-    request: Request | None
+    request: AnsweredRequest | None
 
-    def answered(self) -> list[Call]:
+    def answered(self) -> list[SampledAnswer]:
         """The calls that answered what is known of it before, with the same tools."""
         nodes = [node for same in list(self.path[-1].children.values()) for node in same] if self.path else []
         return [node.call for node in nodes if node.call is not None and node.call.tools == self.tools]
@@ -85,8 +85,8 @@ class Conversations:
     """
 
     def __init__(self) -> None:
-        self._root = Node({}, (), None, 0)
-        self._open: list[Request] = []
+        self._root = MessageNode({}, (), None, 0)
+        self._open: list[AnsweredRequest] = []
         self._count = 0
 
     def match(self, messages: Sequence[Message], tools: Sequence[Message]) -> Match:
@@ -99,7 +99,7 @@ class Conversations:
         calls = CallPlaces(sent)
         meanings += [_meaning(sent, index, request, calls) for index in range(known, len(sent))]
         path = self._follow(start, sent, meanings, offered)
-        taken_over: dict[int, Node] = {}
+        taken_over: dict[int, MessageNode] = {}
         change = None
         if self._open and not _goes_on(meanings, len(path)):
             closest = self._closest(without_system(meanings))
@@ -117,7 +117,7 @@ class Conversations:
             request,
         )
 
-    def add(self, match: Match, answer: Message, call: Call) -> None:
+    def add(self, match: Match, answer: Message, call: SampledAnswer) -> None:
         """Remember that `call` sampled `answer` for the request `match`."""
         node = match.path[-1] if match.path else self._root
         path = list(match.path)
@@ -126,16 +126,16 @@ class Conversations:
             path.append(node)
         end = self._new_child(node, answer, meaning([answer], 0), call)
         others = [request for request in self._open if not _is_repeated(request, path)]
-        self._open = [*others, Request(match.sent, match.tools, tuple(path), end, call.rendering)][-_MOST_OPEN:]
+        self._open = [*others, AnsweredRequest(match.sent, match.tools, tuple(path), end, call.rendering)][-_MOST_OPEN:]
 
-    def sent_with(self, match: Match, index: int) -> Iterator[Request]:
+    def sent_with(self, match: Match, index: int) -> Iterator[AnsweredRequest]:
         """The open requests that have the messages of `match` up to `index` in the same place, and its tools."""
         node = match.path[index] if 0 <= index < len(match.path) else None
         for request in self._open:
             if index < len(request.path) and request.path[index] is node and request.tools == match.tools:
                 yield request
 
-    def _longest_start(self, messages: Sequence[Message]) -> tuple[int, Request | None]:
+    def _longest_start(self, messages: Sequence[Message]) -> tuple[int, AnsweredRequest | None]:
         """How far `messages` begin as an open request does, and which: the longest, of equals the newest."""
         most, best = 0, self._open[-1] if self._open else None
         for request in reversed(self._open):
@@ -149,8 +149,12 @@ class Conversations:
         return most, best
 
     def _follow(
-        self, start: tuple[Node, ...], sent: Sequence[Message], meanings: Sequence[Meaning], tools: Sequence[Message]
-    ) -> tuple[Node, ...]:
+        self,
+        start: tuple[MessageNode, ...],
+        sent: Sequence[Message],
+        meanings: Sequence[Meaning],
+        tools: Sequence[Message],
+    ) -> tuple[MessageNode, ...]:
         """`start` and the nodes after it, as far as the messages were seen; of equals those with the same tools, then
         the newest."""
         reached = [start[-1] if start else self._root]
@@ -160,40 +164,40 @@ class Conversations:
             if not further:
                 break
             reached = further
-        node: Node | None = max(reached, key=lambda node: (node.tools() == tools, node.number))
+        node: MessageNode | None = max(reached, key=lambda node: (node.tools() == tools, node.number))
         path = []
         while node is not None and node is not self._root:
             path.append(node)
             node = node.parent
         return tuple(reversed(path))
 
-    def _closest(self, now: Sequence[Meaning]) -> Request:
+    def _closest(self, now: Sequence[Meaning]) -> AnsweredRequest:
         """The open request to compare with: the longest common start, then the most messages in common, then the
         newest. System messages at the start do not count."""
         said = set(now)
 
-        def closeness(request: Request) -> tuple[int, int]:
+        def closeness(request: AnsweredRequest) -> tuple[int, int]:
             before = without_system(request.meanings())
             return shared_start(before, now), len(said.intersection(before))
 
         return max(reversed(self._open), key=closeness)
 
-    def _child(self, parent: Node, message: Message, said: Meaning, call: Call | None) -> Node:
+    def _child(self, parent: MessageNode, message: Message, said: Meaning, call: SampledAnswer | None) -> MessageNode:
         for child in parent.children.get(said, ()):
             if child.call is call and same_reasoning(message, child.message):
                 return child
         return self._new_child(parent, message, said, call, moved=call is not None)
 
     def _new_child(
-        self, parent: Node, message: Message, said: Meaning, call: Call | None, *, moved: bool = False
-    ) -> Node:
+        self, parent: MessageNode, message: Message, said: Meaning, call: SampledAnswer | None, *, moved: bool = False
+    ) -> MessageNode:
         self._count += 1
-        child = Node(message, said, parent, self._count, call, moved)
+        child = MessageNode(message, said, parent, self._count, call, moved)
         parent.children.setdefault(said, []).append(child)
         return child
 
 
-def _meaning(sent: Sequence[Message], index: int, request: Request | None, calls: CallPlaces) -> Meaning:
+def _meaning(sent: Sequence[Message], index: int, request: AnsweredRequest | None, calls: CallPlaces) -> Meaning:
     """`meaning`, taken over where an earlier request has the same message in the same place."""
     if request is None or index >= len(request.sent) or request.sent[index] != sent[index]:
         return meaning(sent, index, calls)
@@ -207,13 +211,15 @@ def _goes_on(meanings: Sequence[Meaning], known: int) -> bool:
     return not beyond or (known > lead and all(message[0] != "assistant" for message in beyond))
 
 
-def _taken_over(closest: Request, sent: Sequence[Message], meanings: Sequence[Meaning], known: int) -> dict[int, Node]:
+def _taken_over(
+    closest: AnsweredRequest, sent: Sequence[Message], meanings: Sequence[Meaning], known: int
+) -> dict[int, MessageNode]:
     """The answers of an earlier request that a changed history still holds, by their new index.
 
     Answers that say the same stand for each other in order: from the start as far as the histories agree, then from
     the end backwards.
     """
-    unused: dict[Meaning, list[Node]] = {}
+    unused: dict[Meaning, list[MessageNode]] = {}
     for node in (*closest.path, closest.answer):
         if node.call is not None:
             unused.setdefault(node.meaning, []).append(node)
@@ -230,7 +236,7 @@ def _taken_over(closest: Request, sent: Sequence[Message], meanings: Sequence[Me
 
 
 def _to_render(
-    sent: Sequence[Message], path: Sequence[Node], taken_over: dict[int, Node], calls: CallPlaces
+    sent: Sequence[Message], path: Sequence[MessageNode], taken_over: dict[int, MessageNode], calls: CallPlaces
 ) -> list[Message]:
     """The messages of a request as they were known before; the others as sent, but for ids of calls that the agent
     wrote anew: a result has the id that its call has."""
@@ -246,7 +252,7 @@ def _to_render(
     return messages
 
 
-def _is_repeated(request: Request, path: Sequence[Node]) -> bool:
+def _is_repeated(request: AnsweredRequest, path: Sequence[MessageNode]) -> bool:
     """Whether the request of `path` has all of an earlier one, and its answer unless it is the same request."""
     size = len(request.path)
     return path[:size] == list(request.path) and (len(path) == size or path[size] is request.answer)

@@ -18,10 +18,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from astune.context_tracker.merge.conversations import Conversations, Match
-from astune.context_tracker.merge.forks import REASONING_STRIPPED, TEMPLATE_NOT_APPEND_ONLY, TOOLS_CHANGED
+from astune.context_tracker.forks import REASONING_STRIPPED, TEMPLATE_NOT_APPEND_ONLY, TOOLS_CHANGED
 from astune.context_tracker.prompt.chat_format import LONG_TEXT, ChatFormat
-from astune.context_tracker.written import Answer, Beginnings, Call, Message, Text, windows
+from astune.context_tracker.prompt.conversations import Conversations, Match
+from astune.context_tracker.prompt.messages import Message
+from astune.context_tracker.prompt.sampled_answer import (
+    AnswerText,
+    Beginnings,
+    SampledAnswer,
+    TextRope,
+    windows,
+)
 from astune.token_ids import TokenIds
 
 _ENDING = 200
@@ -45,11 +52,11 @@ class Prompt:
     sent_before: bool = False
     answer_start: str = ""
     start_ids: tuple[int, ...] = field(default=(), repr=False)
-    rendering: Text = field(default_factory=lambda: Text(""), repr=False)
+    rendering: TextRope = field(default_factory=lambda: TextRope(""), repr=False)
     match: Match | None = field(default=None, repr=False)
 
     @property
-    def follows(self) -> Call | None:
+    def follows(self) -> SampledAnswer | None:
         """The last sampled answer that its messages hold, whether or not the template still writes it so."""
         calls = {} if self.match is None else self.match.calls
         return calls[max(calls)] if calls else None
@@ -96,7 +103,7 @@ class PromptBuilder:
     def __init__(self, chat_format: ChatFormat) -> None:
         self._format = chat_format
         self._conversations: dict[str, Conversations] = {}
-        self._texts: dict[str, list[Call]] = {}
+        self._texts: dict[str, list[SampledAnswer]] = {}
         self._pieces: dict[str, TokenIds] = {}
 
     def build(
@@ -128,7 +135,7 @@ class PromptBuilder:
         match = conversations.match(messages, tools)
         rendering = self._format.render(match.messages, match.tools)
         place, base, position = self._longest_written(match, rendering)
-        later = {index: Answer(self._format, call) for index, call in match.calls.items() if index > place}
+        later = {index: AnswerText(self._format, call) for index, call in match.calls.items() if index > place}
         around = windows(self._format, match.messages, match.tools, rendering) if later else {}
         ends = {place: position} | {index: around.get(index, (0, len(rendering)))[1] for index in later}
         parts: list[str | Sequence[int]] = []
@@ -143,7 +150,9 @@ class PromptBuilder:
             fork=_fork(match, rendering, place, _rewritten(later, match, sent_up_to), around),
             sent_before=sent_up_to >= max(0, *ends),
             answer_start="" if answer_start is None else answer_start(rendering[-_ENDING:]),
-            rendering=Text(rendering) if base is None else Text(rendering[len(base.rendering) :], base.rendering),
+            rendering=TextRope(rendering)
+            if base is None
+            else TextRope(rendering[len(base.rendering) :], base.rendering),
             match=match,
         )
         return Draft(prompt, tuple(parts), rendering[position:])
@@ -151,29 +160,29 @@ class PromptBuilder:
     def draft_text(self, agent: str, text: str | Sequence[int]) -> Draft:
         """What `build_text` does before it tokenizes."""
         if not isinstance(text, str):
-            return Draft(Prompt(TokenIds(text), None, rendering=Text(self._format.decode(list(text)))))
+            return Draft(Prompt(TokenIds(text), None, rendering=TextRope(self._format.decode(list(text)))))
         begins = Beginnings(text)
-        found: tuple[int, Call, int] | None = None
+        found: tuple[int, SampledAnswer, int] | None = None
         for call in self._texts.get(agent, ()):
             if begins.has(call.rendering):
-                answer = Answer(self._format, call)
+                answer = AnswerText(self._format, call)
                 dropped = 0 if text.startswith(answer.text, len(call.rendering)) else 1
                 said = answer.text.removesuffix(answer.stop or "") if dropped else answer.text
                 end = len(call.rendering) + len(said)
                 if text.startswith(said, len(call.rendering)) and (found is None or end >= found[0]):
                     found = end, call, dropped
         if found is None:
-            return Draft(Prompt(TokenIds(), None, rendering=Text(text)), rest=text)
+            return Draft(Prompt(TokenIds(), None, rendering=TextRope(text)), rest=text)
         end, call, dropped = found
         before = call.ids if not dropped else TokenIds(call.answer_ids()[:-1], before=call.ids.before)
-        rest = Text(text[len(call.rendering) :], call.rendering)
+        rest = TextRope(text[len(call.rendering) :], call.rendering)
         return Draft(Prompt(before, None, rendering=rest), rest=text[end:])
 
     def build_text(self, agent: str, text: str | Sequence[int]) -> Prompt:
         """The prompt for a raw text, without a template: the ids of the longest earlier raw text and answer of the
         agent that `text` goes on from, and the tokens of the rest. Token ids are taken as they are.
 
-        Text that goes on without the end token that was sampled goes on from the ids before that token.
+        TextRope that goes on without the end token that was sampled goes on from the ids before that token.
         """
         return self.finish(self.draft_text(agent, text))
 
@@ -189,15 +198,15 @@ class PromptBuilder:
         ids = TokenIds(added, before=prompt.ids) if len(prompt.ids) else TokenIds(added)
         return replace(prompt, ids=ids if added else prompt.ids, start_ids=start_ids)
 
-    def record(self, agent: str, prompt: Prompt, output_ids: Sequence[int], answer: Message | None) -> Call:
+    def record(self, agent: str, prompt: Prompt, output_ids: Sequence[int], answer: Message | None) -> SampledAnswer:
         """Remember that `output_ids` was sampled after `prompt` and given to the agent as the message `answer`, or as
         text if that is None."""
         ids = prompt.ids + output_ids
         if prompt.match is None or answer is None:
-            call = Call(prompt.rendering, (), ids)
+            call = SampledAnswer(prompt.rendering, (), ids)
             self._texts.setdefault(agent, []).append(call)
         else:
-            call = Call(prompt.rendering, prompt.match.tools, ids, prompt.start_ids)
+            call = SampledAnswer(prompt.rendering, prompt.match.tools, ids, prompt.start_ids)
             self._conversations.setdefault(agent, Conversations()).add(prompt.match, answer, call)
         return call
 
@@ -207,13 +216,13 @@ class PromptBuilder:
             self._pieces[text] = TokenIds(self._format.encode(text))
         return self._pieces[text]
 
-    def _longest_written(self, match: Match, rendering: str) -> tuple[int, Call | None, int]:
+    def _longest_written(self, match: Match, rendering: str) -> tuple[int, SampledAnswer | None, int]:
         """The last answer up to which `rendering` is what was sent and sampled: its index (-1 if there is none), its
         call, and where the rendering goes on after it."""
         begins = Beginnings(rendering)
         for index, call in sorted(match.calls.items(), reverse=True):
             if begins.has(call.rendering):
-                end = Answer(self._format, call).end_in(rendering, len(call.rendering), len(rendering))
+                end = AnswerText(self._format, call).end_in(rendering, len(call.rendering), len(rendering))
                 if end is not None:
                     return index, call, end
         return -1, None, 0
@@ -233,7 +242,7 @@ def _sent_up_to(conversations: Conversations, match: Match, rendering: str, ends
 
 
 def _fork(
-    match: Match, rendering: str, place: int, later: dict[int, Answer], around: dict[int, tuple[int, int]]
+    match: Match, rendering: str, place: int, later: dict[int, AnswerText], around: dict[int, tuple[int, int]]
 ) -> str | None:
     """Why the prompt does not go on from the last call that its messages go on from; `place` is the answer up to
     which it does, `later` are the answers after that, but for those that an earlier request had as they are here."""
@@ -253,7 +262,7 @@ def _fork(
     return TEMPLATE_NOT_APPEND_ONLY
 
 
-def _rewritten(later: dict[int, Answer], match: Match, sent_up_to: int) -> dict[int, Answer]:
+def _rewritten(later: dict[int, AnswerText], match: Match, sent_up_to: int) -> dict[int, AnswerText]:
     """The answers in `later` that are written differently now, without those of a history that an earlier request had
     changed already: what goes on from that one is a branch."""
     if sent_up_to >= len(match.sent):

@@ -7,28 +7,18 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest
 from astune.gateway.errors import invalid
 from astune.gateway.fields import Fields, integer, number
 from astune.sampling import MOST_TEMPERATURE, TEMPERATURE, TOP_P
-
-
-class Vocabulary(Protocol):
-    """What the tokens of an answer are to people and programs; `ChatFormat` is one."""
-
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        """One text per token id; joined, they are the text of all ids."""
-
-    def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
-        """The bytes of each token, which need not be whole characters."""
-
 
 MOST_STOPS = 4
 MOST_CHOICES = 128
 to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
-class Call(Protocol):
+class ApiRequest(Protocol):
     """A parsed request: what goes to the tracker, and how the answers are to look."""
 
     @property
@@ -48,10 +38,10 @@ class Call(Protocol):
     def notes(self) -> Sequence[str]:
         """What the request asks for and does not get, a sentence each."""
 
-    def body(self, answers: Sequence[ChatAnswer], vocabulary: Vocabulary) -> dict[str, Any]:
+    def body(self, answers: Sequence[ChatAnswer], chat_format: ChatFormat) -> dict[str, Any]:
         """The answer that is not streamed."""
 
-    def events(self, answers: Sequence[ChatAnswer], vocabulary: Vocabulary) -> Iterator[str]:
+    def events(self, answers: Sequence[ChatAnswer], chat_format: ChatFormat) -> Iterator[str]:
         """The answer as server-sent events, each with its empty line."""
 
 
@@ -79,10 +69,10 @@ def choices_field(fields: Fields) -> int:
     return integer(fields, "n", at_least=1, at_most=MOST_CHOICES) or 1
 
 
-def token_logprobs(answer: ChatAnswer, vocabulary: Vocabulary) -> list[dict[str, Any]]:
+def token_logprobs(answer: ChatAnswer, chat_format: ChatFormat) -> list[dict[str, Any]]:
     """The sampled tokens with their log-probabilities."""
     ids = answer.turn.output_ids
-    rows = zip(vocabulary.pieces(ids), vocabulary.token_bytes(ids), answer.turn.logprobs, strict=True)
+    rows = zip(chat_format.pieces(ids), chat_format.token_bytes(ids), answer.turn.logprobs, strict=True)
     return [
         {"token": text, "logprob": logprob, "bytes": list(its_bytes), "top_logprobs": []}
         for text, its_bytes, logprob in rows
@@ -91,6 +81,14 @@ def token_logprobs(answer: ChatAnswer, vocabulary: Vocabulary) -> list[dict[str,
 
 def envelope(answers: Sequence[ChatAnswer], kind: str, prefix: str, model: str) -> dict[str, Any]:
     return {"id": f"{prefix}-{answers[0].answer_id}", "object": kind, "created": int(time.time()), "model": model}
+
+
+def shown_message(answer: ChatAnswer, *, parallel_tool_calls: bool) -> dict[str, Any]:
+    """The message that the agent gets: with `parallel_tool_calls: false` only the first of its calls."""
+    calls = answer.message.get("tool_calls")
+    if parallel_tool_calls or not calls:
+        return answer.message
+    return {**answer.message, "tool_calls": calls[:1]}
 
 
 def usage(answers: Sequence[ChatAnswer]) -> dict[str, int]:
