@@ -1,29 +1,32 @@
-"""Why a prompt does not go on from an earlier call: the labels of forks, in one table.
+"""Why a timeline does not go on from an earlier one: the labels of forks, and the one place that decides on them.
 
-cause                       what the agent, the template or the run did             set by
-reasoning_stripped          the template dropped reasoning that was sampled         the prompt builder
-tools_changed               the conversation goes on with other tools               the prompt builder
-system_changed              only the system message is another one                  the prompt builder
-history_edited              an earlier message is another one, or an answer in      the prompt builder
+Three functions decide, as more is known: `of_prompt` when a prompt is built, `of_turn` when its call is answered,
+`of_timeline` when the turn is merged with the others. Whoever calls them brings facts, never labels.
+
+cause                       what the agent, the template or the run did             decided in
+reasoning_stripped          the template dropped reasoning that was sampled         of_prompt
+tools_changed               the conversation goes on with other tools               of_prompt
+system_changed              only the system message is another one                  of_prompt
+history_edited              an earlier message is another one, or an answer in      of_prompt
                             the history was never sampled in this place
-truncated                   the oldest messages are gone, the rest goes on          the prompt builder
-compacted                   earlier messages were replaced by fewer others          the prompt builder
-template_not_append_only    the template writes earlier messages differently now    the prompt builder
-new_conversation            shares at most the system message with earlier calls    the prompt builder
-branch                      an earlier point is continued once more                 the merge
-best_of_n                   one request asked for several answers                   the tracker
-retry                       the same request was sent again after an answer         the tracker
-stop_text_removed           the answer before ended with a stop text, which the     the tracker
+truncated                   the oldest messages are gone, the rest goes on          of_prompt
+compacted                   earlier messages were replaced by fewer others          of_prompt
+template_not_append_only    the template writes earlier messages differently now    of_prompt
+new_conversation            shares at most the system message with earlier calls    of_prompt
+branch                      an earlier point is continued once more                 of_timeline
+best_of_n                   one request asked for several answers                   of_turn
+retry                       the same request was sent again after an answer         of_turn
+stop_text_removed           the answer before ended with a stop text, which the     of_turn
                             history does not have
-retokenized                 an engine elsewhere tokenized what was sampled anew    the tracker
-other_agent                 an agent begins with tokens that another one has        the merge
+retokenized                 an engine elsewhere tokenized what was sampled anew     of_turn
+other_agent                 an agent begins with tokens that another one has        of_timeline
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from astune.context_tracker.prompt.messages import Meaning
+from astune.context_tracker.prompt.messages import Meaning, shared_start, without_system
 
 REASONING_STRIPPED = "reasoning_stripped"
 """The template drops reasoning that was sampled, or the agent's history has it no more and the template writes what
@@ -73,22 +76,71 @@ sampled, or what stood before it, in other tokens now."""
 OTHER_AGENT = "other_agent"
 """Another agent of the episode begins with the same tokens, and nothing of its own goes before."""
 
-_SYSTEM_ROLES = ("system", "developer")
+
+def of_prompt(
+    *,
+    goes_on: bool,
+    changed_from: Sequence[Meaning] | None,
+    now: Sequence[Meaning],
+    other_tools: bool,
+    rewritten: bool,
+    reasoning_lost: Callable[[], bool],
+) -> str | None:
+    """The cause that messages and template tell of, when a prompt is built.
+
+    `goes_on`: the prompt's tokens go on from the last answer in its messages. `changed_from`: the earlier conversation
+    that became `now`, the messages of this one; None if they only add to it. `other_tools`: the earlier calls that it
+    goes on from offered others. `rewritten`: the template writes an answer otherwise than it was sampled, and
+    `reasoning_lost()` says whether its reasoning is gone; asked last, as it takes the answers apart.
+    """
+    if goes_on:
+        return None
+    if changed_from is not None:
+        return _of_change(changed_from, now)
+    if other_tools:
+        return TOOLS_CHANGED
+    if not rewritten:
+        return None
+    return REASONING_STRIPPED if reasoning_lost() else TEMPLATE_NOT_APPEND_ONLY
 
 
-def without_system(conversation: Sequence[Meaning]) -> Sequence[Meaning]:
-    """The conversation after the system messages at its start."""
-    lead = next((i for i, message in enumerate(conversation) if message[0] not in _SYSTEM_ROLES), len(conversation))
-    return conversation[lead:]
+def of_turn(
+    prompt_fork: str | None,
+    *,
+    choice: int,
+    retry: bool,
+    sent_before: bool,
+    stop_text_removed: bool,
+    retokenized: bool,
+) -> str | None:
+    """The cause that a turn has, when its call is answered; the merge drops it where the tokens go on all the same.
+
+    `prompt_fork`: what `of_prompt` said. `choice`: the number of the answer among those to one request.
+    `sent_before`: an earlier request had the same history, so this one is a branch of it and rewrites nothing.
+    """
+    if choice:
+        return BEST_OF_N
+    if prompt_fork is not None:
+        return prompt_fork
+    if retry:
+        return RETRY
+    if sent_before:
+        return None
+    if stop_text_removed:
+        return STOP_TEXT_REMOVED
+    return RETOKENIZED if retokenized else None
 
 
-def shared_start(left: Sequence[Meaning], right: Sequence[Meaning]) -> int:
-    """How many messages both begin with."""
-    pairs = enumerate(zip(left, right, strict=False))
-    return next((i for i, (one, other) in pairs if one != other), min(len(left), len(right)))
+def of_timeline(turn_fork: str | None, *, agent_known: bool, tokens_known: bool) -> str | None:
+    """The cause of the timeline that begins with a turn whose prompt goes on from none of its agent, or from one that
+    is continued already. `turn_fork`: what `of_turn` said. `tokens_known`: the prompt begins as an earlier turn's
+    tokens do. None for the first timeline of an agent that shares nothing."""
+    if turn_fork is not None or agent_known:
+        return turn_fork or BRANCH
+    return OTHER_AGENT if tokens_known else None
 
 
-def cause_of(earlier: Sequence[Meaning], now: Sequence[Meaning]) -> str:
+def _of_change(earlier: Sequence[Meaning], now: Sequence[Meaning]) -> str:
     """What was done to the conversation `earlier` so that `now` came of it; `now` does not go on from it.
 
     earlier  s a b c d e        s: system message, the letters: the others

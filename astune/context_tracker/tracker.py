@@ -7,12 +7,12 @@ import copy
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
+from astune.context_tracker import forks
 from astune.context_tracker.chat_source import ChatSource, shown_text
-from astune.context_tracker.forks import BEST_OF_N, RETOKENIZED, RETRY, STOP_TEXT_REMOVED
 from astune.context_tracker.merge.timeline import TurnForest
 from astune.context_tracker.prompt.answer_formats import FORMATS
 from astune.context_tracker.prompt.builder import Draft, Prompt, PromptBuilder
@@ -20,6 +20,7 @@ from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.sampled_answer import SampledAnswer
 from astune.context_tracker.request import ChatRequest
 from astune.context_tracker.sources import Answer, Call, PolicySource, Source, WrapSource
+from astune.context_tracker.turns import ChatAnswer, chat_answer, turn_of
 from astune.errors import ContextOverflow, TooManyTokens, TooManyTurns, WorkflowError, nearest
 from astune.support.concurrency import all_or_none
 from astune.types import Policy, Sampling, Timeline, Turn
@@ -31,19 +32,6 @@ __all__ = ["ChatAnswer", "ChatRequest", "ContextTracker"]
 
 MANY_PIECES = 2000
 """Messages, tool calls and tools together that take long to render: tens of milliseconds."""
-
-
-@dataclass(frozen=True)
-class ChatAnswer:
-    """What the agent gets, and the turn behind it. `message` is an OpenAI assistant message: `content`, and where
-    there are any `reasoning_content` and `tool_calls` with ids."""
-
-    answer_id: str
-    message: dict[str, Any]
-    finish_reason: Literal["stop", "length", "tool_calls"]
-    prompt_tokens: int
-    completion_tokens: int
-    turn: Turn
 
 
 class ContextTracker:
@@ -140,15 +128,16 @@ class ContextTracker:
         prompt = await self._build(agent, request, source)
         self._check(request, n, source)  # other calls may have begun meanwhile
         trained = trainable and self._sources[source].is_policy
-        call = Call(agent, _kept(request, prompt), prompt, self._calls, trained, source)
-        samplings = [self._sampling_for(call, index) for index in range(n)]
+        kept = _kept(request, prompt)
+        calls = [Call(agent, kept, prompt, self._calls + choice, trained, source) for choice in range(n)]
+        samplings = [self._sampling_for(call, choice) for choice, call in enumerate(calls)]
         self._calls += n
-        answers = await self._answered(call, samplings)
+        answers = await self._answered(calls, samplings)
         if request.retry:
             self._forest.exclude_repeated(agent, answers[0].prompt_ids, n, "retried")
         return [
-            self._record(call, index, sampling, answer)
-            for index, (sampling, answer) in enumerate(zip(samplings, answers, strict=True))
+            self._record(call, choice, sampling.temperature, answer)
+            for choice, (call, sampling, answer) in enumerate(zip(calls, samplings, answers, strict=True))
         ]
 
     async def _build(self, agent: str, request: ChatRequest, source: str | None) -> Prompt:
@@ -192,74 +181,46 @@ class ContextTracker:
         assert request.force is not None
         return self._format.forced_start(request.force, request.force_tool, prompt=prompt_ending)
 
-    async def _answered(self, call: Call, samplings: Sequence[Sampling]) -> list[Answer]:
-        source = self._sources[call.source]
-        work = [
-            source.answer(replace(call, number=call.number + index), sampling)
-            for index, sampling in enumerate(samplings)
-        ]
+    async def _answered(self, calls: Sequence[Call], samplings: Sequence[Sampling]) -> list[Answer]:
+        source = self._sources[calls[0].source]
+        work = [source.answer(call, sampling) for call, sampling in zip(calls, samplings, strict=True)]
         try:
             return [await work[0]] if len(work) == 1 else await all_or_none(work)
         except BaseException:
             self.lost_calls += len(work)
             raise
 
-    def _record(self, call: Call, index: int, sampling: Sampling, answer: Answer) -> ChatAnswer:
-        number, prompt, request = call.number + index, call.prompt, call.request
-        message = _with_call_ids(answer.message, number)
-        turn = Turn(
-            agent=call.agent,
-            prompt_ids=answer.prompt_ids,
-            output_ids=answer.output_ids,
-            logprobs=answer.logprobs,
-            policy_version=answer.policy_version,
-            finish_reason=answer.finish_reason,
-            temperature=sampling.temperature,
-            excluded=call.why_not_trained(answer),
-            exact=answer.exact,
-            fork=self._fork(call, index, answer),
-            follows=None if prompt.follows is None else self._numbers[prompt.follows],
-            call=number,
-            messages=tuple(request.messages),
-            tools=tuple(request.tools),
-            response=message,
-        )
-        sent = replace(prompt, ids=answer.prompt_ids)
-        raw = request.prompt is not None or prompt.match is None
-        shown = answer.output_ids[: answer.shown]
-        recorded = self._prompts[call.source].record(call.agent, sent, shown, None if raw else message)
-        self._numbers[recorded] = len(self._forest.turns)
-        if answer.shown is not None:
-            self._cut.add(len(self._forest.turns))
+    def _record(self, call: Call, choice: int, temperature: float, answer: Answer) -> ChatAnswer:
+        """Make the answer a turn, and remember its tokens for the prompts that go on from it."""
+        follows = None if call.prompt.follows is None else self._numbers[call.prompt.follows]
+        turn = turn_of(call, answer, temperature, fork=self._fork(call, choice, answer, follows), follows=follows)
+        number = len(self._forest.turns)
         self._forest.add(turn)
+        raw = call.request.prompt is not None or call.prompt.match is None
+        sampled = self._prompts[call.source].record(
+            call.agent,
+            replace(call.prompt, ids=answer.prompt_ids),
+            answer.output_ids[: answer.shown],
+            None if raw else turn.response,
+        )
+        self._numbers[sampled] = number
+        if answer.shown is not None:
+            self._cut.add(number)
         self._sampled += len(turn.output_ids)
         if call.source is not None and call.trainable and not turn.exact:
             self.inexact_turns[call.source] += 1
-        calls_tools = bool(message.get("tool_calls")) and turn.finish_reason == "stop"
-        return ChatAnswer(
-            answer_id=f"answer_{number}",
-            message=copy.deepcopy(message),
-            finish_reason="tool_calls" if calls_tools else turn.finish_reason,
-            prompt_tokens=len(turn.prompt_ids),
-            completion_tokens=len(turn.output_ids),
-            turn=turn,
-        )
+        return chat_answer(turn)
 
-    def _fork(self, call: Call, index: int, answer: Answer) -> str | None:
-        """Why the prompt does not go on from an earlier call. The merge drops it where the prompt does."""
-        if index:
-            return BEST_OF_N
-        if call.prompt.fork is not None:
-            return call.prompt.fork
-        if call.request.retry:
-            return RETRY
-        if call.prompt.sent_before:
-            return None
-        follows = call.prompt.follows
-        if follows is not None and self._numbers[follows] in self._cut:
-            return STOP_TEXT_REMOVED
-        known = any(turn.agent == call.agent for turn in self._forest.turns)
-        return RETOKENIZED if known and answer.prompt_ids is not call.prompt.ids else None
+    def _fork(self, call: Call, choice: int, answer: Answer, follows: int | None) -> str | None:
+        retokenized = answer.prompt_ids is not call.prompt.ids
+        return forks.of_turn(
+            call.prompt.fork,
+            choice=choice,
+            retry=call.request.retry,
+            sent_before=call.prompt.sent_before,
+            stop_text_removed=follows in self._cut,
+            retokenized=retokenized and any(turn.agent == call.agent for turn in self._forest.turns),
+        )
 
     def _check(self, request: ChatRequest, n: int, source: str | None) -> None:
         self.check_source(source)
@@ -278,16 +239,18 @@ class ContextTracker:
                 f"template: set astune.model.tool_call_format to one of {', '.join(FORMATS)}"
             )
 
-    def _sampling_for(self, call: Call, index: int) -> Sampling:
+    def _sampling_for(self, call: Call, choice: int) -> Sampling:
         """How the answer is drawn. A model other than the policy has limits and defaults of its own."""
-        request, number = call.request, call.number + index
+        request = call.request
         default, room = self._sampling, self._sampling.max_tokens
         if self._sources[call.source].is_policy:
             room = self._room(call)
         else:
             default = Sampling(room)
         asked = default.max_tokens if request.max_tokens is None else request.max_tokens
-        seed_name = f"call {number}" if request.seed is None else f"seed {request.seed}" + f"/{index}" * bool(index)
+        seed_name = f"call {call.number}" if request.seed is None else f"seed {request.seed}"
+        if request.seed is not None and choice:  # or all answers to a request with a seed would be the same
+            seed_name += f"/{choice}"
         try:
             return replace(
                 default,
@@ -298,7 +261,7 @@ class ContextTracker:
                 seed=_derive(self._seed, seed_name),
             )
         except ValueError as error:
-            raise WorkflowError(f"model call {number + 1}: {error}") from None
+            raise WorkflowError(f"model call {call.number + 1}: {error}") from None
 
     def _room(self, call: Call) -> int:
         """Most tokens that the answer may have by the model's context and the episode's limit."""
@@ -333,14 +296,6 @@ def _kept(request: ChatRequest, prompt: Prompt) -> ChatRequest:
     if prompt.match is None:
         return copy.deepcopy(request)
     return replace(request, messages=prompt.match.sent, tools=prompt.match.tools)
-
-
-def _with_call_ids(message: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """The message with an id for every tool call that has none, of nine characters as Mistral's templates want."""
-    calls = message.get("tool_calls") or ()
-    if not calls:
-        return dict(message)
-    return {**message, "tool_calls": [{"id": f"c{number:05d}{at:03d}", **call} for at, call in enumerate(calls)]}
 
 
 def _derive(seed: int, name: str) -> int:

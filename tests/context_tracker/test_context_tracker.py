@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astune.context_tracker.merge.timeline import BRANCH
+from astune.context_tracker.forks import BRANCH
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatRequest, ContextTracker
 from astune.errors import ContextOverflow, PolicyError, TooManyTurns, WorkflowError

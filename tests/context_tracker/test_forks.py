@@ -1,12 +1,12 @@
 """Real templates over several turns: which sampled tokens stay, what the prompt says, and where it forks and why."""
 
 import re
+from pathlib import Path
 
 import pytest
 from test_template_families import ADD, FAMILIES, Family, write_family_dir
 
 from astune.context_tracker import forks
-from astune.context_tracker.forks import cause_of
 from astune.context_tracker.prompt.builder import PromptBuilder
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.messages import meaning
@@ -377,4 +377,22 @@ def conversation(letters):
     ],
 )
 def test_what_was_done_to_a_history_is_named(earlier, now, cause):
-    assert cause_of(conversation(earlier), conversation(now)) == cause
+    changed = forks.of_prompt(
+        goes_on=False,
+        changed_from=conversation(earlier),
+        now=conversation(now),
+        other_tools=False,
+        rewritten=False,
+        reasoning_lost=lambda: False,
+    )
+    assert changed == cause
+
+
+def test_only_forks_decides_on_a_cause():
+    """The other modules bring facts: none names a label."""
+    labels = {name for name, value in vars(forks).items() if name.isupper() and isinstance(value, str)}
+    sources = {path.name: path.read_text() for path in Path(forks.__file__).parent.rglob("*.py")}
+    del sources["forks.py"]
+    spelled = {label for label in labels for text in sources.values() if re.search(rf"\b{label}\b", text)}
+    quoted = {label for label in labels for text in sources.values() if f'"{getattr(forks, label)}"' in text}
+    assert len(labels) == 14 and not spelled | quoted

@@ -479,27 +479,27 @@ def test_a_forced_start_is_context_and_part_of_the_answer(chat_format):
 
 def test_raw_text_keeps_the_tokens_of_the_text_it_goes_on_from(chat_format):
     builder = PromptBuilder(chat_format)
-    prompt = builder.build_text("a", "Question: 6 times 7? ")
+    prompt = builder.finish(builder.draft_text("a", "Question: 6 times 7? "))
     assert list(prompt.ids) == chat_format.encode("Question: 6 times 7? ")
     ids = odd(chat_format, "Answer")
     builder.record("a", prompt, ids, None)
-    again = builder.build_text("a", "Question: 6 times 7? Answer and so on")
+    again = builder.finish(builder.draft_text("a", "Question: 6 times 7? Answer and so on"))
     assert list(again.ids) == [*prompt.ids, *ids[:-1], *chat_format.encode(" and so on")]
     assert again.fork is None
-    with_end = builder.build_text("a", "Question: 6 times 7? Answer<|im_end|> and so on")
+    with_end = builder.finish(builder.draft_text("a", "Question: 6 times 7? Answer<|im_end|> and so on"))
     assert list(with_end.ids.before) == [*prompt.ids, *ids]
     assert with_end.ids.before.before is prompt.ids
     assert list(with_end.ids) == [*prompt.ids, *ids, *chat_format.encode(" and so on")]
     more = odd(chat_format, "answer")
     builder.record("a", again, more, None)
-    longest = builder.build_text("a", "Question: 6 times 7? Answer and so onanswer More")
+    longest = builder.finish(builder.draft_text("a", "Question: 6 times 7? Answer and so onanswer More"))
     assert list(longest.ids) == [*again.ids, *more[:-1], *chat_format.encode(" More")]
-    shorter = builder.build_text("a", "Question: 6 times 7? Answer!")
+    shorter = builder.finish(builder.draft_text("a", "Question: 6 times 7? Answer!"))
     assert list(shorter.ids) == [*prompt.ids, *ids[:-1], *chat_format.encode("!")]
-    assert list(builder.build_text("b", "Question: 6 times 7? Answer").ids) == chat_format.encode(
+    assert list(builder.finish(builder.draft_text("b", "Question: 6 times 7? Answer")).ids) == chat_format.encode(
         "Question: 6 times 7? Answer"
     )
-    assert list(builder.build_text("a", [1, 2, 3]).ids) == [1, 2, 3]
+    assert list(builder.finish(builder.draft_text("a", [1, 2, 3])).ids) == [1, 2, 3]
 
 
 def test_messages_that_the_caller_changes_later_stay_as_they_were_sent(chat_format):

@@ -32,6 +32,7 @@ class Fault(NamedTuple):
 
 IDS = "astune.token_ids"
 FOREST = "astune.context_tracker.merge.forest"
+FORKS = "astune.context_tracker.forks"
 TIMELINE = "astune.context_tracker.merge.timeline"
 CREDIT = "astune.algorithm.credit"
 AGGREGATION = "astune.algorithm.aggregation"
@@ -58,9 +59,9 @@ FAULTS = [
     Fault(TIMELINE, "(free or mine)[-1]", "(free or mine)[0]", "the lost one of equal answers goes on"),
     Fault(TIMELINE, " or self._places[before].after is not None:", ":", "a branch takes the row it leaves along"),
     Fault(TIMELINE, ".after == number:", ".after is not None:", "all branches are in one row"),
-    Fault(TIMELINE, "turn.fork or self._cause", "self._cause", "the prompt builder's reason is lost"),
-    Fault(TIMELINE, "    return BRANCH", "    return OTHER_AGENT", "a branch is blamed on another agent"),
-    Fault(TIMELINE, "any(node.turns for node in path(end))", "bool(self._agents)", "whoever comes second shares"),
+    Fault(FORKS, "turn_fork or BRANCH", "BRANCH", "the prompt builder's reason is lost"),
+    Fault(FORKS, "turn_fork or BRANCH", "turn_fork or OTHER_AGENT", "a branch is blamed on another agent"),
+    Fault(TIMELINE, "any(node.turns for node in path(prompt_end))", "bool(self._agents)", "whoever comes second shares"),
     Fault(TIMELINE, "self._agents.add(turn.agent)", "pass", "nobody is known, so nothing goes on"),
     Fault(TIMELINE, "turn.agent == agent and turn.prompt_ids", "turn.prompt_ids", "another agent's answer is repeated"),
     Fault(TIMELINE, "turn.excluded or reason", "reason", "a frozen turn is called retried"),

@@ -125,7 +125,8 @@ def test_calls_that_a_template_cannot_write_are_refused(name, formats):
 
 
 def test_a_raw_prompt_has_no_place_for_calls(formats):
-    prompt = PromptBuilder(formats["qwen3"]).build_text("a", "Once upon")
+    builder = PromptBuilder(formats["qwen3"])
+    prompt = builder.finish(builder.draft_text("a", "Once upon"))
     asked = Call("a", ChatRequest((), prompt="Once upon"), prompt, 0, True, None)
     with pytest.raises(WorkflowError, match="raw prompt"):
         answer_ids(formats["qwen3"], asked, {"role": "assistant", "content": json.dumps({})})

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from astune.context_tracker.forks import BRANCH, OTHER_AGENT
+from astune.context_tracker import forks
 from astune.context_tracker.merge.forest import PrefixForest, TokenNode, path
 from astune.token_ids import TokenIds
 from astune.types import Span, Timeline, Turn
@@ -58,7 +58,11 @@ class TurnForest:
         before = self._continued(prompt_end, turn)
         fork = None
         if before is None or self._places[before].after is not None:
-            fork = turn.fork or self._cause(prompt_end, turn.agent)
+            fork = forks.of_timeline(
+                turn.fork,
+                agent_known=turn.agent in self._agents,
+                tokens_known=any(node.turns for node in path(prompt_end)),
+            )
         else:
             self._places[before].after = number
         whole = TokenIds.of(turn.prompt_ids) + turn.output_ids
@@ -87,11 +91,6 @@ class TurnForest:
                 free = [number for number in mine if self._places[number].after is None]
                 return (free or mine)[-1]
         return None
-
-    def _cause(self, end: TokenNode, agent: str) -> str | None:
-        if agent in self._agents:
-            return BRANCH
-        return OTHER_AGENT if any(node.turns for node in path(end)) else None
 
     def timelines(self) -> tuple[Timeline, ...]:
         """One per turn that nothing continues, in the order of the first turn that each does not share."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from astune.context_tracker.forks import REASONING_STRIPPED, TEMPLATE_NOT_APPEND_ONLY, TOOLS_CHANGED
+from astune.context_tracker import forks
 from astune.context_tracker.prompt.chat_format import LONG_TEXT, ChatFormat
 from astune.context_tracker.prompt.conversations import Conversations, Match
 from astune.context_tracker.prompt.messages import Message
@@ -58,8 +58,8 @@ class Prompt:
     @property
     def follows(self) -> SampledAnswer | None:
         """The last sampled answer that its messages hold, whether or not the template still writes it so."""
-        calls = {} if self.match is None else self.match.calls
-        return calls[max(calls)] if calls else None
+        sampled = {} if self.match is None else self.match.sampled
+        return sampled[max(sampled)] if sampled else None
 
     @property
     def ending(self) -> str:
@@ -130,61 +130,57 @@ class PromptBuilder:
         *,
         answer_start: Callable[[str], str] | None = None,
     ) -> Draft:
-        """What `build` does before it tokenizes."""
+        """`build` up to the tokenizing: which tokens are known, and which text is new."""
         conversations = self._conversations.get(agent, Conversations())
         match = conversations.match(messages, tools)
         rendering = self._format.render(match.messages, match.tools)
         place, base, position = self._longest_written(match, rendering)
-        later = {index: AnswerText(self._format, call) for index, call in match.calls.items() if index > place}
+        later = {index: AnswerText(self._format, sampled) for index, sampled in match.sampled.items() if index > place}
         around = windows(self._format, match.messages, match.tools, rendering) if later else {}
         ends = {place: position} | {index: around.get(index, (0, len(rendering)))[1] for index in later}
         parts: list[str | Sequence[int]] = []
         for index, answer in sorted(later.items()):
             found = answer.place_in(rendering, *around[index]) if index in around else None
             if found is not None and found[0] >= position:
-                parts += [rendering[position : found[0]], answer.call.answer_ids()]
+                parts += [rendering[position : found[0]], answer.sampled.answer_ids()]
                 position = ends[index] = found[1]
         sent_up_to = _sent_up_to(conversations, match, rendering, ends)
+        shared = None if base is None else base.rendering
         prompt = Prompt(
             ids=TokenIds() if base is None else base.ids,
             fork=_fork(match, rendering, place, _rewritten(later, match, sent_up_to), around),
             sent_before=sent_up_to >= max(0, *ends),
             answer_start="" if answer_start is None else answer_start(rendering[-_ENDING:]),
-            rendering=TextRope(rendering)
-            if base is None
-            else TextRope(rendering[len(base.rendering) :], base.rendering),
+            rendering=TextRope(rendering[0 if shared is None else len(shared) :], shared),
             match=match,
         )
         return Draft(prompt, tuple(parts), rendering[position:])
 
     def draft_text(self, agent: str, text: str | Sequence[int]) -> Draft:
-        """What `build_text` does before it tokenizes."""
+        """Like `draft`, for a raw text without a template: the ids of the longest earlier raw text and answer of the
+        agent that `text` goes on from, and the rest of the text. Token ids are taken as they are.
+
+        Text that goes on without the end token that was sampled goes on from the ids before that token.
+        """
         if not isinstance(text, str):
             return Draft(Prompt(TokenIds(text), None, rendering=TextRope(self._format.decode(list(text)))))
         begins = Beginnings(text)
         found: tuple[int, SampledAnswer, int] | None = None
-        for call in self._texts.get(agent, ()):
-            if begins.has(call.rendering):
-                answer = AnswerText(self._format, call)
-                dropped = 0 if text.startswith(answer.text, len(call.rendering)) else 1
+        for sampled in self._texts.get(agent, ()):
+            if begins.has(sampled.rendering):
+                answer = AnswerText(self._format, sampled)
+                dropped = 0 if text.startswith(answer.text, len(sampled.rendering)) else 1
                 said = answer.text.removesuffix(answer.stop or "") if dropped else answer.text
-                end = len(call.rendering) + len(said)
-                if text.startswith(said, len(call.rendering)) and (found is None or end >= found[0]):
-                    found = end, call, dropped
+                end = len(sampled.rendering) + len(said)
+                if text.startswith(said, len(sampled.rendering)) and (found is None or end >= found[0]):
+                    found = end, sampled, dropped
         if found is None:
             return Draft(Prompt(TokenIds(), None, rendering=TextRope(text)), rest=text)
-        end, call, dropped = found
-        before = call.ids if not dropped else TokenIds(call.answer_ids()[:-1], before=call.ids.before)
-        rest = TextRope(text[len(call.rendering) :], call.rendering)
-        return Draft(Prompt(before, None, rendering=rest), rest=text[end:])
-
-    def build_text(self, agent: str, text: str | Sequence[int]) -> Prompt:
-        """The prompt for a raw text, without a template: the ids of the longest earlier raw text and answer of the
-        agent that `text` goes on from, and the tokens of the rest. Token ids are taken as they are.
-
-        TextRope that goes on without the end token that was sampled goes on from the ids before that token.
-        """
-        return self.finish(self.draft_text(agent, text))
+        end, base, dropped = found
+        before = base.ids if not dropped else TokenIds(base.answer_ids()[:-1], before=base.ids.before)
+        return Draft(
+            Prompt(before, None, rendering=TextRope(text[len(base.rendering) :], base.rendering)), rest=text[end:]
+        )
 
     def finish(self, draft: Draft) -> Prompt:
         """The prompt, with the texts of `draft` tokenized. May run in another thread."""
@@ -203,12 +199,12 @@ class PromptBuilder:
         text if that is None."""
         ids = prompt.ids + output_ids
         if prompt.match is None or answer is None:
-            call = SampledAnswer(prompt.rendering, (), ids)
-            self._texts.setdefault(agent, []).append(call)
+            sampled = SampledAnswer(prompt.rendering, (), ids)
+            self._texts.setdefault(agent, []).append(sampled)
         else:
-            call = SampledAnswer(prompt.rendering, prompt.match.tools, ids, prompt.start_ids)
-            self._conversations.setdefault(agent, Conversations()).add(prompt.match, answer, call)
-        return call
+            sampled = SampledAnswer(prompt.rendering, prompt.match.tools, ids, prompt.start_ids)
+            self._conversations.setdefault(agent, Conversations()).add(prompt.match, answer, sampled)
+        return sampled
 
     def _piece(self, text: str) -> TokenIds:
         """The tokens of what stands between two answers; a history that forks again and again has it every time."""
@@ -220,11 +216,11 @@ class PromptBuilder:
         """The last answer up to which `rendering` is what was sent and sampled: its index (-1 if there is none), its
         call, and where the rendering goes on after it."""
         begins = Beginnings(rendering)
-        for index, call in sorted(match.calls.items(), reverse=True):
-            if begins.has(call.rendering):
-                end = AnswerText(self._format, call).end_in(rendering, len(call.rendering), len(rendering))
+        for index, sampled in sorted(match.sampled.items(), reverse=True):
+            if begins.has(sampled.rendering):
+                end = AnswerText(self._format, sampled).end_in(rendering, len(sampled.rendering), len(rendering))
                 if end is not None:
-                    return index, call, end
+                    return index, sampled, end
         return -1, None, 0
 
 
@@ -232,7 +228,7 @@ def _sent_up_to(conversations: Conversations, match: Match, rendering: str, ends
     """The last answer up to which an earlier request that began with the same messages, and offered the same tools,
     was written as `rendering` is: -1 if there is none. `ends` are the places where the answers end."""
     whole = len(match.path) == len(match.sent)
-    if whole and any(str(call.rendering) == rendering for call in match.answered()):
+    if whole and any(str(sampled.rendering) == rendering for sampled in match.answered()):
         return len(match.sent)
     for index, end in sorted(ends.items(), reverse=True):
         others = conversations.sent_with(match, index)
@@ -242,24 +238,36 @@ def _sent_up_to(conversations: Conversations, match: Match, rendering: str, ends
 
 
 def _fork(
-    match: Match, rendering: str, place: int, later: dict[int, AnswerText], around: dict[int, tuple[int, int]]
+    match: Match,
+    rendering: str,
+    place: int,
+    rewritten: Mapping[int, AnswerText],
+    around: Mapping[int, tuple[int, int]],
 ) -> str | None:
-    """Why the prompt does not go on from the last call that its messages go on from; `place` is the answer up to
-    which it does, `later` are the answers after that, but for those that an earlier request had as they are here."""
+    """What `forks.of_prompt` says of these facts. `place` is the answer up to which the prompt is what was sent and
+    sampled, `rewritten` are the answers after that which are written differently now."""
     last = max((index for index, said in enumerate(match.meanings) if said[0] == "assistant"), default=-1)
-    if place == last >= 0:
-        return None
-    if match.change is not None:
-        return match.change
-    if not later:
-        others = not match.calls and match.request is not None and match.request.tools != match.tools
-        return TOOLS_CHANGED if others and not match.answered() else None
-    if later[max(later)].call.tools != match.tools:
-        return TOOLS_CHANGED
     whole = (0, len(rendering))
-    if any(answer.lost_reasoning(rendering[slice(*around.get(index, whole))]) for index, answer in later.items()):
-        return REASONING_STRIPPED
-    return TEMPLATE_NOT_APPEND_ONLY
+    return forks.of_prompt(
+        goes_on=place == last >= 0,
+        changed_from=None if match.changed_from is None else match.changed_from.meanings(),
+        now=match.meanings,
+        other_tools=_other_tools(match, rewritten),
+        rewritten=bool(rewritten),
+        reasoning_lost=lambda: any(
+            answer.lost_reasoning(rendering[slice(*around.get(index, whole))]) for index, answer in rewritten.items()
+        ),
+    )
+
+
+def _other_tools(match: Match, rewritten: Mapping[int, AnswerText]) -> bool:
+    """Whether other tools were offered before: with the last of the answers that are `rewritten`, or, where the
+    messages hold no sampled answer, with the request that they begin as."""
+    if rewritten:
+        return rewritten[max(rewritten)].sampled.tools != match.tools
+    if match.sampled or match.request is None or match.request.tools == match.tools:
+        return False
+    return not match.answered()
 
 
 def _rewritten(later: dict[int, AnswerText], match: Match, sent_up_to: int) -> dict[int, AnswerText]:

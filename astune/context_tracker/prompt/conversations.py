@@ -1,6 +1,6 @@
-"""The conversations of one agent, as a tree of messages: what a request repeats, and what in it is new.
+"""The conversations of one agent as a tree of messages. It tells what a request repeats, and what in it is new.
 
-system ─ user ─ answer 0 ─ tool ─ answer 1        an answer's node holds the call that sampled it
+system ─ user ─ answer 0 ─ tool ─ answer 1        an answer's node holds its tokens
              └─ answer 2                          the same request, asked again
 """
 
@@ -10,8 +10,15 @@ import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from astune.context_tracker.forks import cause_of, shared_start, without_system
-from astune.context_tracker.prompt.messages import CallPlaces, Meaning, Message, meaning, same_reasoning
+from astune.context_tracker.prompt.messages import (
+    CallPlaces,
+    Meaning,
+    Message,
+    meaning,
+    same_reasoning,
+    shared_start,
+    without_system,
+)
 from astune.context_tracker.prompt.sampled_answer import SampledAnswer, TextRope
 
 _MOST_OPEN = 64
@@ -20,23 +27,23 @@ _MOST_OPEN = 64
 
 @dataclass(eq=False)
 class MessageNode:
-    """A message in its place. `call` sampled it; None for a message that the agent wrote. `moved`: it was sampled in
-    another place, and a changed history still holds it."""
+    """A message in its place. `sampled` has its tokens; None for a message that the agent wrote. `moved`: it was
+    sampled in another place, and a changed history still holds it."""
 
     message: Message
     meaning: Meaning
     parent: MessageNode | None
     number: int
-    call: SampledAnswer | None = None
+    sampled: SampledAnswer | None = None
     moved: bool = False
     children: dict[Meaning, list[MessageNode]] = field(default_factory=dict)
 
     def tools(self) -> tuple[Message, ...]:
-        """Those offered with the last call up to here."""
+        """Those offered with the request of the last answer up to here."""
         node: MessageNode | None = self
-        while node is not None and node.call is None:
+        while node is not None and node.sampled is None:
             node = node.parent
-        return () if node is None or node.call is None else node.call.tools
+        return () if node is None or node.sampled is None else node.sampled.tools
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,12 +62,13 @@ class AnsweredRequest:
 
 @dataclass(frozen=True, eq=False)
 class Match:
-    """A request beside what is known.
+    """A request, matched with what is known of the agent's earlier ones.
 
     `path` are the nodes of its first messages, as far as they were seen in this order before. `messages` are those
-    to render: sampled answers as they were sampled, with the reasoning that the agent dropped. `calls` tells which
-    of them were sampled, and by which call. `change` says what was done to the history (see `forks`); None if it
-    only goes on from a point that was reached before. `request` is the earlier one that it begins as.
+    to render: sampled answers as they were sampled, with the reasoning that the agent dropped. `sampled` has the
+    tokens of those messages that were sampled, by their index. `changed_from` is the closest earlier request if this
+    one changes its history; None if it only goes on from a point that was reached before. `request` is the earlier one
+    that it begins as.
     """
 
     sent: tuple[Message, ...]
@@ -68,14 +76,14 @@ class Match:
     meanings: list[Meaning]
     path: tuple[MessageNode, ...]
     messages: list[Message]
-    calls: dict[int, SampledAnswer]
-    change: str | None
+    sampled: dict[int, SampledAnswer]
+    changed_from: AnsweredRequest | None
     request: AnsweredRequest | None
 
     def answered(self) -> list[SampledAnswer]:
-        """The calls that answered what is known of it before, with the same tools."""
+        """The answers that were given to the known part of it before, with the same tools."""
         nodes = [node for same in list(self.path[-1].children.values()) for node in same] if self.path else []
-        return [node.call for node in nodes if node.call is not None and node.call.tools == self.tools]
+        return [node.sampled for node in nodes if node.sampled is not None and node.sampled.tools == self.tools]
 
 
 class Conversations:
@@ -90,7 +98,8 @@ class Conversations:
         self._count = 0
 
     def match(self, messages: Sequence[Message], tools: Sequence[Message]) -> Match:
-        """What is known of a request. Messages are copied where they are new: the caller may change its own later."""
+        """Find what is known of a request. Messages are copied where they are new: the caller may change its own
+        later."""
         known, request = self._longest_start(messages)
         start = () if request is None else request.path[:known]
         sent = (*(() if request is None else request.sent[:known]), *copy.deepcopy(list(messages[known:])))
@@ -100,33 +109,34 @@ class Conversations:
         meanings += [_meaning(sent, index, request, calls) for index in range(known, len(sent))]
         path = self._follow(start, sent, meanings, offered)
         taken_over: dict[int, MessageNode] = {}
-        change = None
+        closest = None
         if self._open and not _goes_on(meanings, len(path)):
             closest = self._closest(without_system(meanings))
             taken_over = _taken_over(closest, sent, meanings, len(path))
-            change = cause_of(closest.meanings(), meanings)
-        answers = {index: node for index, node in enumerate(path) if node.call is not None} | taken_over
+        nodes = dict(enumerate(path)) | taken_over
         return Match(
             sent,
             offered,
             meanings,
             path,
             _to_render(sent, path, taken_over, calls),
-            {index: node.call for index, node in answers.items() if node.call is not None},
-            change,
+            {index: node.sampled for index, node in nodes.items() if node.sampled is not None},
+            closest,
             request,
         )
 
-    def add(self, match: Match, answer: Message, call: SampledAnswer) -> None:
-        """Remember that `call` sampled `answer` for the request `match`."""
+    def add(self, match: Match, answer: Message, sampled: SampledAnswer) -> None:
+        """Remember that the request `match` got the answer `answer`, with the tokens `sampled`."""
         node = match.path[-1] if match.path else self._root
         path = list(match.path)
         for index in range(len(path), len(match.sent)):
-            node = self._child(node, match.messages[index], match.meanings[index], match.calls.get(index))
+            node = self._child(node, match.messages[index], match.meanings[index], match.sampled.get(index))
             path.append(node)
-        end = self._new_child(node, answer, meaning([answer], 0), call)
+        end = self._new_child(node, answer, meaning([answer], 0), sampled)
         others = [request for request in self._open if not _is_repeated(request, path)]
-        self._open = [*others, AnsweredRequest(match.sent, match.tools, tuple(path), end, call.rendering)][-_MOST_OPEN:]
+        self._open = [*others, AnsweredRequest(match.sent, match.tools, tuple(path), end, sampled.rendering)][
+            -_MOST_OPEN:
+        ]
 
     def sent_with(self, match: Match, index: int) -> Iterator[AnsweredRequest]:
         """The open requests that have the messages of `match` up to `index` in the same place, and its tools."""
@@ -182,17 +192,25 @@ class Conversations:
 
         return max(reversed(self._open), key=closeness)
 
-    def _child(self, parent: MessageNode, message: Message, said: Meaning, call: SampledAnswer | None) -> MessageNode:
+    def _child(
+        self, parent: MessageNode, message: Message, said: Meaning, sampled: SampledAnswer | None
+    ) -> MessageNode:
         for child in parent.children.get(said, ()):
-            if child.call is call and same_reasoning(message, child.message):
+            if child.sampled is sampled and same_reasoning(message, child.message):
                 return child
-        return self._new_child(parent, message, said, call, moved=call is not None)
+        return self._new_child(parent, message, said, sampled, moved=sampled is not None)
 
     def _new_child(
-        self, parent: MessageNode, message: Message, said: Meaning, call: SampledAnswer | None, *, moved: bool = False
+        self,
+        parent: MessageNode,
+        message: Message,
+        said: Meaning,
+        sampled: SampledAnswer | None,
+        *,
+        moved: bool = False,
     ) -> MessageNode:
         self._count += 1
-        child = MessageNode(message, said, parent, self._count, call, moved)
+        child = MessageNode(message, said, parent, self._count, sampled, moved)
         parent.children.setdefault(said, []).append(child)
         return child
 
@@ -221,7 +239,7 @@ def _taken_over(
     """
     unused: dict[Meaning, list[MessageNode]] = {}
     for node in (*closest.path, closest.answer):
-        if node.call is not None:
+        if node.sampled is not None:
             unused.setdefault(node.meaning, []).append(node)
     after = without_system(meanings)
     head = len(meanings) - len(after) + shared_start(without_system(closest.meanings()), after)

@@ -16,6 +16,7 @@ from astune.errors import WorkflowError
 
 Message = Mapping[str, Any]
 """One message of a conversation, as OpenAI's chat completions write it."""
+_SYSTEM_ROLES = ("system", "developer")
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -158,6 +159,18 @@ def meaning(messages: Sequence[Mapping[str, Any]], index: int, calls: CallPlaces
     )
     answered = (calls or CallPlaces(messages)).answered_by(index)
     return message.get("role"), content_text(message), said, answered
+
+
+def without_system(conversation: Sequence[Meaning]) -> Sequence[Meaning]:
+    """The conversation after the system messages at its start."""
+    lead = next((i for i, message in enumerate(conversation) if message[0] not in _SYSTEM_ROLES), len(conversation))
+    return conversation[lead:]
+
+
+def shared_start(left: Sequence[Meaning], right: Sequence[Meaning]) -> int:
+    """How many messages both begin with."""
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((i for i, (one, other) in pairs if one != other), min(len(left), len(right)))
 
 
 def same_reasoning(sent: Mapping[str, Any], sampled: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Sampled answers beside what a chat template writes of them: where, and whether it still says the same."""
+"""Sampled answers, and where a chat template's text of a conversation still has them as they were sampled."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TextRope:
 
 
 class Beginnings:
-    """Which texts a rendering begins with; what they share is compared once."""
+    """Tells which texts a rendering begins with. What they share is compared once."""
 
     def __init__(self, rendering: str) -> None:
         self._rendering = rendering
@@ -76,7 +76,7 @@ class Beginnings:
 
 @dataclass(frozen=True, eq=False)
 class SampledAnswer:
-    """One sampled answer: the template's text of its prompt, and the tokens of both.
+    """An answer that was sampled: the template's text of its prompt, and the tokens of both.
 
     `ids` is the prompt's rope and the sampled ids as its last link: what later prompts extend. `start_ids` are the
     tokens at the end of the prompt that the answer was made to begin with.
@@ -93,17 +93,17 @@ class SampledAnswer:
 
 
 class AnswerText:
-    """A sampled answer as text: what it is compared by. Made when it is needed, not kept."""
+    """A sampled answer as text, to compare it with what the template writes. Made when it is needed, not kept."""
 
-    def __init__(self, chat_format: ChatFormat, call: SampledAnswer) -> None:
+    def __init__(self, chat_format: ChatFormat, sampled: SampledAnswer) -> None:
         self._format = chat_format
-        self.call = call
-        ids = call.answer_ids()
+        self.sampled = sampled
+        ids = sampled.answer_ids()
         self.text = chat_format.decode(ids)
-        ended = len(ids) > len(call.start_ids) and ids[-1] in chat_format.stop_token_ids
+        ended = len(ids) > len(sampled.start_ids) and ids[-1] in chat_format.stop_token_ids
         self.stop = chat_format.decode(ids[-1:]) if ended else None
         """The text of the token that ended it, None if it was cut."""
-        self._prompt = call.rendering.tail(_TAIL)
+        self._prompt = sampled.rendering.tail(_TAIL)
 
     @cached_property
     def said(self) -> ParsedMessage:
@@ -111,10 +111,11 @@ class AnswerText:
         return self._parsed(self.text.removesuffix(self.stop or ""))
 
     def _parsed(self, text: str) -> ParsedMessage:
-        return self._format.parse_text(text, self.call.tools, prompt=self._prompt)
+        return self._format.parse_text(text, self.sampled.tools, prompt=self._prompt)
 
     def place_in(self, rendering: str, start: int, stop: int) -> tuple[int, int] | None:
-        """Where the answer's message, `rendering[start:stop]`, has the answer as it was sampled; None if it has not.
+        """Find the answer as it was sampled within `rendering[start:stop]`, the template's text of its message. None if
+        it is not there.
 
         It stands after what it was sampled after, or after something else (a template that ends its prompts with an
         empty block of reasoning has none in the history) but then letter for letter.
