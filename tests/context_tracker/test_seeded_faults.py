@@ -61,7 +61,7 @@ FAULTS = [
     Fault(TIMELINE, ".after == number:", ".after is not None:", "all branches are in one row"),
     Fault(FORKS, "turn_fork or BRANCH", "BRANCH", "the prompt builder's reason is lost"),
     Fault(FORKS, "turn_fork or BRANCH", "turn_fork or OTHER_AGENT", "a branch is blamed on another agent"),
-    Fault(TIMELINE, "any(node.turns for node in path(prompt_end))", "bool(self._agents)", "whoever comes second shares"),
+    Fault(TIMELINE, "any(node.turns for node in path(prompt_end))", "bool(self._agents)", "whoever comes 2nd shares"),
     Fault(TIMELINE, "self._agents.add(turn.agent)", "pass", "nobody is known, so nothing goes on"),
     Fault(TIMELINE, "turn.agent == agent and turn.prompt_ids", "turn.prompt_ids", "another agent's answer is repeated"),
     Fault(TIMELINE, "turn.excluded or reason", "reason", "a frozen turn is called retried"),
