@@ -1,10 +1,6 @@
 """The debug backbone with a scripted model: everything else is what training uses."""
 
 import io
-import os
-import pty
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -68,12 +64,6 @@ async def deal(task, tuner):
 async def slow(task, tuner):
     import asyncio
     await asyncio.sleep(0.3)
-    return await ask(task, tuner)
-
-
-async def stops(task, tuner):
-    secret = 41
-    breakpoint()
     return await ask(task, tuner)
 
 
@@ -295,34 +285,6 @@ def test_frames_of_astune_are_cut_out_of_a_traceback():
         "    ~~^~~",
         "ZeroDivisionError: division by zero",
     ]
-
-
-def test_a_breakpoint_in_the_workflow_stops_in_the_terminal(conf, tmp_path):
-    """On a real pseudo-terminal: print a local variable, go on, and the episode ends as if nothing had happened."""
-    program = (
-        "import sys; sys.path.insert(0, sys.argv[2]); from pathlib import Path\n"
-        "from astune.backbone.debug import DebugBackbone; from astune.config.load import load_config\n"
-        "from tests.backbone.test_debug import scripted\n"
-        "protocol = f'astune.rollout.agentscope_learn_protocol={Path(sys.argv[1]).parent}/agent.py:stops'\n"
-        "loaded = load_config(Path(sys.argv[1]), [protocol], backbone='debug')\n"
-        "print(DebugBackbone(model=scripted('42')).run(loaded).status)"
-    )
-    ours, theirs = pty.openpty()
-    root = str(Path(__file__).parents[2])
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, str(conf), root], stdin=theirs, stdout=theirs, stderr=theirs, cwd=root
-    )
-    os.close(theirs)
-    os.write(ours, b"p 'secret is', secret\nc\n")
-    shown = b""
-    try:
-        while part := os.read(ours, 4096):
-            shown += part
-    except OSError:  # the other end was closed: the program has ended
-        pass
-    assert process.wait(timeout=60) == 0
-    assert b"('secret is', 41)" in shown
-    assert b"reward 1, passed" in shown and b"completed" in shown
 
 
 LONGEST = """

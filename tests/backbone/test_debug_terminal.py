@@ -1,4 +1,5 @@
-"""The debugger on a real pseudo-terminal: a person types, Ctrl-C at any point keeps the episode so far."""
+"""The debugger on a real pseudo-terminal: a person types, pdb has the terminal at a `breakpoint()`, and Ctrl-C keeps
+the episode so far."""
 
 import fcntl
 import os
@@ -11,17 +12,15 @@ import termios
 import time
 from pathlib import Path
 
-import pytest
-
 from astune.monitor import read_episodes
 from astune.types import Episode, StopReason
 
 CTRL_C = "\x03"
 SECONDS = 60
 PAUSE = 0.5
+DEBUG = [sys.executable, "-m", "astune", "--conf", "conf.yaml", "--backbone=debug"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 AGENT = """
-import asyncio
-
 from astune import WorkflowOutput
 
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {
@@ -40,10 +39,11 @@ async def ask(task, tuner):
         messages += [{"role": "tool", "tool_call_id": call.id, "content": "42"} for call in message.tool_calls]
 
 
-async def waits(task, tuner):
-    await ask(task, tuner)
-    print("now it waits", flush=True)
-    await asyncio.sleep(1000)
+async def breaks(task, tuner):
+    secret = 41
+    breakpoint()
+    output = await ask(task, tuner)
+    return output
 """
 
 
@@ -53,9 +53,7 @@ def take_the_terminal() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
-def type_into(folder: Path, script: list[tuple[str, str]], *arguments: str) -> tuple[int, str, list[Episode]]:
-    """Runs the debugger in `folder`; types the second of each pair once the first is on the screen. Exit code, screen,
-    and the episodes that were kept."""
+def write_files(folder: Path) -> None:
     (folder / "agent.py").write_text(AGENT)
     (folder / "tasks.jsonl").write_text('{"task_id": "a", "query": "40 + 2?", "answer": "42"}\n')
     (folder / "conf.yaml").write_text(
@@ -63,14 +61,20 @@ def type_into(folder: Path, script: list[tuple[str, str]], *arguments: str) -> t
         "  task_reader: {jsonl: {training: {file_path: tasks.jsonl}}}\n"
         "  task_judge: {judge_protocol: MathAnswerAsJudge}\n"
     )
+
+
+def type_into(folder: Path, script: list[tuple[str, str]], *arguments: str) -> tuple[int, str, list[Episode]]:
+    """Runs the debugger in `folder`; types the second of each pair once the first is on the screen. Exit code, screen,
+    and the episodes that were kept."""
+    write_files(folder)
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "astune", "--conf", "conf.yaml", "--backbone=debug", *arguments],
+        [*DEBUG, *arguments],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env=ENVIRONMENT,
         start_new_session=True,
         preexec_fn=take_the_terminal,
     )
@@ -96,35 +100,64 @@ def type_into(folder: Path, script: list[tuple[str, str]], *arguments: str) -> t
     return process.wait(timeout=SECONDS), screen, episodes
 
 
-def test_a_person_is_the_model(tmp_path):
+def test_a_person_is_the_model_and_ends_with_ctrl_c(tmp_path):
     script = [
         ("answer> ", '/call ad {"x": 2}\n'),
         ("Did you mean 'add'?", ""),
         ("answer> ", '/call add {"x": 2}\n'),
         ("> ", "\n"),
         ("answer> ", "The answer is 42.\n"),
+        ("reward 1, passed", ""),
+        ("answer> ", '/call add {"x": 2}\n'),
+        ("> ", "\n"),
+        ("answer> ", CTRL_C),
     ]
-    code, screen, episodes = type_into(tmp_path, script, "--model", "human")
-    assert code == 0 and "reward 1, passed" in screen
-    assert [turn.response["tool_calls"][0]["function"]["name"] for turn in episodes[0].turns[:1]] == ["add"]
-
-
-@pytest.mark.parametrize(
-    ("script", "arguments", "turns"),
-    [
-        ([("(astune) ", "n\n"), ("(astune) ", CTRL_C)], ["--step", "--model", "scripted:answers.txt"], 0),
-        ([("answer> ", '/call add {"x": 2}\n'), ("> ", "\n"), ("answer> ", CTRL_C)], ["--model", "human"], 1),
-        (
-            [("now it waits", CTRL_C)],
-            ["--model", "scripted:answers.txt", "astune.rollout.agentscope_learn_protocol=agent.py:waits"],
-            1,
-        ),
-    ],
-    ids=["at a stop", "where a person answers", "in the workflow"],
-)
-def test_ctrl_c_keeps_the_episode_so_far(tmp_path, script, arguments, turns):
-    (tmp_path / "answers.txt").write_text("42")
-    code, screen, (episode,) = type_into(tmp_path, script, *arguments)
+    code, screen, episodes = type_into(tmp_path, script, "--model", "human", "--repeat", "2")
     assert code == 130 and "interrupted" in screen and "--resume" not in screen
-    assert episode.stop_reason is StopReason.CANCELLED and len(episode.turns) == turns
-    assert len(list(tmp_path.glob("runs/*/*/recordings/*.json"))) == 1
+    done, cut = episodes
+    assert [turn.response["tool_calls"][0]["function"]["name"] for turn in done.turns[:1]] == ["add"]
+    assert cut.stop_reason is StopReason.CANCELLED and len(cut.turns) == 1
+    assert len(list(tmp_path.glob("runs/*/*/recordings/*.json"))) == 2
+
+
+BREAKS = "astune.rollout.agentscope_learn_protocol=agent.py:breaks"
+
+
+def test_a_breakpoint_has_the_terminal_between_the_stops(tmp_path):
+    """Ctrl-C at pdb's prompt asks again, `n` goes on to the line after the model call, and Ctrl-C at a stop ends the
+    run."""
+    (tmp_path / "answers.txt").write_text("42")
+    script = [
+        ("(Pdb) ", CTRL_C),
+        ("(Pdb) ", "p 'secret is', secret\n"),
+        ("('secret is', 41)", ""),
+        ("(Pdb) ", "n\n"),
+        ("stopped before call 1", ""),
+        ("(astune) ", "n\n"),
+        ("stopped after call 1", ""),
+        ("(astune) ", "n\n"),
+        ("-> return output", ""),
+        ("(Pdb) ", "p output.answer\n"),
+        ("'42'", ""),
+        ("(Pdb) ", "c\n"),
+        ("stopped before the verdict", ""),
+        ("(astune) ", CTRL_C),
+    ]
+    code, screen, (episode,) = type_into(tmp_path, script, "--step", "--model", "scripted:answers.txt", BREAKS)
+    assert code == 130 and "interrupted" in screen
+    assert episode.stop_reason is StopReason.CANCELLED and episode.output.answer == "42"
+
+
+def test_a_breakpoint_and_the_stops_read_one_pipe(tmp_path):
+    write_files(tmp_path)
+    (tmp_path / "answers.txt").write_text("42")
+    done = subprocess.run(
+        [*DEBUG, "--step", "--model", "scripted:answers.txt", BREAKS],
+        input="p 'secret is', secret\nc\nfinish\n",
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "('secret is', 41)" in done.stdout and "(astune) finish" in done.stdout and "reward 1" in done.stdout

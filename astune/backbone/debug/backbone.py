@@ -6,11 +6,13 @@ import asyncio
 import bdb
 import contextlib
 import os
-import signal
-import threading
+import pdb
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import ClassVar, Literal
 
 from astune.algorithm import ADVANTAGES
@@ -21,7 +23,6 @@ from astune.backbone.debug.screen import Screen
 from astune.backbone.debug.session import Keep, Session
 from astune.backbone.debug.terminal import Terminal
 from astune.backbone.debug.update import update_view
-from astune.backbone.debug.workflow_frames import end_debugging
 from astune.config.load import LoadedConfig
 from astune.config.schema import AstuneConfig, Config
 from astune.errors import ConfigError, CtrlC, SetupError
@@ -29,6 +30,7 @@ from astune.monitor import EpisodeLog, RunDir
 from astune.monitor.causes import cause_of
 from astune.plugins import load_plugin
 from astune.support.concurrency import run_and_leave
+from astune.support.signals import on_ctrl_c
 from astune.support.terminal import Console
 from astune.training.environment_service import environment_service
 from astune.training.rollout_setup import rollout_setup
@@ -99,7 +101,7 @@ class DebugBackbone:
         with (
             EpisodeLog(run_dir) as log,
             studio(config.debug.studio_url, project=config.project_name, name=name, run_id=studio_id) as in_studio,
-            _interruptible(session),
+            on_ctrl_c(partial(_ctrl_c, session)),
             contextlib.suppress(KeyboardInterrupt, bdb.BdbQuit, asyncio.CancelledError),
         ):
             try:
@@ -108,8 +110,6 @@ class DebugBackbone:
             except SetupError:
                 run_dir.discard()  # a run that never began leaves nothing behind
                 raise
-            finally:
-                end_debugging()
         return False
 
 
@@ -128,24 +128,20 @@ def _console() -> Console:
     return console
 
 
-@contextlib.contextmanager
-def _interruptible(session: Session) -> Iterator[None]:
-    """Ctrl-C ends the run with what there is; where a line is waited for, the one who waits is told. The second one
-    breaks off whatever goes on."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+def _ctrl_c(session: Session) -> None:
+    """Ends the run with what there is. The second Ctrl-C breaks off whatever goes on; one in pdb is pdb's, which asks
+    for another command."""
+    if session.stopping or not session.running or _in_pdb(sys._getframe()):
+        raise CtrlC
+    session.stop()
 
-    def interrupt(*_: object) -> None:
-        if session.terminal.waiting or session.stopping or not session.running:
-            raise CtrlC
-        session.stop()
 
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+def _in_pdb(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == pdb.__file__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _commands(config: AstuneConfig) -> list[str]:

@@ -14,7 +14,7 @@ from astune.backbone.debug.shows import SHOWS, NothingToShow
 from astune.backbone.debug.stop import Branch, Kind, Stop
 from astune.backbone.debug.terminal import Interrupted, Terminal
 from astune.backbone.debug.typed_answer import NotAnAnswer, typed_answer
-from astune.backbone.debug.workflow_frames import awaited_frames, debug_workflow, user_frames, where
+from astune.backbone.debug.where import awaited_lines
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.sources import Answer, read_answer
 from astune.errors import RolloutError, nearest
@@ -179,26 +179,17 @@ class Stepper:
         return False
 
     async def _where(self, stop: Stop, rest: str) -> bool:
-        frames = user_frames(awaited_frames(stop.stage.work))
-        lines = where(frames) or ["the workflow waits in no line of yours that can be followed from here"]
-        for line in lines:
+        for line in awaited_lines(stop.stage.work) or ["the workflow waits in no line of yours"]:
             self._screen.console.print(Text(f"  {line}"))
         return False
-
-    async def _pdb(self, stop: Stop, rest: str) -> bool:
-        """pdb's own next and step go on to that line of the workflow."""
-        frames = awaited_frames(stop.stage.work)
-        if self._terminal.interactive:
-            outcome = debug_workflow(frames)
-        else:
-            outcome = debug_workflow(frames, stdin=self._terminal.as_file(), stdout=self._screen.console.file)
-        return await self._go_on("next stop") if outcome == "stepping" else False
 
     async def _help(self, stop: Stop, rest: str) -> bool:
         for command in COMMANDS:
             if (not rest and stop.kind in command.at) or rest in (command.name, command.short):
                 names = f"{command.usage}" + (f" ({command.short})" if command.short else "")
                 self._screen.console.print(Text.assemble((f"  {names:<28}", "bold"), command.meaning))
+        if not rest:
+            self._screen.note("  breakpoint() in your workflow opens Python's debugger there", "dim")
         return False
 
     def _number(self, stop: Stop, text: str) -> int:
@@ -254,8 +245,7 @@ COMMANDS = (
         Stepper._branch,
         ANSWERED,
     ),
-    Command("where", "w", "where", "the line of the workflow that waits for this", Stepper._where, RUNNING),
-    Command("pdb", "p", "pdb", "Python's debugger in that line; its next goes on from there", Stepper._pdb, RUNNING),
+    Command("where", "w", "where", "the lines of your workflow that wait for this", Stepper._where, RUNNING),
     Command("help", "h", "help [COMMAND]", "what can be done here", Stepper._help),
     Command("quit", "q", "quit", "end the run; the episode so far is kept", Stepper._quit),
 )

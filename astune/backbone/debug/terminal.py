@@ -6,8 +6,9 @@ import contextlib
 import sys
 from collections import deque
 from collections.abc import Iterable
-from typing import TextIO, cast
+from typing import NoReturn, TextIO
 
+from astune.support.signals import on_ctrl_c
 from astune.support.terminal import Console, Text
 
 
@@ -29,8 +30,6 @@ class Terminal:
         self.console = console
         self._commands = deque(commands)
         self._stdin = sys.stdin if stdin is None else stdin
-        self.waiting = False
-        """Whether a line is being waited for."""
 
     @property
     def interactive(self) -> bool:
@@ -39,30 +38,16 @@ class Terminal:
 
     def ask(self, prompt: str) -> str | None:
         """The next line, None where there is none left. Raises Interrupted for Ctrl-C."""
-        self.waiting = True
-        try:
+        # `continue` at a `breakpoint()` leaves Ctrl-C to pdb, which would only stop at the next line of code.
+        with on_ctrl_c(self._interrupted):
             return self._typed(prompt) if self.interactive else self._given(prompt)
-        except KeyboardInterrupt:
-            self.console.print()
-            raise Interrupted from None
-        finally:
-            self.waiting = False
 
-    def as_file(self) -> TextIO:
-        """What pdb reads its commands from, where nobody types them."""
-        return cast(TextIO, self)
-
-    def readline(self) -> str:
-        """The next line as a file has it, "" at the end; shown behind pdb's prompt."""
-        line = self._next()
-        self.console.out(line, end="", highlight=False)
-        return line
-
-    def _next(self) -> str:
-        return self._commands.popleft() + "\n" if self._commands else self._stdin.readline()
+    def _interrupted(self) -> NoReturn:
+        self.console.print()
+        raise Interrupted
 
     def _given(self, prompt: str) -> str | None:
-        line = self._next()
+        line = self._commands.popleft() + "\n" if self._commands else self._stdin.readline()
         if not line:
             return None
         line = line.rstrip("\n")

@@ -1,0 +1,56 @@
+"""The lines of the user's code at which a suspended workflow stands."""
+
+import asyncio
+from types import FunctionType
+
+import pytest
+
+from astune.backbone.debug.where import awaited_lines
+
+
+async def ask(answer):
+    reply = await answer
+    return reply
+
+
+async def solve(answer):
+    return await ask(answer)
+
+
+async def compare(answer):
+    return await asyncio.gather(solve(answer), solve(answer))
+
+
+@pytest.mark.parametrize(
+    ("workflow", "lines"),
+    [
+        (solve, ["solve:  return await ask(answer)", "ask:  reply = await answer"]),
+        (compare, ["compare:  return await asyncio.gather(solve(answer), solve(answer))"]),
+    ],
+)
+async def test_the_lines_lead_from_the_workflow_to_what_it_waits_for(workflow, lines):
+    answer = asyncio.get_running_loop().create_future()
+    work = workflow(answer)
+    task = asyncio.ensure_future(work)
+    await asyncio.sleep(0)
+    found = awaited_lines(work)
+    assert [line.partition(" in ")[2] for line in found] == lines
+    assert found[0].startswith(f"test_where.py:{workflow.__code__.co_firstlineno + 1} in ")
+    answer.set_result(None)
+    await task
+
+
+async def test_lines_that_are_not_the_users_are_left_out():
+    def in_file(function, file):
+        return FunctionType(function.__code__.replace(co_filename=file), globals())
+
+    work = in_file(solve, asyncio.__file__)(asyncio.get_running_loop().create_future())
+    task = asyncio.ensure_future(work)
+    await asyncio.sleep(0)
+    (line,) = awaited_lines(work)
+    assert " in ask:" in line
+    task.cancel()
+
+
+def test_what_is_no_coroutine_has_no_lines():
+    assert awaited_lines(iter(())) == []
