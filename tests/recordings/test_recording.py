@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from astune.config.render import save_config
 from astune.config.schema import Config
 from astune.errors import AstuneError, ConfigError
-from astune.monitor import EpisodeLog
+from astune.monitor import EpisodeLog, RunDir
 from astune.recordings.recording import (
     pick_recording,
     read_recordings,
@@ -108,7 +108,12 @@ def file(tmp_path):
     return path
 
 
-@settings(max_examples=150)
+@pytest.fixture
+def run_dir(tmp_path):
+    return RunDir.open(Config.model_validate({"astune": {"runs_dir": str(tmp_path)}}), resume=False)
+
+
+@settings(max_examples=60)
 @given(episode=episodes(), step=st.integers(0, 99), phase=st.sampled_from(["debug", "train", "eval/greedy"]))
 def test_what_is_written_is_read_back_and_written_again_byte_for_byte(tmp_path_factory, episode, step, phase):
     path = tmp_path_factory.mktemp("recording") / "one.json"
@@ -246,11 +251,11 @@ def test_a_folder_without_recordings_says_what_was_expected(tmp_path):
         list(read_recordings(tmp_path))
 
 
-def test_a_run_gives_its_log_with_its_configuration(run_dir, make_config):
+def test_a_run_gives_its_log_with_its_configuration(run_dir):
     with EpisodeLog(run_dir) as log:
         for number in range(3):
             log.write(replace(an_episode(), episode_id=f"train/t1/{number}"), step=number, phase="train")
-    save_config(make_config(seed=5), run_dir.config_path)
+    save_config(Config.model_validate({"astune": {"seed": 5}}), run_dir.config_path)
     for path in (run_dir.path, run_dir.episodes_dir, run_dir.episodes_dir / "train.jsonl"):
         found = list(read_recordings(path))
         assert [(one.step, one.episode.episode_id) for one in found] == [(n, f"train/t1/{n}") for n in range(3)]
