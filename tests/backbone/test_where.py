@@ -38,6 +38,7 @@ async def test_the_lines_lead_from_the_workflow_to_what_it_waits_for(workflow, l
     assert found[0].startswith(f"test_where.py:{workflow.__code__.co_firstlineno + 1} in ")
     answer.set_result(None)
     await task
+    assert awaited_lines(work) == []
 
 
 async def test_lines_that_are_not_the_users_are_left_out():

@@ -18,10 +18,10 @@ def awaited_lines(work: object) -> list[str]:
     Where one of them waits for tasks (`asyncio.gather`), its line is the last.
     """
     lines = []
-    while isinstance(work, CoroutineType):
-        frame, work = work.cr_frame, work.cr_await
+    while isinstance(work, CoroutineType) and (frame := work.cr_frame) is not None:
         file = frame.f_code.co_filename
         if by_user(file):
             code = linecache.getline(file, frame.f_lineno, frame.f_globals).strip()
             lines.append(f"{Path(file).name}:{frame.f_lineno} in {frame.f_code.co_name}:  {code}")
+        work = work.cr_await
     return lines
