@@ -1,1 +1,1 @@
-"""`astune check-tasks`: does the judge know right from wrong, task by task?"""
+"""`astune check-tasks`: right and wrong answers that judges are tried on, task by task."""

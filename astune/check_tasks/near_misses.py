@@ -1,4 +1,4 @@
-r"""Answers that look like the right one and are none.
+r"""Make answers that look like the right one and are wrong.
 
 >>> near_misses(Task("1", "9 * 8?", answer="72"))["another last digit"]
 '77'

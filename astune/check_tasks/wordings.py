@@ -1,4 +1,4 @@
-"""Right and wrong answers to try judges and workflows on."""
+"""Right and wrong answers to try on judges and workflows, in the words that they ask for."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ BY_FORMAT: Mapping[str, str] = {
 OTHERS = ("Answer: {}", '{{"answer": "{}"}}')
 """Further forms that judges of users ask for."""
 
+EMPTY, UNKNOWN = "an empty answer", '"I don\'t know"'
 NO_ANSWER: Mapping[str, str | None] = {
-    "an empty answer": "",
-    '"I don\'t know"': "I don't know.",
+    EMPTY: "",
+    UNKNOWN: "I don't know.",
     "an attempt that ran out of turns": None,
 }
 """None is an episode without an output (`episode.output is None`)."""

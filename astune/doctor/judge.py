@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
-from astune.check_tasks.check import NOT_BY_THE_ANSWER, REPEATED, Bench, Opinion, ask, benches, in_best_words
+from astune.check_tasks.check import REPEATED
+from astune.check_tasks.judged_tasks import NOT_BY_THE_ANSWER, JudgedTasks, by_judge
+from astune.check_tasks.try_answers import TriedAnswer, in_best_words, try_answers
 from astune.check_tasks.wordings import MATH_JUDGE, NO_ANSWER, wordings, wrong_answer
 from astune.config.rules import ASKS_MODELS
 from astune.doctor.dry_run import Blocked, in_time
@@ -27,7 +29,7 @@ def check_judge(patient: Patient) -> Iterator[Finding]:
         yield skip(f"{', '.join(asking)} asks models, and this is --offline")
         return
     try:
-        found = benches(_tasks(patient), patient.config.task_judge)
+        found = by_judge(_tasks(patient), patient.config.task_judge)
     except PluginError as error:
         mend = (
             how_to_install(str(error)) or "a judge is MathAnswerAsJudge, 'my_judge.py:judge' or 'package.module:Name'"
@@ -44,89 +46,89 @@ def check_judge(patient: Patient) -> Iterator[Finding]:
         patient.judge = None
         if not found:
             yield ok("no judge: the workflow returns the reward itself (see the dry run)")
-    for bench in found:
-        yield from _check(patient, bench)
+    for judged in found:
+        yield from _check(patient, judged)
 
 
 def _tasks(patient: Patient) -> list[Task]:
     return [*chain.from_iterable(patient.tasks.values())]
 
 
-def _check(patient: Patient, bench: Bench) -> Iterator[Finding]:
-    if patient.offline and bench.asks_models:
-        yield skip(f"{bench.title} asks models, and this is --offline")
+def _check(patient: Patient, judged: JudgedTasks) -> Iterator[Finding]:
+    if patient.offline and judged.asks_models:
+        yield skip(f"{judged.title} asks models, and this is --offline")
         return
-    if patient.offline and (found := bench.network_packages):
+    if patient.offline and (found := judged.network_packages):
         yield skip(f"the judge's file imports {', '.join(sorted(found))}: it may need a network, and this is --offline")
         return
-    of_dry_run = any(task is patient.first_task() for task in bench.tasks)
+    of_dry_run = any(task is patient.first_task() for task in judged.tasks)
     if of_dry_run:
-        patient.judge = bench.judge
-    if not bench.by_the_answer:
-        names = ", ".join(sorted(NOT_BY_THE_ANSWER.intersection(bench.names)))
+        patient.judge = judged.judge
+    if not judged.by_the_answer:
+        names = ", ".join(sorted(NOT_BY_THE_ANSWER.intersection(judged.names)))
         yield skip(f"{names} judges what the agent does, not its answer alone: there is no right answer to try it on")
         return
-    tasks = [task for task in bench.tasks if task.answer]
+    tasks = [task for task in judged.tasks if task.answer]
     if not tasks:
         yield skip("no task has a reference answer, so there is no right answer to try the judge on")
         return
-    chosen = tasks[: MOST_BUILT_IN if bench.names == [MATH_JUDGE] else MOST_PLUG_IN]
+    chosen = tasks[: MOST_BUILT_IN if judged.names == [MATH_JUDGE] else MOST_PLUG_IN]
     try:
-        seconds = bench.config.seconds * (len(wordings(bench.config)) + 2) * (len(chosen) + 1)
-        rights, wording, wrongs = in_time(_opinions(bench, chosen, tasks), seconds)
+        seconds = judged.config.seconds * (len(wordings(judged.config)) + 2) * (len(chosen) + 1)
+        rights, wording, wrongs = in_time(_tried(judged, chosen, tasks), seconds)
     except Blocked as error:
         mend = "make it faster, or raise astune.task_judge.timeout; code that waits must use await"
         yield fail(f"the judge is {error}", where=patient.where(KEY), mend=mend)
         return
     if of_dry_run and rights[0].reward > 0:
         patient.wording = wording
-    findings = [*_on_right(patient, bench, rights), *_on_wrong(patient, bench, rights, wrongs)]
+    findings = [*_on_right(patient, judged, rights), *_on_wrong(patient, judged, rights, wrongs)]
     yield from findings
     if not findings:
         yield ok(
-            f"{bench.title}: right on {len(rights)} reference answer{'s' * (len(rights) > 1)} written as "
+            f"{judged.title}: right on {len(rights)} reference answer{'s' * (len(rights) > 1)} written as "
             f"{rights[0].text!r:.60}; wrong, empty and evasive answers do not pass"
         )
 
 
-async def _opinions(
-    bench: Bench, chosen: Sequence[Task], tasks: Sequence[Task]
-) -> tuple[list[Opinion], str, Mapping[str, Sequence[Opinion]]]:
+async def _tried(
+    judged: JudgedTasks, chosen: Sequence[Task], tasks: Sequence[Task]
+) -> tuple[list[TriedAnswer], str, Mapping[str, Sequence[TriedAnswer]]]:
     """What the judge says of right answers, their words, and what it says of answers that must not pass, by kind."""
-    rights, wording = await in_best_words(bench, chosen)
+    rights, wording = await in_best_words(judged, chosen)
     kinds: dict[str, list[tuple[Task, str | None]]] = {
         "a wrong answer": [(task, wrong_answer(task, tasks, wording)) for task in chosen],
         **{name: [(chosen[0], text)] for name, text in NO_ANSWER.items()},
         REPEATED: [(task, task.query) for task in chosen],
     }
-    opinions = iter(await ask(bench, [answer for answers in kinds.values() for answer in answers]))
-    return rights, wording, {kind: [next(opinions) for _ in answers] for kind, answers in kinds.items()}
+    tried = iter(await try_answers(judged, [answer for answers in kinds.values() for answer in answers]))
+    return rights, wording, {kind: [next(tried) for _ in answers] for kind, answers in kinds.items()}
 
 
-def _on_right(patient: Patient, bench: Bench, opinions: Sequence[Opinion]) -> Iterator[Finding]:
-    failed = [opinion for opinion in opinions if opinion.error is not None]
+def _on_right(patient: Patient, judged: JudgedTasks, tried: Sequence[TriedAnswer]) -> Iterator[Finding]:
+    failed = [one for one in tried if one.error is not None]
     if failed:
         yield fail(
-            f"the judge fails on {len(failed)} of {len(opinions)} right answers, first on that of "
+            f"the judge fails on {len(failed)} of {len(tried)} right answers, first on that of "
             f"{patient.place(failed[0].task)}: {failed[0].said}",
             where=place_of(failed[0].error) if failed[0].error and place_of(failed[0].error) else patient.where(KEY),
             mend="mend the judge, or the reference answer of that task: an attempt it fails on gets no reward at all",
         )
-    refused = [opinion for opinion in opinions if opinion.error is None and not opinion.right]
+    refused = [one for one in tried if one.error is None and not one.right]
     if not refused:
         return
     first = refused[0]
     said = (
-        f"{len(refused)} of {len(opinions)} reference answers do not count as right; {patient.place(first.task)}: "
+        f"{len(refused)} of {len(tried)} reference answers do not count as right; {patient.place(first.task)}: "
         f"{first.text!r} got {first.said}"
     )
-    if bench.asks_models:
+    if judged.asks_models:
         yield warn(
-            f"{said}; {bench.title} asks models, which may err",
+            f"{said}; {judged.title} asks models, which may err",
             where=patient.where(KEY),
             mend="read its reason: astune check-tasks shows it for every task; a clearer criterion or a stronger model",
         )
-    elif bench.names == [MATH_JUDGE]:
+    elif judged.names == [MATH_JUDGE]:
         yield fail(said, where=patient.where(KEY), mend="correct the reference answers, or take these tasks out")
     elif first.reward > 0:
         yield warn(
@@ -136,20 +138,20 @@ def _on_right(patient: Patient, bench: Bench, opinions: Sequence[Opinion]) -> It
         )
     else:
         yield fail(
-            f"{said}; no other usual way to write it got more ({', '.join(wordings(bench.config))})",
+            f"{said}; no other usual way to write it got more ({', '.join(wordings(judged.config))})",
             where=patient.where(KEY),
             mend="let the judge give the task's own reference answer 1 (True), however the agent is to write it",
         )
 
 
 def _on_wrong(
-    patient: Patient, bench: Bench, rights: Sequence[Opinion], wrongs: Mapping[str, Sequence[Opinion]]
+    patient: Patient, judged: JudgedTasks, rights: Sequence[TriedAnswer], wrongs: Mapping[str, Sequence[TriedAnswer]]
 ) -> Iterator[Finding]:
     """One finding for each kind of wrong answer; where the judge fails on every answer, that is said already."""
     least = min((right.reward for right in rights if right.reward > 0), default=float("inf"))
-    for kind, opinions in wrongs.items():
-        broken = next((opinion for opinion in opinions if opinion.error is not None), None)
-        passed = next((opinion for opinion in opinions if opinion.right or opinion.reward >= least), None)
+    for kind, tried in wrongs.items():
+        broken = next((one for one in tried if one.error is not None), None)
+        passed = next((one for one in tried if one.right or one.reward >= least), None)
         if passed is not None:
             yield fail(
                 f"{kind} passes: {passed.text!r} got {passed.said}, for {patient.place(passed.task)}, whose "
@@ -158,7 +160,7 @@ def _on_wrong(
                 mend="make the judge compare with task.answer more strictly: the agent would learn to say just that",
             )
         elif broken is not None and all(right.error is None for right in rights):
-            is_ours = bench.names == [MATH_JUDGE]
+            is_ours = judged.names == [MATH_JUDGE]
             yield warn(
                 f"the judge fails on {kind}: {broken.said}",
                 where=place_of(broken.error or "") or patient.where(KEY),

@@ -11,25 +11,12 @@ from clinic import Clinic, lines, problems, rows, the_problem
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.check_tasks.check import (
-    ALL,
-    ALWAYS,
-    AT_ONCE,
-    EMPTY,
-    GOLD,
-    OTHER,
-    REPEATED,
-    UNKNOWN,
-    Bench,
-    ask,
-    benches,
-    check_bench,
-    episode_of,
-    probes,
-)
+from astune.check_tasks.check import ALL, ALWAYS, GOLD, OTHER, REPEATED, check_judged, wrong_answers
+from astune.check_tasks.judged_tasks import JudgedTasks, by_judge
 from astune.check_tasks.near_misses import KINDS as NEAR
 from astune.check_tasks.near_misses import near_misses
-from astune.check_tasks.wordings import BY_FORMAT, all_at_once, as_answer, options
+from astune.check_tasks.try_answers import AT_ONCE, episode_of, try_answers
+from astune.check_tasks.wordings import BY_FORMAT, EMPTY, UNKNOWN, all_at_once, as_answer, options
 from astune.config.judges import TaskJudgeConfig
 from astune.errors import JudgeError, TaskError
 from astune.task_judge import register_judge
@@ -62,13 +49,13 @@ class Says:
         return Verdict(float(found), found if isinstance(found, bool) else None)
 
 
-async def faults_of(right: Callable[[Task, str], Any], tasks: list[Task] = SUMS) -> list[set[str]]:
-    bench = Bench(Says(right), TaskJudgeConfig(judge_protocol="j.py:judge"), tasks)
-    return [set(one.faults) for one in (await check_bench(bench))[0]]
+async def misjudged_by(right: Callable[[Task, str], Any], tasks: list[Task] = SUMS) -> list[set[str]]:
+    judged = JudgedTasks(Says(right), TaskJudgeConfig(judge_protocol="j.py:judge"), tasks)
+    return [set(one.misjudged) for one in (await check_judged(judged))[0]]
 
 
 async def test_a_judge_that_compares_whole_answers_has_no_fault():
-    assert await faults_of(lambda task, text: text == task.answer) == [set()] * 5
+    assert await misjudged_by(lambda task, text: text == task.answer) == [set()] * 5
 
 
 @pytest.mark.fault(
@@ -99,20 +86,20 @@ async def test_a_judge_that_compares_whole_answers_has_no_fault():
 )  # fmt: skip
 async def test_each_kind_of_weakness_is_found(right, kinds):
     """For every task but where what the judge compares happens to differ."""
-    found = await faults_of(right)
+    found = await misjudged_by(right)
     assert set().union(*found) >= kinds
-    assert all(faults <= kinds | SOMETIMES for faults in found)
+    assert all(misjudged <= kinds | SOMETIMES for misjudged in found)
 
 
 async def test_a_judge_by_the_first_or_the_last_number_is_found_out_by_some_task():
-    first = await faults_of(lambda task, text: text.split(",")[0].split(" or ")[0] == task.answer)
-    last = await faults_of(lambda task, text: text.split(" or ")[-1] == task.answer)
+    first = await misjudged_by(lambda task, text: text.split(",")[0].split(" or ")[0] == task.answer)
+    last = await misjudged_by(lambda task, text: text.split(" or ")[-1] == task.answer)
     assert {ALL} in first and {ALL} in last
 
 
 async def test_reference_answers_are_written_as_the_judge_wants_them():
     for pattern in ("The answer is {}.", "<answer>{}</answer>", "Answer: {}"):
-        assert await faults_of(lambda task, text, p=pattern: text == p.format(task.answer)) == [set()] * 5
+        assert await misjudged_by(lambda task, text, p=pattern: text == p.format(task.answer)) == [set()] * 5
 
 
 async def test_an_answer_that_cannot_be_judged_does_not_pass_and_a_reference_answer_must_be_judged():
@@ -121,18 +108,18 @@ async def test_an_answer_that_cannot_be_judged_does_not_pass_and_a_reference_ans
             raise JudgeError("an empty answer")
         return text == task.answer
 
-    assert await faults_of(refuses) == [set()] * 5
+    assert await misjudged_by(refuses) == [set()] * 5
 
     def breaks(task, text):
         raise ValueError("a bug")
 
-    assert await faults_of(breaks) == [{GOLD}] * 5
+    assert await misjudged_by(breaks) == [{GOLD}] * 5
 
 
 async def test_judges_are_asked_about_many_answers_at_once_but_not_all():
     judge = Says(lambda task, text: True)
-    opinions = await ask(Bench(judge, TaskJudgeConfig(), SUMS), [(SUMS[n % 5], str(n)) for n in range(100)])
-    assert [opinion.text for opinion in opinions] == [str(n) for n in range(100)]
+    tried = await try_answers(JudgedTasks(judge, TaskJudgeConfig(), SUMS), [(SUMS[n % 5], str(n)) for n in range(100)])
+    assert [answer.text for answer in tried] == [str(n) for n in range(100)]
     assert judge.most == AT_ONCE
 
 
@@ -151,10 +138,10 @@ async def test_what_is_near_every_reference_of_the_zoo_is_wrong_to_the_math_judg
     zoo = Path(__file__).parents[1] / "task_judge/math_zoo.jsonl"
     references = dict.fromkeys(json.loads(line)["reference"] for line in zoo.read_text("utf-8").splitlines())
     tasks = [Task(reference, "?", answer=reference) for reference in [*references][::3]]
-    (bench,) = benches(tasks, TaskJudgeConfig(judge_protocol="MathAnswerAsJudge"))
-    checked, _ = await check_bench(bench)
-    assert [(one.task.answer, one.faults) for one in checked if one.faults] == []
-    assert {kind for one in checked for kind in one.opinions} >= {*NEAR} - {"another option", "another unit"}
+    (judged,) = by_judge(tasks, TaskJudgeConfig(judge_protocol="MathAnswerAsJudge"))
+    checked, _ = await check_judged(judged)
+    assert [(one.task.answer, one.misjudged) for one in checked if one.misjudged] == []
+    assert {kind for one in checked for kind in one.tried} >= {*NEAR} - {"another option", "another unit"}
 
 
 @pytest.mark.parametrize(
@@ -193,8 +180,8 @@ def test_any_reference_has_near_misses_that_are_other_texts(answer):
 
 async def test_another_tasks_answer_is_one_of_another_value():
     tasks = [Task(answer, "?", answer=answer) for answer in ("50%", "0.5", "1/2", "7", "Paris", "the city of Paris")]
-    (bench,) = benches(tasks, TaskJudgeConfig(judge_protocol="MathAnswerAsJudge"))
-    assert [probe.get(OTHER) for probe in probes(bench)] == ["7", "7", "7", "50%", "50%", "50%"]
+    (judged,) = by_judge(tasks, TaskJudgeConfig(judge_protocol="MathAnswerAsJudge"))
+    assert [wrong.get(OTHER) for wrong in wrong_answers(judged)] == ["7", "7", "7", "50%", "50%", "50%"]
 
 
 def test_a_wrong_answer_stands_where_the_reference_stood():
@@ -265,17 +252,17 @@ def test_tasks_are_grouped_by_the_judge_that_judges_them():
         Task("4", "?", answer="4", metadata={"scorer": "math", "answer_schema": "answer"}),
     ]
     config = TaskJudgeConfig(judge_protocol=[{"judge": "MathAnswerAsJudge"}, {"judge": "ToolUseJudge"}])
-    first, second, third = benches(tasks, config)
-    assert [bench.title for bench in (first, second, third)] == [
+    first, second, third = by_judge(tasks, config)
+    assert [judged.title for judged in (first, second, third)] == [
         "MathAnswerAsJudge + ToolUseJudge",
         "MathAnswerAsJudge",
         "EnvServiceJudge",
     ]
     assert [task.task_id for task in second.tasks] == ["2", "4"] and second.config.answer_format == "answer_tag"
-    assert [bench.by_the_answer for bench in (first, second, third)] == [False, True, False]
-    assert [bench.tasks for bench in benches(tasks, TaskJudgeConfig())] == [second.tasks, third.tasks]
+    assert [judged.by_the_answer for judged in (first, second, third)] == [False, True, False]
+    assert [judged.tasks for judged in by_judge(tasks, TaskJudgeConfig())] == [second.tasks, third.tasks]
     with pytest.raises(TaskError, match="unknown scorer 'maths'"):
-        benches([Task("5", "?", metadata={"scorer": "maths"})], config)
+        by_judge([Task("5", "?", metadata={"scorer": "maths"})], config)
 
 
 # --- The doctor.
@@ -371,5 +358,5 @@ def test_a_registered_judge_is_known_by_its_name() -> None:
     def judge(task: Task, episode: Episode) -> bool:
         return True
 
-    (bench,) = benches(SUMS, TaskJudgeConfig(judge_protocol="doctors_own"))
-    assert (bench.title, bench.asks_models, bench.network_packages) == ("doctors_own", False, set())
+    (judged,) = by_judge(SUMS, TaskJudgeConfig(judge_protocol="doctors_own"))
+    assert (judged.title, judged.asks_models, judged.network_packages) == ("doctors_own", False, set())
