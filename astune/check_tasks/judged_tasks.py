@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from astune.config.judges import TaskJudgeConfig
 from astune.config.rules import ASKS_MODELS
 from astune.support.user_code import imported_by, source_of
-from astune.task_judge import BUILTIN_JUDGES, Judge, Scorers, make_judge
+from astune.task_judge import BUILTIN_JUDGES, Judge, TaskJudges, make_judge
 from astune.types import Task
 
 NOT_BY_THE_ANSWER = {"ToolUseJudge", "EnvServiceJudge"}
@@ -52,14 +52,14 @@ class JudgedTasks:
 def by_judge(tasks: Sequence[Task], config: TaskJudgeConfig) -> list[JudgedTasks]:
     """The tasks by their judges, in the order of their first tasks; those without any judge are left out. Raises
     PluginError for a judge that does not load and TaskError for a task that names an unknown one."""
-    judge, scorers = make_judge(config), Scorers(config)
+    judge, task_judges = make_judge(config), TaskJudges(config)
     found: dict[int, JudgedTasks] = {}
     tasks_of: dict[int, list[Task]] = {}
     for task in tasks:
-        own = scorers.of(task)
+        own = task_judges.of(task)
         chosen = own or judge
         if chosen is not None:
             tasks_of.setdefault(id(chosen), []).append(task)
-            made_from = scorers.config_of(task) or config
+            made_from = task_judges.config_of(task) or config
             found.setdefault(id(chosen), JudgedTasks(chosen, made_from, tasks_of[id(chosen)]))
     return list(found.values())

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from astune.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED
 from astune.cli.parser import parse
 from astune.errors import (
     AstuneError,
@@ -26,7 +27,6 @@ from astune.support.signals import signals_as_ctrl_c
 from astune.support.user_code import own_line_first, place_of
 from astune.support.visible import make_logs_visible, mute, tell
 
-DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 LEAVE_SECONDS = 5.0
 """As long may threads go on when all is done."""
 BAD_INPUT_ERRORS = (ConfigError, PluginError, TaskError, ModelError, MissingDependency)

@@ -34,7 +34,7 @@ from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError, TaskError
 from astune.support.terminal import Console
 from astune.support.visible import tell
-from astune.task_judge import Scorers
+from astune.task_judge import TaskJudges
 from astune.task_judge.registry import import_registered
 from astune.task_reader.task_reader_base import SPLITS, Split
 from astune.task_reader.task_sets import read_task_sets
@@ -73,7 +73,7 @@ def check_tasks(conf: Path, overrides: Sequence[str], split: str, limit: int | N
     results = _Results()
     with redirect_stdout(sys.stderr), environment_service(config) as config:
         tasks = _read(config, [each for each in SPLITS if split in (each, "all")], limit)
-        specs = {*(part.judge for part in config.task_judge.judges), *Scorers(config.task_judge).specs(tasks)}
+        specs = {*(part.judge for part in config.task_judge.judges), *TaskJudges(config.task_judge).specs(tasks)}
         import_registered(specs, config.rollout.agentscope_learn_protocol)
         chosen = _choose(by_judge(tasks, config.task_judge), tasks, results)
         wrong = [wrong_answers(judged) for judged in chosen]

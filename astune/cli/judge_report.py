@@ -24,7 +24,7 @@ from astune.judging.report import JudgeReport
 from astune.rollout.verdict import ask_group, verdict_or_error
 from astune.support.terminal import Console
 from astune.support.visible import tell
-from astune.task_judge import GroupJudge, Judge, Scorers, make_judge
+from astune.task_judge import GroupJudge, Judge, TaskJudges, make_judge
 from astune.task_judge.registry import import_registered, load_judge
 from astune.types import Episode, Task, Verdict
 from astune.viewer.judge_page import write_judge_page
@@ -84,7 +84,7 @@ def judge_report(
 
 def _judges(config: AstuneConfig, names: Sequence[str], tasks: Sequence[Task]) -> dict[str, JudgeOf]:
     """The judges by name; if none is named, those that a run would ask. Raises ConfigError where there is none."""
-    specs = names or {*(part.judge for part in config.task_judge.judges), *Scorers(config.task_judge).specs(tasks)}
+    specs = names or {*(part.judge for part in config.task_judge.judges), *TaskJudges(config.task_judge).specs(tasks)}
     import_registered(specs, config.rollout.agentscope_learn_protocol)
     if not names:
         return _configured(config, tasks)
@@ -97,10 +97,10 @@ def _always(judge: Judge) -> JudgeOf:
 
 def _configured(config: AstuneConfig, tasks: Sequence[Task]) -> dict[str, JudgeOf]:
     """The judge that the task names, else the one of the configuration."""
-    judge, scorers = make_judge(config.task_judge), Scorers(config.task_judge)
+    judge, task_judges = make_judge(config.task_judge), TaskJudges(config.task_judge)
 
     def judge_of(task: Task) -> Judge:
-        chosen = scorers.of(task) or judge
+        chosen = task_judges.of(task) or judge
         if chosen is None:
             raise ConfigError("no judge: name one with --judge, or set astune.task_judge.judge_protocol")
         return chosen

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from astune.cli import INTERRUPTED
-from astune.cli.run import EXIT_CODES
+from astune.cli.exit_codes import INTERRUPTED, LEARNED_NOTHING
 from astune.config.load import load_config
 from astune.rubrics.keep import edits_of
 from astune.rubrics.learn import NothingHelps
@@ -44,7 +43,7 @@ def learn(conf: Path, overrides: Sequence[str], keep_edited: bool) -> int:
     console.print(f"\nwritten: {out}")
     if not better_than_baselines(rubric.report):
         tell(NO_BETTER, file=sys.stderr)
-        return EXIT_CODES["learned_nothing"]
+        return LEARNED_NOTHING
     return 0
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from astune.backbone.base import Backbone, check_keys, covers
+from astune.cli.exit_codes import DONE, FAILED, INTERRUPTED, LEARNED_NOTHING
 from astune.cli.input_check import check_input
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
@@ -21,8 +22,8 @@ BACKBONES = {
     "local": "astune.backbone.local:LocalBackbone",
     "trinity": "astune.backbone.trinity.backbone:TrinityBackbone",
 }
-EXIT_CODES = {"completed": 0, "failed": 1, "learned_nothing": 3, "interrupted": 130}
-"""By how a run ended; 2 is for what is wrong in the command or the configuration."""
+EXIT_CODES = {"completed": DONE, "failed": FAILED, "learned_nothing": LEARNED_NOTHING, "interrupted": INTERRUPTED}
+"""By how a run ended."""
 
 
 def run(

@@ -11,7 +11,7 @@ from astune.clients.env_service import EnvServiceClient
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.rollout.observer import Observer
 from astune.task_judge.judge_base import GroupJudge, Judge
-from astune.task_judge.scorers import Scorers
+from astune.task_judge.task_judges import TaskJudges
 from astune.types import Policy, Task
 from astune.workflow.notes import Notes
 from astune.workflow.workflow_base import WorkflowFactory
@@ -37,7 +37,7 @@ class RolloutSetup:
     allow_inexact: bool = False
     """Whether turns are trained whose token ids were made from text."""
     observer: Observer = field(default_factory=Observer)
-    scorers: Scorers | None = None
+    task_judges: TaskJudges | None = None
     """The judges that tasks name themselves."""
     notes: Notes = field(default_factory=Notes)
     """What was said once in this run."""
@@ -48,7 +48,7 @@ class RolloutSetup:
 
     def judge_of(self, task: Task) -> Judge | None:
         """The judge that the task names, else the one of the run."""
-        own = None if self.scorers is None else self.scorers.of(task)
+        own = None if self.task_judges is None else self.task_judges.of(task)
         return own or self.judge
 
     def group_judge(self, task: Task, n: int) -> GroupJudge | None:

@@ -12,7 +12,7 @@ from astune.task_judge.function_judge import FunctionJudge
 from astune.task_judge.judge_base import GroupJudge, Judge, check_verdict
 from astune.task_judge.math.judge import MathAnswerAsJudge
 from astune.task_judge.registry import BUILTIN_JUDGES, load_judge, register_judge
-from astune.task_judge.scorers import Scorers
+from astune.task_judge.task_judges import TaskJudges
 
 __all__ = [
     "BUILTIN_JUDGES",
@@ -21,7 +21,7 @@ __all__ = [
     "GroupJudge",
     "Judge",
     "MathAnswerAsJudge",
-    "Scorers",
+    "TaskJudges",
     "check_verdict",
     "make_judge",
     "register_judge",

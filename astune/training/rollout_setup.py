@@ -13,7 +13,7 @@ from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import PolicyError
 from astune.plugins import load_plugin
 from astune.rollout.setup import RolloutSetup
-from astune.task_judge import Scorers, make_judge
+from astune.task_judge import TaskJudges, make_judge
 from astune.types import Generation, Policy, Sampling
 from astune.workflow.workflow_base import as_workflow
 
@@ -41,7 +41,7 @@ def rollout_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat)
         judge=make_judge(config.task_judge),
         max_turns=config.rollout.max_turns,
         episode_timeout=config.rollout.episode_timeout,
-        scorers=Scorers(config.task_judge),
+        task_judges=TaskJudges(config.task_judge),
         judge_timeout=config.task_judge.seconds,
         max_episode_tokens=config.rollout.max_episode_tokens,
         clients={

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from astune.config.schema import AstuneConfig
 from astune.rollout.environment import check_environments
 from astune.support.terminal import Console
-from astune.task_judge import Scorers
+from astune.task_judge import TaskJudges
 from astune.task_judge.registry import import_registered
-from astune.task_judge.scorers import scorer_of
+from astune.task_judge.task_judges import judge_named_by
 from astune.task_reader.task_reader_base import SPLITS
 from astune.task_reader.task_sets import TaskSets, read_task_sets
 from astune.types import Task
@@ -53,11 +53,11 @@ class _Kinds:
         self._first: dict[tuple[str | None, ...], Task] = {}
 
     def add(self, task: Task) -> None:
-        self._first.setdefault((task.env_type, *scorer_of(task)), task)
+        self._first.setdefault((task.env_type, *judge_named_by(task)), task)
 
     def check(self, config: AstuneConfig) -> None:
         tasks = self._first.values()
-        scorers = Scorers(config.task_judge)
-        import_registered(scorers.specs(tasks), config.rollout.agentscope_learn_protocol)
-        scorers.check(tasks)
+        judges = TaskJudges(config.task_judge)
+        import_registered(judges.specs(tasks), config.rollout.agentscope_learn_protocol)
+        judges.check(tasks)
         check_environments(tasks, config.task_reader.env_service)

@@ -6,7 +6,17 @@ import pytest
 
 from astune.cli import main
 from astune.task_judge.llm.rubric import load_rubric, save_rubric
-from astune.testing import PlantedWorld
+from astune.testing import PlantedWorld, ScriptedChatServer
+
+
+def write_conf(folder: Path, base_url: str) -> Path:
+    path = folder / "conf.yaml"
+    path.write_text(
+        "astune:\n"
+        "  rubrics: {examples: examples.jsonl, rounds: 1}\n"
+        f"  task_judge: {{llm: {{models: [{{base_url: '{base_url}', model: planted}}]}}}}\n"
+    )
+    return path
 
 
 @pytest.fixture
@@ -15,12 +25,7 @@ def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     world = PlantedWorld(3, 16, noise=0.0, judge_noise=0.0)
     world.write_examples(tmp_path / "examples.jsonl")
     with world.server() as server:
-        (tmp_path / "conf.yaml").write_text(
-            "astune:\n"
-            "  rubrics: {examples: examples.jsonl, rounds: 1}\n"
-            f"  task_judge: {{llm: {{models: [{{base_url: '{server.base_url}', model: planted}}]}}}}\n"
-        )
-        yield tmp_path / "conf.yaml"
+        yield write_conf(tmp_path, server.base_url)
 
 
 def test_learn_show_check_and_diff(conf: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,11 +90,7 @@ def test_shuffled_labels_give_a_rubric_that_is_no_better_than_the_baselines(
     world = PlantedWorld(seed, 60, shuffled_labels=True)
     world.write_examples(tmp_path / "examples.jsonl")
     with world.server() as server:
-        (tmp_path / "conf.yaml").write_text(
-            "astune:\n"
-            "  rubrics: {examples: examples.jsonl, rounds: 1}\n"
-            f"  task_judge: {{llm: {{models: [{{base_url: '{server.base_url}', model: planted}}]}}}}\n"
-        )
+        write_conf(tmp_path, server.base_url)
         assert main(["rubrics", "--conf", "conf.yaml"]) == 3
     assert "no better than the baselines" in capsys.readouterr().err
     assert "no better than the baselines" in str(load_rubric(Path("rubrics.yaml")).report["note"])
@@ -100,16 +101,10 @@ def test_shuffled_labels_give_a_rubric_that_is_no_better_than_the_baselines(
 def test_where_nothing_helps_the_candidates_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from astune.testing import ScriptedChatServer
-
     monkeypatch.chdir(tmp_path)
     PlantedWorld(3, 8, "paired").write_examples(tmp_path / "examples.jsonl")
     with ScriptedChatServer(lambda body: '{"criterion": []}') as server:
-        (tmp_path / "conf.yaml").write_text(
-            "astune:\n"
-            "  rubrics: {examples: examples.jsonl}\n"
-            f"  task_judge: {{llm: {{models: [{{base_url: '{server.base_url}', model: planted}}]}}}}\n"
-        )
+        write_conf(tmp_path, server.base_url)
         assert main(["rubrics", "--conf", "conf.yaml"]) == 1
     errors = " ".join(capsys.readouterr().err.split())
     assert "no criterion tells good from bad" in errors

@@ -11,7 +11,7 @@ from astune.config.judges import TaskJudgeConfig
 from astune.errors import JudgeError, TaskError
 from astune.rollout.group import run_group
 from astune.rollout.verdict import ask_group
-from astune.task_judge import Scorers
+from astune.task_judge import TaskJudges
 from astune.types import Episode, Sampling, StopReason, Task, Verdict, WorkflowOutput
 
 TASK = Task("t1", "How long?")
@@ -127,7 +127,7 @@ async def test_nobody_is_asked_about_nothing():
 
 
 async def test_a_task_that_names_its_judge_gets_it(make_setup):
-    setup = make_setup(answers(), judge=Longest(), scorers=Scorers(TaskJudgeConfig()))
+    setup = make_setup(answers(), judge=Longest(), task_judges=TaskJudges(TaskJudgeConfig()))
     sampling = Sampling(max_tokens=8)
     math = Task("m", "2+2?", answer="aa", metadata={"scorer": "math"})
     found = await run_group(math, 3, setup, seed=1, sampling=sampling)

@@ -30,7 +30,7 @@ ANSWER_SCHEMAS: Mapping[str, str] = {"answer": "answer_tag", "boxed": "boxed"}
 """Values of `answer_schema`, and the `astune.task_judge.answer_format` that each stands for."""
 
 
-class Scorers:
+class TaskJudges:
     """The judges that tasks name in their field `scorer`, made when the first task asks for one.
 
     A name is one of `astune.task_judge.scorers`, one of `SHORT_NAMES`, a judge that ships, or a registered one.
@@ -43,7 +43,7 @@ class Scorers:
     def of(self, task: Task) -> Judge | None:
         """The task's own judge, None if it names none. Raises TaskError for an unknown name or schema, and PluginError
         for a judge that does not load."""
-        named = scorer_of(task)
+        named = judge_named_by(task)
         if named not in self._judges:
             config = self.config_of(task)
             if config is None:
@@ -55,7 +55,7 @@ class Scorers:
     def config_of(self, task: Task) -> TaskJudgeConfig | None:
         """What the task's own judge is made from: its name as `judge_protocol`, its schema as `answer_format`; None if
         it names none. Raises TaskError for an unknown name or schema."""
-        name, schema = scorer_of(task)
+        name, schema = judge_named_by(task)
         if name is None:
             return None
         known = sorted({*self._config.scorers, *SHORT_NAMES, *judge_names()})
@@ -74,7 +74,7 @@ class Scorers:
 
     def specs(self, tasks: Iterable[Task]) -> set[str]:
         """What the names in the tasks stand for, as `astune.task_judge.judge_protocol` has it."""
-        names = {name for task in tasks if (name := scorer_of(task)[0]) is not None}
+        names = {name for task in tasks if (name := judge_named_by(task)[0]) is not None}
         return {self._spec(name) for name in names}
 
     def check(self, tasks: Iterable[Task]) -> None:
@@ -86,7 +86,7 @@ class Scorers:
         return self._config.scorers.get(name) or SHORT_NAMES.get(name, name)
 
 
-def scorer_of(task: Task) -> tuple[str | None, str | None]:
+def judge_named_by(task: Task) -> tuple[str | None, str | None]:
     """The names of the judge and of the answer's form in a task; None where it has none."""
     name, schema = _text(task, "scorer"), _text(task, "answer_schema")
     return name, schema if name is not None else None

@@ -7,7 +7,7 @@ from astune import register_judge
 from astune.config.judges import TaskJudgeConfig
 from astune.config.schema import AstuneConfig
 from astune.errors import PluginError, TaskError
-from astune.task_judge import MathAnswerAsJudge, Scorers, make_judge, registry
+from astune.task_judge import MathAnswerAsJudge, TaskJudges, make_judge, registry
 from astune.task_judge.registry import import_registered
 from astune.training.tasks import read_tasks
 from astune.types import Episode, Task
@@ -26,17 +26,17 @@ def task(scorer: object = None, schema: object = None) -> Task:
 
 
 def test_a_task_without_scorer_has_no_judge_of_its_own() -> None:
-    assert Scorers(TaskJudgeConfig()).of(task()) is None
-    assert Scorers(TaskJudgeConfig()).of(Task("t", "q")) is None
-    assert Scorers(TaskJudgeConfig()).of(task(schema="boxed")) is None
+    assert TaskJudges(TaskJudgeConfig()).of(task()) is None
+    assert TaskJudges(TaskJudgeConfig()).of(Task("t", "q")) is None
+    assert TaskJudges(TaskJudgeConfig()).of(task(schema="boxed")) is None
 
 
 @pytest.mark.parametrize("name", ["math", "MathAnswerAsJudge"])
 def test_a_scorer_is_found_by_its_short_and_its_full_name_and_made_once(name: str) -> None:
-    scorers = Scorers(TaskJudgeConfig())
-    judge = scorers.of(task(name))
+    judges = TaskJudges(TaskJudgeConfig())
+    judge = judges.of(task(name))
     assert isinstance(judge, MathAnswerAsJudge)
-    assert scorers.of(task(name)) is judge
+    assert judges.of(task(name)) is judge
 
 
 @pytest.mark.parametrize(
@@ -52,30 +52,30 @@ def test_a_scorer_is_found_by_its_short_and_its_full_name_and_made_once(name: st
 async def test_the_answer_schema_says_where_the_answer_stands(
     schema: str | None, answer: str, right: bool, make_episode: MakeEpisode
 ) -> None:
-    judge = Scorers(TaskJudgeConfig()).of(task("math", schema))
+    judge = TaskJudges(TaskJudgeConfig()).of(task("math", schema))
     assert judge is not None
     assert (await judge.judge(task("math", schema), make_episode(answer, "4"))).passed is right
 
 
 def test_an_unknown_scorer_lists_the_known_ones_before_the_run() -> None:
     with pytest.raises(TaskError, match=r"'t1': unknown scorer 'maths'. Did you mean 'math'\? There are: .*ToolUse"):
-        Scorers(TaskJudgeConfig()).check([task(), task("maths")])
+        TaskJudges(TaskJudgeConfig()).check([task(), task("maths")])
 
 
 def test_an_unknown_answer_schema_is_an_error() -> None:
     with pytest.raises(TaskError, match=r"unknown answer_schema 'box'. Did you mean 'boxed'\?"):
-        Scorers(TaskJudgeConfig()).of(task("math", "box"))
+        TaskJudges(TaskJudgeConfig()).of(task("math", "box"))
 
 
 def test_a_scorer_that_is_no_text_is_an_error() -> None:
     with pytest.raises(TaskError, match="task 't1': scorer must be a text, found 3"):
-        Scorers(TaskJudgeConfig()).of(task(3))
+        TaskJudges(TaskJudgeConfig()).of(task(3))
 
 
 async def test_the_configuration_names_scorers(tmp_path: Path, make_episode: MakeEpisode) -> None:
     (tmp_path / "mine.py").write_text("def half(task, response):\n    return 0.5\n")
     config = TaskJudgeConfig(scorers={"exam": f"{tmp_path}/mine.py:half"})
-    judge = Scorers(config).of(task("exam"))
+    judge = TaskJudges(config).of(task("exam"))
     assert judge is not None
     assert (await judge.judge(task("exam"), make_episode("x"))).reward == 0.5
 
@@ -87,7 +87,7 @@ async def test_a_registered_judge_is_found_by_tasks_and_by_the_protocol(
     def exam(task: Task, episode: Episode) -> bool:
         return True
 
-    for judge in (Scorers(TaskJudgeConfig()).of(task("exam")), make_judge(TaskJudgeConfig(judge_protocol="exam"))):
+    for judge in (TaskJudges(TaskJudgeConfig()).of(task("exam")), make_judge(TaskJudgeConfig(judge_protocol="exam"))):
         assert judge is not None
         assert (await judge.judge(task("exam"), make_episode("x"))).passed is True
 
