@@ -44,7 +44,7 @@ from astune.judging.agreement import wilson
 from astune.task_judge import MathAnswerAsJudge
 from astune.task_judge.math.answer import extract_answer, normalise, reference_answer
 from astune.task_judge.math.compare import Relation, compare, for_algebra
-from astune.task_judge.math.judge import Outcome
+from astune.task_judge.math.judge import MathOutcome
 from astune.types import Episode, StopReason, Task, WorkflowOutput
 
 ZOO = Path(__file__).resolve().parents[1] / "tests/task_judge/math_zoo.jsonl"
@@ -307,10 +307,10 @@ def math_verify_alone(case: Case) -> bool:
     return bool(verify(*sides, timeout_seconds=2))
 
 
-async def our_outcomes(cases: Sequence[Case]) -> list[Outcome]:
+async def our_outcomes(cases: Sequence[Case]) -> list[MathOutcome]:
     judge = MathAnswerAsJudge(TaskJudgeConfig())
     episodes = [episode_of(case.reference, case.output, case.question) for case in cases]
-    return [each.outcome for each in await asyncio.gather(*(judge.opinion(e.task, e) for e in episodes))]
+    return [each.outcome for each in await asyncio.gather(*(judge.result_of(e.task, e) for e in episodes))]
 
 
 def share(count: int, of: int) -> str:
@@ -322,7 +322,7 @@ async def agreement(name: str, cases: Sequence[Case], console: Console) -> None:
     outcomes = await our_outcomes(cases)
     judges = (exact, last_number, normalised, math_verify_alone)
     ways = {way.__name__.replace("_", " "): [way(case) for case in cases] for way in judges}
-    ways["MathAnswerAsJudge"] = [outcome is Outcome.RIGHT for outcome in outcomes]
+    ways["MathAnswerAsJudge"] = [outcome is MathOutcome.RIGHT for outcome in outcomes]
     right = [case.equal for case in cases]
     rows = []
     for way, given in ways.items():
@@ -334,8 +334,10 @@ async def agreement(name: str, cases: Sequence[Case], console: Console) -> None:
     console.print(
         table_of(f"{name}: {len(cases):,} cases", ("", "accuracy", "false positives", "false negatives"), rows)
     )
-    unread = sum(outcome in (Outcome.UNREAD, Outcome.FAILED) for outcome in outcomes)
-    missed = sum(o in (Outcome.UNREAD, Outcome.FAILED) and equal for o, equal in zip(outcomes, right, strict=True))
+    unread = sum(outcome in (MathOutcome.UNREAD, MathOutcome.FAILED) for outcome in outcomes)
+    missed = sum(
+        o in (MathOutcome.UNREAD, MathOutcome.FAILED) and equal for o, equal in zip(outcomes, right, strict=True)
+    )
     console.print(f"{unread} of them MathAnswerAsJudge could not read, {missed} of those were right\n")
 
 

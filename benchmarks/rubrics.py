@@ -39,12 +39,12 @@ from astune.config.chat_models import JudgeModelConfig
 from astune.config.judges import LlmJudgeConfig, RubricsConfig
 from astune.judging.agreement import wilson
 from astune.rubrics import choose
+from astune.rubrics.coding_rate import SMALLEST_GAIN
+from astune.rubrics.edits import Edits
 from astune.rubrics.examples import Examples, read_examples
 from astune.rubrics.judge_examples import Asking, judge_by_rubric, rewards_of
-from astune.rubrics.keep import Edits
-from astune.rubrics.learn import Learned, Learner, NothingHelps
+from astune.rubrics.learn import Learned, NothingHelps, RubricLearner
 from astune.rubrics.measure import measure, pass_mark
-from astune.rubrics.select import SMALLEST_GAIN
 from astune.rubrics.split import Split, split_examples
 from astune.task_judge.llm.rubric import Criterion, Rubric
 from astune.testing import PlantedWorld
@@ -126,7 +126,7 @@ async def _learn(
 ) -> tuple[Learned | None, int]:
     asking = Asking(models, llm, NoWatch())
     try:
-        learned = await Learner(examples, split, config, asking, seed, Edits()).learn()
+        learned = await RubricLearner(examples, split, config, asking, seed, Edits()).learn()
     except NothingHelps:
         return None, len(asking.paid)
     return learned, len(asking.paid)

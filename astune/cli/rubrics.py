@@ -12,11 +12,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from astune.cli.exit_codes import INTERRUPTED, LEARNED_NOTHING
 from astune.config.load import load_config
-from astune.rubrics.keep import edits_of
+from astune.rubrics.edits import edits_of
+from astune.rubrics.from_config import GO_ON, check_rubric, learn_rubric
 from astune.rubrics.learn import NothingHelps
 from astune.rubrics.report import NO_BETTER, better_than_baselines
-from astune.rubrics.run import GO_ON, check_rubric, learn_rubric
-from astune.rubrics.show import show_difference, show_rubric
+from astune.rubrics.tables import show_difference, show_rubric
 from astune.support.terminal import Console
 from astune.support.visible import tell
 from astune.task_judge.llm.rubric import load_rubric

@@ -48,7 +48,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Usage:
+class JudgeUsage:
     """What judging took per 1,000 answers, as the metrics of the verdicts say: None where they do not. Replies from the
     cache are counted on their own; they take no call, no tokens and no money."""
 
@@ -93,7 +93,7 @@ class JudgeFigures:
     """Mean of the metric of that name: the share of comparisons that came out the same in both orders."""
     by_reward: int
     """Verdicts that do not say whether the answer passed, so that the reward decided."""
-    usage: Usage
+    usage: JudgeUsage
 
     @property
     def judged(self) -> int:
@@ -219,11 +219,11 @@ def _reward_by_label(values: Sequence[float], rewards: Sequence[float]) -> tuple
     return tuple((value, len(found), fmean(found)) for value, found in sorted(by_label.items()))
 
 
-def _usage(verdicts: Sequence[Verdict], n: int, seconds: float) -> Usage:
+def _usage(verdicts: Sequence[Verdict], n: int, seconds: float) -> JudgeUsage:
     """A verdict without `llm_calls` took none; calls of which one tells no cost have no known cost."""
     sums = judging_cost(verdicts)
     per_thousand = {name: 1000 * value / len(verdicts) for name, value in sums.items()}
-    return Usage(
+    return JudgeUsage(
         seconds=1000 * seconds / n if n else 0.0,
         calls=per_thousand.get("calls"),
         cached=per_thousand.get("cached"),

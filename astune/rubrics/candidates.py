@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from astune.config.judges import RubricsConfig
+from astune.rubrics.coding_rate import select_criteria
 from astune.rubrics.examples import Example, Kind
 from astune.rubrics.judge_examples import Asking, Scores
 from astune.rubrics.measure import Rewards, how_right
-from astune.rubrics.prompts import Message, Proposal, Shown, propose_messages, revise_messages
-from astune.rubrics.select import select_criteria
+from astune.rubrics.prompts import Message, Proposal, ShownAnswer, propose_messages, revise_messages
 from astune.rubrics.similarity import duplicate_groups
 from astune.task_judge.llm.rubric import Criterion
 
-Contrast = tuple[list[Shown], tuple[str, ...]]
+Contrast = tuple[list[ShownAnswer], tuple[str, ...]]
 """Answers, and the ids of their examples."""
 
 MOST_NEW = 40
@@ -26,8 +26,8 @@ from many examples and differ from each other are taken."""
 
 
 @dataclass(frozen=True)
-class Question:
-    """One question to the models, and the examples that it shows."""
+class ProposalRequest:
+    """A prompt that asks for criteria. `sources` are the ids of the examples that it shows."""
 
     messages: list[Message]
     sources: tuple[str, ...]
@@ -73,10 +73,10 @@ def proposals(
     config: RubricsConfig,
     instructions: str,
     seed: int,
-) -> list[Question]:
+) -> list[ProposalRequest]:
     texts = [criterion.text for criterion in known]
     return [
-        Question(propose_messages(shown, texts, config.proposals, config.scale, instructions), sources)
+        ProposalRequest(propose_messages(shown, texts, config.proposals, config.scale, instructions), sources)
         for shown, sources in contrasts(train, kind, seed)
     ]
 
@@ -90,11 +90,11 @@ def revisions(
     pass_at: float,
     config: RubricsConfig,
     instructions: str,
-) -> list[Question]:
-    """A question for each example on which `criteria` give the wrong verdict, with what they said and why. What could
+) -> list[ProposalRequest]:
+    """A request for each example on which `criteria` give the wrong verdict, with what they said and why. What could
     not be judged has no verdict to revise."""
     texts = {criterion.id: criterion.text for criterion in criteria}
-    asked = []
+    requests = []
     for one in train:
         if how_right(one, kind, rewards, pass_at) == 1.0 or any(
             rewards[one.id, number] is None for number in range(len(one.answers))
@@ -102,16 +102,16 @@ def revisions(
             continue
         shown, mistake = _mistake(one, kind, criteria, scores, rewards, pass_at)
         messages = revise_messages(texts, shown, mistake, config.proposals, config.scale, instructions)
-        asked.append(Question(messages, (one.id,)))
-    return asked
+        requests.append(ProposalRequest(messages, (one.id,)))
+    return requests
 
 
-async def proposed(asking: Asking, questions: Sequence[Question], scale: str, stage: str) -> list[Criterion]:
-    """What the models propose, in the order of the questions. A reply that cannot be used proposes nothing."""
-    replies = await asking.stage(stage, [asking.ask(question.messages, Proposal) for question in questions])
+async def proposed(asking: Asking, requests: Sequence[ProposalRequest], scale: str, stage: str) -> list[Criterion]:
+    """What the models propose, in the order of the requests. A reply that cannot be used proposes nothing."""
+    replies = await asking.stage(stage, [asking.ask(request.messages, Proposal) for request in requests])
     return [
-        new_criterion(entry.text, scale, question.sources)
-        for question, reply in zip(questions, replies, strict=True)
+        new_criterion(entry.text, scale, request.sources)
+        for request, reply in zip(requests, replies, strict=True)
         for entry in (reply.criteria if reply else ())
         if entry.text.strip()
     ]
@@ -133,13 +133,13 @@ def merged(pool: Sequence[Criterion], found: Sequence[Criterion], seed: int) -> 
     return [new[index] for index in sorted(select_criteria([one.text for one in new], seen, MOST_NEW, seed))]
 
 
-def _shown(example: Example, role: str, number: int) -> Shown:
-    return Shown(role, example.query, example.answers[number], example.reference)  # type: ignore[arg-type]
+def _shown(example: Example, role: str, number: int) -> ShownAnswer:
+    return ShownAnswer(role, example.query, example.answers[number], example.reference)  # type: ignore[arg-type]
 
 
 def _mistake(
     one: Example, kind: Kind, criteria: Sequence[Criterion], scores: Scores, rewards: Rewards, pass_at: float
-) -> tuple[list[Shown], str]:
+) -> tuple[list[ShownAnswer], str]:
     """The answers that the verdict was wrong about, and the fence `mistake`."""
     if kind == "scored":
         taken, found = ("bad", "good") if one.good else ("good", "bad")

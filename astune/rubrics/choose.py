@@ -6,7 +6,7 @@ Three things decide, and none of them sees the test examples:
     train and dev     of the others, each is worth what it takes off the loss mean log(1 + exp(-margin)) of all
                       comparisons, where the margin is what the criteria chosen so far and it give the better answer
                       more than the worse (forward selection)
-    coding rate       of those, a small set is selected whose members differ from each other (`select.py`)
+    coding rate       of those, a small set is selected whose members differ from each other (`coding_rate.py`)
 
 Weights are fitted on train and dev, from what each criterion helps there (`weights.py`). A handful of dev examples
 alone would take criteria by luck: that found 0.74 of the criteria of a planted world, and this 0.94 (60 scored
@@ -19,10 +19,10 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from astune.rubrics.coding_rate import select_criteria
 from astune.rubrics.examples import Kind
 from astune.rubrics.judge_examples import Scores
 from astune.rubrics.measure import Accuracy, Key, comparisons, keys, measure, pass_mark
-from astune.rubrics.select import select_criteria
 from astune.rubrics.similarity import duplicate_groups
 from astune.rubrics.split import Split
 from astune.rubrics.weights import fit_weights
@@ -35,8 +35,8 @@ SMALLEST_WEIGHT = 0.05
 HARDLY = 0.3
 """Of what half of the best criterion helps: one that helps less weighs no more beside it than that."""
 
-SMALLEST_GAIN = 1e-9
-"""Nats that a criterion takes off the loss at least: more than rounding."""
+ROUNDING = 1e-9
+"""Nats that a criterion takes off the loss at least."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def _forward(
         losses = {name: _loss(margins) for name, margins in sums.items()}
         best = min(losses, key=losses.__getitem__)
         gain = _loss(totals) - losses[best]
-        if gain <= SMALLEST_GAIN:
+        if gain <= ROUNDING:
             break
         gains[best], totals = gain, sums[best]
     return gains

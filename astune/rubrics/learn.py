@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from astune.config.judges import RubricsConfig
 from astune.errors import AstuneError
 from astune.rubrics.arrange import arranged
-from astune.rubrics.candidates import Question, merged, proposals, proposed, revisions
+from astune.rubrics.candidates import ProposalRequest, merged, proposals, proposed, revisions
 from astune.rubrics.choose import Choice, choose, dev_helps
+from astune.rubrics.edits import Edits
 from astune.rubrics.examples import Example, Examples
 from astune.rubrics.judge_examples import Asking, Scores, judge_as_a_whole, judge_by_rubric, rewards_of
-from astune.rubrics.keep import Edits
 from astune.rubrics.measure import Accuracy, keys, measure, pass_mark
 from astune.rubrics.split import Split
 from astune.task_judge.llm.rubric import Criterion, Rubric
@@ -57,7 +57,7 @@ class Learned:
     one_round: Accuracy | None
 
 
-class Learner:
+class RubricLearner:
     """Equal arguments and equal replies give an equal rubric, whichever reply comes first."""
 
     def __init__(
@@ -92,9 +92,9 @@ class Learner:
             one_round=test if first is best else await self._one_round(first),
         )
 
-    async def _round(self, questions: Sequence[Question], stage: str) -> Choice | None:
+    async def _round(self, requests: Sequence[ProposalRequest], stage: str) -> Choice | None:
         """Adds what is proposed to the pool and chooses from it anew."""
-        found = await proposed(self._asking, questions, self._config.scale, stage)
+        found = await proposed(self._asking, requests, self._config.scale, stage)
         settled = self._edits.removed | {one.id for one in self._pool}  # what was edited keeps the id of its first text
         new = [one for one in merged(self._pool, found, self._seed) if one.id not in settled]
         await self._add(new, "judge by the new criteria")
@@ -108,7 +108,7 @@ class Learner:
             await self._scores.add(criteria, stage)
             self._pool += criteria
 
-    def _differences(self) -> list[Question]:
+    def _differences(self) -> list[ProposalRequest]:
         instructions = self._asking.llm.instructions
         return proposals(self._split.train, self._kind, self._pool, self._config, instructions, self._seed)
 
@@ -126,7 +126,7 @@ class Learner:
                 best, stale = choice, 0
         return best, self._config.rounds
 
-    def _mistakes(self, best: Choice | None) -> list[Question]:
+    def _mistakes(self, best: Choice | None) -> list[ProposalRequest]:
         """Of the best choice; where there is none yet, of all candidates together."""
         criteria = best.criteria if best else tuple(self._pool)
         if not criteria:

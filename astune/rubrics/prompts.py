@@ -63,7 +63,7 @@ Role = Literal["answer", "better", "worse"]
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownAnswer:
     """An answer as a prompt shows it. `role` says what is known of it, and names its fence."""
 
     role: Role
@@ -90,7 +90,7 @@ PROPOSAL_FORMAT = 'Reply with JSON: {"criteria": [{"text": "the criterion", "rea
 
 
 def propose_messages(
-    shown: Sequence[Shown], known: Sequence[str], count: int, scale: str, instructions: str
+    shown: Sequence[ShownAnswer], known: Sequence[str], count: int, scale: str, instructions: str
 ) -> list[Message]:
     """Asks for `count` criteria that the better answers of `shown` meet and the worse do not (contrastive generation,
     OpenRubrics, arXiv 2510.07743). `known` are criteria that need not be proposed again."""
@@ -108,7 +108,7 @@ def propose_messages(
 
 def revise_messages(
     criteria: Mapping[str, str],
-    shown: Sequence[Shown],
+    shown: Sequence[ShownAnswer],
     mistake: str,
     count: int,
     scale: str,
@@ -136,7 +136,7 @@ def holistic_messages(query: str, answer: str, reference: str | None, instructio
         'Reply with JSON: {"reason": "in one sentence", "score": 0}',
         instructions=instructions,
     )
-    return _messages(system, _shown([Shown("answer", query, answer, reference)]))
+    return _messages(system, _shown([ShownAnswer("answer", query, answer, reference)]))
 
 
 def arrange_messages(criteria: Mapping[str, str], scale: str) -> list[Message]:
@@ -170,7 +170,7 @@ def _listed(criteria: Mapping[str, str]) -> list[str]:
     return [fenced("criterion", f"{name}\n{text}") for name, text in criteria.items()]
 
 
-def _shown(shown: Sequence[Shown]) -> str:
+def _shown(shown: Sequence[ShownAnswer]) -> str:
     """The answers in fences, each task once in front of its answers that follow each other."""
     parts: list[str] = []
     task: tuple[str, str | None] | None = None

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from datetime import date
 from typing import Any
 
+from astune.rubrics.edits import criterion_digest
 from astune.rubrics.examples import Examples
 from astune.rubrics.judge_examples import Asking
-from astune.rubrics.keep import criterion_digest
 from astune.rubrics.learn import Learned
 from astune.rubrics.measure import Accuracy
 from astune.rubrics.prompts import PROMPTS_VERSION

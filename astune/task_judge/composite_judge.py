@@ -14,7 +14,7 @@ from astune.types import Episode, Task, Verdict
 
 
 @dataclass(frozen=True)
-class Part:
+class WeightedJudge:
     """One of the judges. `name` is unique among them: it is what its figures are called by."""
 
     name: str
@@ -29,7 +29,7 @@ def make_composite(judges: Sequence[tuple[str, float, Judge]]) -> CompositeJudge
     for name, weight, judge in judges:
         short = name.rpartition(":")[2].rpartition("->")[2].rpartition(".")[2]
         seen[short] += 1
-        parts.append(Part(short if seen[short] == 1 else f"{short}_{seen[short]}", weight, judge))
+        parts.append(WeightedJudge(short if seen[short] == 1 else f"{short}_{seen[short]}", weight, judge))
     together = any(isinstance(part.judge, GroupJudge) for part in parts)
     return CompositeGroupJudge(parts) if together else CompositeJudge(parts)
 
@@ -43,7 +43,7 @@ class CompositeJudge:
     between success and failure, the whole is, unless another part says failure.
     """
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[WeightedJudge]) -> None:
         self._parts = tuple(parts)
 
     async def judge(self, task: Task, episode: Episode) -> Verdict:

@@ -214,7 +214,7 @@ DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
 
 
 @dataclass(frozen=True)
-class Case:
+class CustomerMessage:
     """A customer's message."""
 
     name: str
@@ -227,11 +227,11 @@ class Case:
         return f"Order {self.order}: the {self.item} {self.trouble}. What now? {self.name}"
 
 
-def draw_case(rng: random.Random) -> Case:
-    return Case(rng.choice(NAMES), rng.choice(ITEMS), rng.randrange(10_000, 100_000), rng.choice(TROUBLES))
+def draw_message(rng: random.Random) -> CustomerMessage:
+    return CustomerMessage(rng.choice(NAMES), rng.choice(ITEMS), rng.randrange(10_000, 100_000), rng.choice(TROUBLES))
 
 
-def draw_answer(case: Case, rng: random.Random) -> str:
+def draw_answer(message: CustomerMessage, rng: random.Random) -> str:
     """Each feature with probability one half, independently; `short` comes as it comes."""
     parts: list[str] = []
     for feature in FEATURES:
@@ -242,7 +242,7 @@ def draw_answer(case: Case, rng: random.Random) -> str:
     parts[at:at] = fillers
     text = " ".join(parts) or FILLERS[0]
     amount = f"{rng.randrange(5, 200)}.{rng.randrange(10, 100)}"
-    return text.format(name=case.name, order=case.order, day=rng.choice(DAYS), amount=amount).strip()
+    return text.format(name=message.name, order=message.order, day=rng.choice(DAYS), amount=amount).strip()
 
 
 def features_of(answer: str) -> frozenset[str]:

@@ -32,7 +32,16 @@ from astune.task_judge.llm.fence import read_fences
 from astune.task_judge.llm.rubric import Rubric
 from astune.task_judge.llm.rubrics_judge import JUDGE
 from astune.testing.chat_server import Script, ScriptedChatServer
-from astune.testing.planted_features import FEATURES, VAGUE, Case, Feature, draw_answer, draw_case, features_of, meaning
+from astune.testing.planted_features import (
+    FEATURES,
+    VAGUE,
+    CustomerMessage,
+    Feature,
+    draw_answer,
+    draw_message,
+    features_of,
+    meaning,
+)
 
 Kind = Literal["scored", "paired", "ranked"]
 Fences = Sequence[tuple[str, str]]
@@ -250,10 +259,10 @@ class PlantedWorld:
 
     def _scored(self, n: int, rng: random.Random) -> dict[str, Any]:
         """Good and bad answers by turns, so that the majority is no help."""
-        case = draw_case(rng)
-        answer = next(a for a in _answers(case, rng) if (self.true_label(a) > 0.5) == (n % 2 == 0))
+        message = draw_message(rng)
+        answer = next(a for a in _answers(message, rng) if (self.true_label(a) > 0.5) == (n % 2 == 0))
         good = (n % 2 == 0) != (rng.random() < self._noise)
-        return {"query": case.query, "answer": answer, "score": int(good)}
+        return {"query": message.query, "answer": answer, "score": int(good)}
 
     def _paired(self, n: int, rng: random.Random) -> dict[str, Any]:
         row = self._ordered(2, rng)
@@ -264,9 +273,9 @@ class PlantedWorld:
 
     def _ordered(self, count: int, rng: random.Random) -> dict[str, Any]:
         """Answers of different worth, the best first, but for labels that are the other way round."""
-        case = draw_case(rng)
+        message = draw_message(rng)
         answers: dict[float, str] = {}
-        for answer in _answers(case, rng):
+        for answer in _answers(message, rng):
             answers.setdefault(self.true_label(answer), answer)
             if len(answers) == count:
                 break
@@ -276,7 +285,7 @@ class PlantedWorld:
         for at in range(count - 1):
             if rng.random() < self._noise:
                 ordered[at], ordered[at + 1] = ordered[at + 1], ordered[at]
-        return {"query": case.query, "answers": ordered}
+        return {"query": message.query, "answers": ordered}
 
 
 @dataclass(frozen=True)
@@ -291,6 +300,6 @@ def meanings(criteria: Iterable[str]) -> frozenset[str]:
     return frozenset(feature.name for text in criteria if (feature := meaning(text)))
 
 
-def _answers(case: Case, rng: random.Random) -> Iterator[str]:
+def _answers(message: CustomerMessage, rng: random.Random) -> Iterator[str]:
     while True:
-        yield draw_answer(case, rng)
+        yield draw_answer(message, rng)

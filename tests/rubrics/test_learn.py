@@ -18,11 +18,11 @@ import pytest
 from astune.config.load import load_config
 from astune.config.schema import Config
 from astune.errors import AstuneError, ConfigError
+from astune.rubrics.edits import edits_of
 from astune.rubrics.examples import read_examples
-from astune.rubrics.keep import edits_of
+from astune.rubrics.from_config import learn_rubric
 from astune.rubrics.learn import NothingHelps
 from astune.rubrics.prompts import ARRANGE, HOLISTIC, PROPOSE, REVISE
-from astune.rubrics.run import learn_rubric
 from astune.rubrics.split import split_examples
 from astune.task_judge.llm.fence import read_fences
 from astune.task_judge.llm.rubric import load_rubric, save_rubric

@@ -17,7 +17,7 @@ from astune.rubrics.prompts import (
     HOLISTIC,
     PROPOSE,
     REVISE,
-    Shown,
+    ShownAnswer,
     arrange_messages,
     holistic_messages,
     propose_messages,
@@ -26,7 +26,7 @@ from astune.rubrics.prompts import (
 from astune.task_judge.llm.rubric import Criterion, Rubric
 from astune.task_judge.llm.rubrics_judge import JUDGE, CriteriaReply, check_scores, rubric_messages
 from astune.testing import Faults, PlantedWorld
-from astune.testing.planted_features import FEATURES, VAGUE, draw_answer, draw_case, features_of, meaning
+from astune.testing.planted_features import FEATURES, VAGUE, draw_answer, draw_message, features_of, meaning
 from astune.testing.planted_rubrics import Kind, PlantedModel, meanings
 
 FEATURE = {feature.name: feature for feature in FEATURES}
@@ -46,7 +46,7 @@ def rubric_of(*texts: str, scale: str = "binary") -> Rubric:
 
 
 def proposal(model: PlantedModel, count: int = 6, better: str = GOOD, worse: str = BAD) -> list[str]:
-    shown = [Shown("better", "Where is it?", better), Shown("worse", "Where is it?", worse)]
+    shown = [ShownAnswer("better", "Where is it?", better), ShownAnswer("worse", "Where is it?", worse)]
     reply = ask(model, propose_messages(shown, [], count, "binary", ""))
     return [entry["text"] for entry in reply["criteria"]]
 
@@ -73,7 +73,7 @@ def test_each_wording_means_its_feature_alone() -> None:
 
 def test_features_are_half_and_half_and_independent() -> None:
     rng = random.Random(0)
-    drawn = [features_of(draw_answer(draw_case(rng), rng)) for _ in range(2000)]
+    drawn = [features_of(draw_answer(draw_message(rng), rng)) for _ in range(2000)]
     names = [feature.name for feature in FEATURES if feature.sentences]
     assert len(names) >= 12
     for name in names:
@@ -167,7 +167,7 @@ def test_proposals_are_mostly_of_what_tells_the_answers_apart() -> None:
 
 def test_a_revision_does_not_repeat_criteria_in_play() -> None:
     in_play = {str(n): FEATURE[name].wordings[0] for n, name in enumerate(("greeting", "amount"))}
-    shown = [Shown("better", "q", GOOD), Shown("worse", "q", BAD)]
+    shown = [ShownAnswer("better", "q", GOOD), ShownAnswer("worse", "q", BAD)]
     model = PlantedModel(hint="link")
     reply = ask(model, revise_messages(in_play, shown, "it said worse", 5, "binary", ""))
     found = meanings(entry["text"] for entry in reply["criteria"])
@@ -177,7 +177,9 @@ def test_a_revision_does_not_repeat_criteria_in_play() -> None:
 
 @pytest.mark.parametrize(("found", "telling"), [("good", True), ("bad", False)])
 def test_of_an_answer_shown_alone_the_mistake_says_which_way_it_is(found: str, telling: bool) -> None:
-    messages = revise_messages({}, [Shown("answer", "q", GOOD)], f"Expected: people found it {found}.", 6, "binary", "")
+    messages = revise_messages(
+        {}, [ShownAnswer("answer", "q", GOOD)], f"Expected: people found it {found}.", 6, "binary", ""
+    )
     means = meanings(entry["text"] for entry in ask(PlantedModel(hint="link"), messages)["criteria"])
     met = len(means & features_of(GOOD)) / len(means)
     assert (met > 0.5) == telling
@@ -277,7 +279,7 @@ def test_each_job_is_counted_and_an_unknown_one_is_an_error() -> None:
     proposal(model)
     ask(model, arrange_messages({"a": VAGUE[0]}, "binary"))
     ask(model, rubric_messages(rubric_of(VAGUE[0]), "q", GOOD, None, ""))
-    ask(model, revise_messages({}, [Shown("better", "q", GOOD)], "wrong", 1, "binary", ""))
+    ask(model, revise_messages({}, [ShownAnswer("better", "q", GOOD)], "wrong", 1, "binary", ""))
     assert model.calls == {PROPOSE: 1, ARRANGE: 1, JUDGE: 1, REVISE: 1}
     with pytest.raises(ValueError, match="Sing a song"):
         model({"messages": [{"role": "system", "content": "Sing a song."}, {"role": "user", "content": ""}]})

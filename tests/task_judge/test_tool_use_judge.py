@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from astune.config.judges import TaskJudgeConfig
 from astune.errors import JudgeError
 from astune.task_judge import make_judge
-from astune.task_judge.tool_use.calls import ToolCall, says_error, tool_calls
+from astune.task_judge.tool_use.calls import CheckedCall, says_error, tool_calls
 from astune.task_judge.tool_use.expected import Expected, serve
 from astune.types import Episode, StopReason, Task, Turn, WorkflowOutput
 
@@ -294,7 +294,7 @@ FEW = st.sampled_from(["search", "book"]), st.sampled_from([{}, {"query": 0}, {"
 @settings(max_examples=300)
 @given(
     st.lists(st.builds(Expected, FEW[0], st.none() | FEW[1]), max_size=4),
-    st.lists(st.builds(ToolCall, *FEW, st.just(True), st.just(False)), max_size=5, unique_by=str),
+    st.lists(st.builds(CheckedCall, *FEW, st.just(True), st.just(False)), max_size=5, unique_by=str),
 )
 def test_as_many_expectations_are_served_and_right_as_can_be(expected, calls):
     """Against all assignments there are, of calls that do not repeat each other."""

@@ -11,12 +11,12 @@ from astune.clients.chat_models import ChatModels
 from astune.config.judges import CriterionConfig, LlmJudgeConfig, TaskJudgeConfig
 from astune.errors import ConfigError, JudgeError, PolicyError
 from astune.task_judge.judge_base import judge_alone
-from astune.task_judge.llm.case import Case, Ruling
 from astune.task_judge.llm.listwise import listwise
 from astune.task_judge.llm.pairwise import against_reference, pairwise
 from astune.task_judge.llm.pointwise import pointwise
 from astune.task_judge.llm.rubric import Criterion, Rubric
-from astune.task_judge.llm.shown import Shown, shown_attempt, shown_task
+from astune.task_judge.llm.scoring import AttemptScore, JudgeJob
+from astune.task_judge.llm.shown_attempt import ShownAttempt, shown_attempt, shown_task
 from astune.types import Episode, Task, Verdict
 
 NAME = "LlmAsJudge"
@@ -53,13 +53,13 @@ class LlmJudge(ABC):
 
     async def judge_group(self, task: Task, episodes: Sequence[Episode]) -> Sequence[Verdict | Exception]:
         seen = [self._shown(task, episode) for episode in episodes]
-        attempts = [shown for shown in seen if isinstance(shown, Shown)]
+        attempts = [shown for shown in seen if isinstance(shown, ShownAttempt)]
         verdicts = iter(await self._by_one_model(task, attempts) if attempts else [])
-        return [next(verdicts) if isinstance(shown, Shown) else shown for shown in seen]
+        return [next(verdicts) if isinstance(shown, ShownAttempt) else shown for shown in seen]
 
     @abstractmethod
-    async def rulings(self, case: Case, attempts: Sequence[Shown]) -> Sequence[Ruling | JudgeError]:
-        """What `case.model` says of each attempt. Raises PolicyError if it does not answer, and JudgeError where
+    async def scores(self, job: JudgeJob, attempts: Sequence[ShownAttempt]) -> Sequence[AttemptScore | JudgeError]:
+        """What `job.model` says of each attempt. Raises PolicyError if it does not answer, and JudgeError where
         nothing can be said of any."""
 
     @abstractmethod
@@ -70,26 +70,26 @@ class LlmJudge(ABC):
         """Whether an attempt that got `reward` counts as a success."""
         return reward >= self._pass_at
 
-    def _shown(self, task: Task, episode: Episode) -> Shown | JudgeError:
+    def _shown(self, task: Task, episode: Episode) -> ShownAttempt | JudgeError:
         try:
             return shown_attempt(task, episode, self._config)
         except JudgeError as error:
             return error
 
-    async def _by_one_model(self, task: Task, attempts: Sequence[Shown]) -> list[Verdict | Exception]:
+    async def _by_one_model(self, task: Task, attempts: Sequence[ShownAttempt]) -> list[Verdict | Exception]:
         said = []
         for model in self.models.in_order():
             try:
-                rulings = await self.rulings(self._case(task, model), attempts)
+                scores = await self.scores(self._job(task, model), attempts)
             except PolicyError as error:
                 said.append(str(error))
                 continue
-            return [self._verdict(task, ruling, model, len(attempts)) for ruling in rulings]
+            return [self._verdict(task, score, model, len(attempts)) for score in scores]
         raise JudgeError(f"task {task.task_id!r}: no model judges it: {'; '.join(said)}")
 
-    def _case(self, task: Task, model: str) -> Case:
+    def _job(self, task: Task, model: str) -> JudgeJob:
         llm = self._config.llm
-        return Case(
+        return JudgeJob(
             query=shown_task(task),
             reference=task.answer,
             rubric=self.rubric,
@@ -99,16 +99,16 @@ class LlmJudge(ABC):
             model=model,
         )
 
-    def _verdict(self, task: Task, ruling: Ruling | JudgeError, model: str, attempts: int) -> Verdict | JudgeError:
-        if isinstance(ruling, JudgeError):
-            return JudgeError(f"task {task.task_id!r}: {ruling}")
-        passed = self.passed(ruling.reward, attempts)
-        undecided = passed is not None and self._split(ruling.votes)
+    def _verdict(self, task: Task, score: AttemptScore | JudgeError, model: str, attempts: int) -> Verdict | JudgeError:
+        if isinstance(score, JudgeError):
+            return JudgeError(f"task {task.task_id!r}: {score}")
+        passed = self.passed(score.reward, attempts)
+        undecided = passed is not None and self._split(score.votes)
         return Verdict(
-            reward=ruling.reward,
+            reward=score.reward,
             passed=None if undecided else passed,
-            reason=ruling.reason,
-            metrics={**ruling.metrics, **ruling.usage},
+            reason=score.reason,
+            metrics={**score.metrics, **score.usage},
             judged_by=self.judged_by(model),
             undecided=undecided,
         )
@@ -136,15 +136,15 @@ class LlmAsJudge(LlmJudge):
         key = "astune.task_judge.llm.criteria"
         super().__init__(config, _rubric(config.llm, key), pass_at=config.llm.pass_at, key=key)
 
-    async def rulings(self, case: Case, attempts: Sequence[Shown]) -> Sequence[Ruling | JudgeError]:
+    async def scores(self, job: JudgeJob, attempts: Sequence[ShownAttempt]) -> Sequence[AttemptScore | JudgeError]:
         llm = self._config.llm
         if llm.mode == "pointwise":
-            return await pointwise(case, attempts)
+            return await pointwise(job, attempts)
         if len(attempts) == 1:
-            return [await against_reference(case, attempts[0])]
+            return [await against_reference(job, attempts[0])]
         if llm.mode == "pairwise":
-            return await pairwise(case, attempts, llm.max_opponents)
-        return await listwise(case, attempts)
+            return await pairwise(job, attempts, llm.max_opponents)
+        return await listwise(job, attempts)
 
     def judged_by(self, model: str) -> str:
         return f"{NAME}({model})"

@@ -13,10 +13,10 @@ from pydantic import BaseModel
 from astune.clients.chat_models import Usage
 from astune.errors import JudgeError
 from astune.support.concurrency import all_or_none
-from astune.task_judge.llm.case import Case, Ruling, mean, short, spread, usage_metrics
-from astune.task_judge.llm.comparison import ADVICE, comparison_messages
+from astune.task_judge.llm.comparison_prompt import ADVICE, comparison_messages
 from astune.task_judge.llm.prompts import DATA
-from astune.task_judge.llm.shown import Shown
+from astune.task_judge.llm.scoring import AttemptScore, JudgeJob, mean, short, spread, usage_metrics
+from astune.task_judge.llm.shown_attempt import ShownAttempt
 
 SYSTEM = f"""Rank the answers.
 Several agents answered the same task. You get the task, the reference answer if there is one, what counts, and the
@@ -45,7 +45,7 @@ class RankingReply(BaseModel):
         return {label: place for place, level in enumerate(self.levels()) for label in level}
 
 
-async def listwise(case: Case, attempts: Sequence[Shown]) -> list[Ruling | JudgeError]:
+async def listwise(job: JudgeJob, attempts: Sequence[ShownAttempt]) -> list[AttemptScore | JudgeError]:
     """The reward is the share of the other attempts that an attempt beats; a tie counts half.
 
         ranking [C, [A, B]]    rewards A 0.25, B 0.25, C 1
@@ -56,7 +56,7 @@ async def listwise(case: Case, attempts: Sequence[Shown]) -> list[Ruling | Judge
     reply cannot be used: then there is no verdict on any.
     """
     texts = list(dict.fromkeys(shown.text for shown in attempts if shown.text is not None))
-    ranked = await all_or_none([_ranked(case, texts, vote) for vote in range(case.votes)]) if len(texts) > 1 else []
+    ranked = await all_or_none([_ranked(job, texts, vote) for vote in range(job.votes)]) if len(texts) > 1 else []
     reason = short(ranked[0][1], 400) if ranked else "no two answers that differ"
     votes = [places for places, _, _ in ranked] or [dict.fromkeys(texts, 0)]
     usage = usage_metrics([used for _, _, used in ranked], len(attempts))
@@ -65,7 +65,7 @@ async def listwise(case: Case, attempts: Sequence[Shown]) -> list[Ruling | Judge
         for places in votes
     ]
     return [
-        Ruling(mean(rewards), shown.missing or reason, spread(rewards), usage)
+        AttemptScore(mean(rewards), shown.missing or reason, spread(rewards), usage)
         for shown, rewards in zip(attempts, zip(*by_vote, strict=True), strict=True)
     ]
 
@@ -77,7 +77,7 @@ def _rewards(places: Sequence[int]) -> list[float]:
     ]
 
 
-async def _ranked(case: Case, texts: Sequence[str], vote: int) -> tuple[dict[str, int], str, Usage]:
+async def _ranked(job: JudgeJob, texts: Sequence[str], vote: int) -> tuple[dict[str, int], str, Usage]:
     """The place of each text, the reason, and what it cost."""
     order = sorted(texts, key=lambda text: _shuffle(text, vote // 2), reverse=vote % 2 == 1)
     by_label = dict(zip(_labels(), order, strict=False))
@@ -85,7 +85,7 @@ async def _ranked(case: Case, texts: Sequence[str], vote: int) -> tuple[dict[str
     def check(reply: RankingReply) -> None:
         check_ranking(reply, by_label)
 
-    answer = await case.ask(comparison_messages(case, SYSTEM, by_label), RankingReply, vote, check)
+    answer = await job.ask(comparison_messages(job, SYSTEM, by_label), RankingReply, vote, check)
     places = {by_label[label]: place for label, place in answer.value.places().items()}
     return places, answer.value.reason, answer.usage
 

@@ -15,10 +15,10 @@ from pydantic import BaseModel
 from astune.clients.chat_models import Usage
 from astune.errors import JudgeError
 from astune.support.concurrency import all_or_none
-from astune.task_judge.llm.case import Case, Ruling, mean, short, spread, usage_metrics
-from astune.task_judge.llm.comparison import ADVICE, comparison_messages
+from astune.task_judge.llm.comparison_prompt import ADVICE, comparison_messages
 from astune.task_judge.llm.prompts import DATA
-from astune.task_judge.llm.shown import Shown
+from astune.task_judge.llm.scoring import AttemptScore, JudgeJob, mean, short, spread, usage_metrics
+from astune.task_judge.llm.shown_attempt import ShownAttempt
 
 SYSTEM = f"""Judge which answer is better.
 Two agents answered the same task. You get the task, the reference answer if there is one, what counts, and the answers
@@ -40,7 +40,7 @@ class PairReply(BaseModel):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairResult:
     """Of a first with a second answer. Scores are those of the first: 1 for a win, 0.5 for a tie, one per vote."""
 
     scores: tuple[float, ...]
@@ -51,12 +51,14 @@ class Comparison:
     told: tuple[float, ...] = ()
     """The scores of the votes whose two orders said the same."""
 
-    def turned(self) -> Comparison:
+    def turned(self) -> PairResult:
         scores, told = (tuple(1.0 - score for score in side) for side in (self.scores, self.told))
         return replace(self, scores=scores, told=told)
 
 
-async def pairwise(case: Case, attempts: Sequence[Shown], max_opponents: int | None) -> list[Ruling | JudgeError]:
+async def pairwise(
+    job: JudgeJob, attempts: Sequence[ShownAttempt], max_opponents: int | None
+) -> list[AttemptScore | JudgeError]:
     """Each attempt against others: the reward is the share of them that it beats, a tie counts half.
 
     Equal answers tie, one without an answer loses to all that have one, and both need no call. A comparison whose
@@ -64,34 +66,34 @@ async def pairwise(case: Case, attempts: Sequence[Shown], max_opponents: int | N
     """
     pairs = opponents(len(attempts), max_opponents)
     asked = list(dict.fromkeys(_unordered(attempts[i], attempts[j]) for i, j in pairs if _differ(attempts, i, j)))
-    found = dict(zip(asked, await all_or_none([_compared(case, *pair) for pair in asked]), strict=True))
-    usages = [result.usage for result in found.values() if isinstance(result, Comparison)]
+    found = dict(zip(asked, await all_or_none([_compared(job, *pair) for pair in asked]), strict=True))
+    usages = [result.usage for result in found.values() if isinstance(result, PairResult)]
     usage = usage_metrics(usages, len(attempts))
-    own: list[list[Comparison | JudgeError]] = [[] for _ in attempts]
+    own: list[list[PairResult | JudgeError]] = [[] for _ in attempts]
     for i, j in pairs:
-        result = _result(attempts[i], attempts[j], found, case.votes)
+        result = _result(attempts[i], attempts[j], found, job.votes)
         own[i].append(result)
-        own[j].append(result.turned() if isinstance(result, Comparison) else result)
-    return [_ruling(shown, results, usage) for shown, results in zip(attempts, own, strict=True)]
+        own[j].append(result.turned() if isinstance(result, PairResult) else result)
+    return [_attempt_score(shown, results, usage) for shown, results in zip(attempts, own, strict=True)]
 
 
-async def against_reference(case: Case, attempt: Shown) -> Ruling | JudgeError:
+async def against_reference(job: JudgeJob, attempt: ShownAttempt) -> AttemptScore | JudgeError:
     """A lone attempt against the reference answer: 1 if it is better, 0.5 if as good, 0 if worse. Votes whose two
     orders disagree say nothing of whether it passes."""
     if attempt.text is None:
-        return Ruling(0.0, attempt.missing)
-    if case.reference is None:
+        return AttemptScore(0.0, attempt.missing)
+    if job.reference is None:
         return JudgeError(
             "an attempt that is alone has nothing to be compared with: its task has no reference answer "
             "(astune.task_reader.fields.answer), and astune.task_judge.llm.mode is not 'pointwise'"
         )
-    if attempt.text.strip() == case.reference.strip():
-        return Ruling(0.5, "the reference answer itself")
-    result = await _compared(replace(case, reference=None), attempt.text, case.reference)
+    if attempt.text.strip() == job.reference.strip():
+        return AttemptScore(0.5, "the reference answer itself")
+    result = await _compared(replace(job, reference=None), attempt.text, job.reference)
     if isinstance(result, JudgeError):
         return result
-    ruling = _ruling(attempt, [result], usage_metrics([result.usage], 1))
-    return replace(ruling, votes=result.told) if isinstance(ruling, Ruling) else ruling
+    score = _attempt_score(attempt, [result], usage_metrics([result.usage], 1))
+    return replace(score, votes=result.told) if isinstance(score, AttemptScore) else score
 
 
 def opponents(n: int, most: int | None) -> list[tuple[int, int]]:
@@ -109,9 +111,9 @@ def opponents(n: int, most: int | None) -> list[tuple[int, int]]:
     return pairs + across
 
 
-async def _compared(case: Case, first: str, second: str) -> Comparison | JudgeError:
+async def _compared(job: JudgeJob, first: str, second: str) -> PairResult | JudgeError:
     try:
-        votes = await all_or_none([_vote(case, first, second, vote) for vote in range(case.votes)])
+        votes = await all_or_none([_vote(job, first, second, vote) for vote in range(job.votes)])
     except JudgeError as error:
         return error
     total = Usage()
@@ -119,46 +121,48 @@ async def _compared(case: Case, first: str, second: str) -> Comparison | JudgeEr
         total += vote.usage
     consistent = mean([vote.consistent or 0.0 for vote in votes])
     scores, told = (vote.scores[0] for vote in votes), (score for vote in votes for score in vote.told)
-    return Comparison(tuple(scores), consistent, votes[0].reason, total, tuple(told))
+    return PairResult(tuple(scores), consistent, votes[0].reason, total, tuple(told))
 
 
-async def _vote(case: Case, first: str, second: str, vote: int) -> Comparison:
+async def _vote(job: JudgeJob, first: str, second: str, vote: int) -> PairResult:
     """One reply for each order."""
     orders = [{"A": first, "B": second}, {"A": second, "B": first}]
-    prompts = [comparison_messages(case, SYSTEM, order) for order in orders]
-    there, back = await all_or_none([case.ask(prompt, PairReply, vote, None) for prompt in prompts])
+    prompts = [comparison_messages(job, SYSTEM, order) for order in orders]
+    there, back = await all_or_none([job.ask(prompt, PairReply, vote, None) for prompt in prompts])
     score, other = SCORE_OF_A[there.value.better], 1.0 - SCORE_OF_A[back.value.better]
     same = score == other
     reason = short(there.value.reason) if same else "the two orders disagree"
-    return Comparison((score if same else 0.5,), float(same), reason, there.usage + back.usage, (score,) * same)
+    return PairResult((score if same else 0.5,), float(same), reason, there.usage + back.usage, (score,) * same)
 
 
-def _differ(attempts: Sequence[Shown], i: int, j: int) -> bool:
+def _differ(attempts: Sequence[ShownAttempt], i: int, j: int) -> bool:
     """Whether a model must be asked."""
     first, second = attempts[i].text, attempts[j].text
     return first is not None and second is not None and first != second
 
 
-def _unordered(first: Shown, second: Shown) -> tuple[str, str]:
+def _unordered(first: ShownAttempt, second: ShownAttempt) -> tuple[str, str]:
     low, high = sorted((first.text or "", second.text or ""))
     return low, high
 
 
 def _result(
-    first: Shown, second: Shown, found: dict[tuple[str, str], Comparison | JudgeError], votes: int
-) -> Comparison | JudgeError:
+    first: ShownAttempt, second: ShownAttempt, found: dict[tuple[str, str], PairResult | JudgeError], votes: int
+) -> PairResult | JudgeError:
     """Of the first attempt with the second."""
     if first.text == second.text:
-        return Comparison((0.5,) * votes)
+        return PairResult((0.5,) * votes)
     if first.text is None or second.text is None:
-        return Comparison((float(second.text is None),) * votes)
+        return PairResult((float(second.text is None),) * votes)
     pair = _unordered(first, second)
     result = found[pair]
-    return result.turned() if isinstance(result, Comparison) and pair[0] != first.text else result
+    return result.turned() if isinstance(result, PairResult) and pair[0] != first.text else result
 
 
-def _ruling(shown: Shown, results: Sequence[Comparison | JudgeError], usage: dict[str, float]) -> Ruling | JudgeError:
-    valid = [result for result in results if isinstance(result, Comparison)]
+def _attempt_score(
+    shown: ShownAttempt, results: Sequence[PairResult | JudgeError], usage: dict[str, float]
+) -> AttemptScore | JudgeError:
+    valid = [result for result in results if isinstance(result, PairResult)]
     if not valid:
         return next(result for result in results if isinstance(result, JudgeError))
     scores = [mean(result.scores) for result in valid]
@@ -174,4 +178,4 @@ def _ruling(shown: Shown, results: Sequence[Comparison | JudgeError], usage: dic
         metrics["position_consistency"] = mean(consistent)
     told = f"wins {metrics['wins']:g}, ties {metrics['ties']:g}, losses {metrics['losses']:g}"
     said = shown.missing or next((result.reason for result in valid if result.reason), "")
-    return Ruling(mean(scores), f"{told}: {said}".rstrip(": "), metrics, usage)
+    return AttemptScore(mean(scores), f"{told}: {said}".rstrip(": "), metrics, usage)

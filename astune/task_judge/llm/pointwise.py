@@ -11,11 +11,11 @@ from pydantic import BaseModel, field_validator
 
 from astune.errors import JudgeError
 from astune.support.concurrency import all_or_none
-from astune.task_judge.llm.case import Case, Ruling, mean, short, spread, usage_metrics
 from astune.task_judge.llm.fence import fenced
 from astune.task_judge.llm.prompts import DATA, blocks, messages
 from astune.task_judge.llm.rubric import Criterion, Rubric
-from astune.task_judge.llm.shown import Shown
+from astune.task_judge.llm.scoring import AttemptScore, JudgeJob, mean, short, spread, usage_metrics
+from astune.task_judge.llm.shown_attempt import ShownAttempt
 
 JUDGE = "Judge by criteria."
 """First line of the system message, by which a scripted server knows what it is asked."""
@@ -53,31 +53,31 @@ class CriteriaReply(BaseModel):
     criteria: list[CriterionScore]
 
 
-async def pointwise(case: Case, attempts: Sequence[Shown]) -> list[Ruling | JudgeError]:
+async def pointwise(job: JudgeJob, attempts: Sequence[ShownAttempt]) -> list[AttemptScore | JudgeError]:
     """Each attempt by itself. Equal answers are asked about once; one without an answer gets 0 without a call."""
     texts = list(dict.fromkeys(shown.text for shown in attempts if shown.text is not None))
     times = Counter(shown.text for shown in attempts)
-    found = dict(zip(texts, await all_or_none([_scored(case, text, times[text]) for text in texts]), strict=True))
-    return [Ruling(0.0, shown.missing) if shown.text is None else found[shown.text] for shown in attempts]
+    found = dict(zip(texts, await all_or_none([_scored(job, text, times[text]) for text in texts]), strict=True))
+    return [AttemptScore(0.0, shown.missing) if shown.text is None else found[shown.text] for shown in attempts]
 
 
-async def _scored(case: Case, text: str, times: int) -> Ruling | JudgeError:
-    """The ruling on an answer that `times` attempts gave, or why there is none."""
-    prompt = rubric_messages(case.rubric, case.query, text, case.reference, case.instructions)
+async def _scored(job: JudgeJob, text: str, times: int) -> AttemptScore | JudgeError:
+    """The score on an answer that `times` attempts gave, or why there is none."""
+    prompt = rubric_messages(job.rubric, job.query, text, job.reference, job.instructions)
 
     def check(reply: CriteriaReply) -> None:
-        check_scores(case.rubric, reply)
+        check_scores(job.rubric, reply)
 
     try:
-        answers = await all_or_none([case.ask(prompt, CriteriaReply, vote, check) for vote in range(case.votes)])
+        answers = await all_or_none([job.ask(prompt, CriteriaReply, vote, check) for vote in range(job.votes)])
     except JudgeError as error:
         return error
-    votes = [check_scores(case.rubric, answer.value) for answer in answers]
-    rewards = [rubric_reward(case.rubric, scores) for scores in votes]
+    votes = [check_scores(job.rubric, answer.value) for answer in answers]
+    rewards = [rubric_reward(job.rubric, scores) for scores in votes]
     scores = {name: mean([vote[name] for vote in votes]) for name in votes[0]}
     reasons = "; ".join(f"{one.id} {one.score}: {short(one.reason)}" for one in answers[0].value.criteria)
     metrics = {**scores, "total": mean(rewards), **spread(rewards)}
-    return Ruling(
+    return AttemptScore(
         mean(rewards), reasons, metrics, usage_metrics([answer.usage for answer in answers], times), tuple(rewards)
     )
 

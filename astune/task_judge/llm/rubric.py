@@ -26,7 +26,7 @@ from pydantic import Field, NonNegativeFloat, ValidationInfo, field_validator, m
 
 from astune.config.section import Section
 from astune.config.yaml12 import Dumper
-from astune.task_judge.llm.rubric_problems import read_rubric_file, validated
+from astune.task_judge.llm.rubric_file import read_rubric_file, validated
 
 SCHEMA_VERSIONS = (1,)
 HEAD = """\

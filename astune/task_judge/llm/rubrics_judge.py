@@ -12,7 +12,6 @@ from pathlib import Path
 
 from astune.config.judges import TaskJudgeConfig
 from astune.errors import ConfigError, JudgeError
-from astune.task_judge.llm.case import Case, Ruling
 from astune.task_judge.llm.judge import LlmJudge
 from astune.task_judge.llm.pointwise import (
     JUDGE,
@@ -25,7 +24,8 @@ from astune.task_judge.llm.pointwise import (
     rubric_reward,
 )
 from astune.task_judge.llm.rubric import Rubric, load_rubric
-from astune.task_judge.llm.shown import Shown
+from astune.task_judge.llm.scoring import AttemptScore, JudgeJob
+from astune.task_judge.llm.shown_attempt import ShownAttempt
 
 __all__ = [
     "JUDGE",
@@ -53,8 +53,8 @@ class RubricsAsJudge(LlmJudge):
         rubric = _rubric(config)
         super().__init__(config, rubric, pass_at=config.rubrics.pass_at or rubric.pass_at, key=key)
 
-    async def rulings(self, case: Case, attempts: Sequence[Shown]) -> Sequence[Ruling | JudgeError]:
-        return await pointwise(case, attempts)
+    async def scores(self, job: JudgeJob, attempts: Sequence[ShownAttempt]) -> Sequence[AttemptScore | JudgeError]:
+        return await pointwise(job, attempts)
 
     def judged_by(self, model: str) -> str:
         return f"RubricsAsJudge({self.rubric.name}@{self.rubric.digest[:8]}, {model})"

@@ -25,7 +25,7 @@ _NOTHING = re.compile(r"[\s.?!$_]*|.*(?:####|\\boxed|</?answer>).*", re.IGNORECA
 _WITH_UNIT = re.compile(r"[-+]?[\d.,]+ (?:[A-ZΩµ]|[A-Za-zΩµ]{2,}|[A-Za-z] ?/|\\frac ?\{ ?[A-Za-z])[^+\-=<>]*")
 
 
-class Outcome(Enum):
+class MathOutcome(Enum):
     RIGHT = "right"
     WRONG = "wrong"
     """Also an empty answer, and one that was cut off."""
@@ -37,19 +37,19 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True)
-class MathOpinion:
-    outcome: Outcome
+class MathResult:
+    outcome: MathOutcome
     reason: str
     found: bool = True
     """Whether the text has an answer where the format wants it."""
 
     def verdict(self) -> Verdict:
-        right = self.outcome is Outcome.RIGHT
+        right = self.outcome is MathOutcome.RIGHT
         return Verdict(float(right), right, self.reason, self.metrics, NAME)
 
     @property
     def metrics(self) -> dict[str, float]:
-        read = self.found and self.outcome in (Outcome.RIGHT, Outcome.WRONG)
+        read = self.found and self.outcome in (MathOutcome.RIGHT, MathOutcome.WRONG)
         return {"answer_found": float(self.found), "answer_read": float(read)}
 
 
@@ -76,12 +76,12 @@ class MathAnswerAsJudge:
         self._pool = MathPool(workers, SHARE_OF_AN_ANSWER * (config.timeout or 10.0))
 
     async def judge(self, task: Task, episode: Episode) -> Verdict:
-        opinion = await self.opinion(task, episode)
-        if opinion.outcome is Outcome.FAILED:
-            raise JudgeError(f"task {task.task_id!r}: {opinion.reason}")
-        return opinion.verdict()
+        result = await self.result_of(task, episode)
+        if result.outcome is MathOutcome.FAILED:
+            raise JudgeError(f"task {task.task_id!r}: {result.reason}")
+        return result.verdict()
 
-    async def opinion(self, task: Task, episode: Episode) -> MathOpinion:
+    async def result_of(self, task: Task, episode: Episode) -> MathResult:
         """What mathematics can tell. Raises `JudgeError` for a task without reference, an answer that is neither text
         nor number, and an episode that broke off without output."""
         if task.answer is None or not (reference := reference_answer(task.answer)):
@@ -91,18 +91,18 @@ class MathAnswerAsJudge:
             )
         text = answer_text(task, episode)
         if cut_off(episode, text):
-            return MathOpinion(Outcome.WRONG, "the answer was cut off before it ended", found=False)
+            return MathResult(MathOutcome.WRONG, "the answer was cut off before it ended", found=False)
         if not text.strip():
-            return MathOpinion(Outcome.WRONG, "no answer", found=False)
+            return MathResult(MathOutcome.WRONG, "no answer", found=False)
         final = extract_answer(text, self._answer_format)
         if final is None:
-            return MathOpinion(Outcome.UNREAD, f"no answer in the format {self._answer_format!r}", found=False)
+            return MathResult(MathOutcome.UNREAD, f"no answer in the format {self._answer_format!r}", found=False)
         try:
             return await self._compare(task.query, reference, final)
         except AnswerAtFault as error:
-            return MathOpinion(Outcome.UNREAD, f"{error}; the reference alone is read quickly")
+            return MathResult(MathOutcome.UNREAD, f"{error}; the reference alone is read quickly")
         except JudgeError as error:
-            return MathOpinion(Outcome.FAILED, str(error))
+            return MathResult(MathOutcome.FAILED, str(error))
 
     async def unreadable(self, answer: str) -> str | None:
         """Why hardly any answer but its very text can equal the reference in `answer`; None if others can."""
@@ -122,7 +122,7 @@ class MathAnswerAsJudge:
             return None
         return "the reference cannot be read as mathematics: no answer but its very text equals it"
 
-    async def _compare(self, question: str, reference: str, final: FinalAnswer) -> MathOpinion:
+    async def _compare(self, question: str, reference: str, final: FinalAnswer) -> MathResult:
         expected, given = normalise(reference), normalise(final.text)
         relation = compare(expected, given)
         answer = f"{_short(final.text)} ({final.found_in})"
@@ -132,14 +132,14 @@ class MathAnswerAsJudge:
         elif relation is Relation.ALGEBRA:
             if self._must_be_evaluated and is_unfinished(question, expected, given):
                 why = "is still to be worked out (astune.task_judge.must_be_evaluated)"
-                return MathOpinion(Outcome.WRONG, f"{answer} {why}; the reference is {_short(reference)}")
+                return MathResult(MathOutcome.WRONG, f"{answer} {why}; the reference is {_short(reference)}")
             number = read_quantity(expected)
             equal = await self._pool.equal(for_algebra(expected), for_algebra(given), number.half if number else None)
         if equal is None:
-            return MathOpinion(Outcome.UNREAD, f"{answer} cannot be compared with the reference {_short(reference)}")
+            return MathResult(MathOutcome.UNREAD, f"{answer} cannot be compared with the reference {_short(reference)}")
         says = "equals" if equal else "does not equal"
-        return MathOpinion(
-            Outcome.RIGHT if equal else Outcome.WRONG, f"{answer} {says} the reference {_short(reference)}"
+        return MathResult(
+            MathOutcome.RIGHT if equal else MathOutcome.WRONG, f"{answer} {says} the reference {_short(reference)}"
         )
 
 

@@ -10,12 +10,12 @@ from astune.config.judges import TaskJudgeConfig
 from astune.errors import JudgeError
 from astune.task_judge.judge_base import judge_alone
 from astune.task_judge.llm.judge import LlmAsJudge
-from astune.task_judge.math.judge import MathAnswerAsJudge, MathOpinion, Outcome
+from astune.task_judge.math.judge import MathAnswerAsJudge, MathOutcome, MathResult
 from astune.types import Episode, Task, Verdict
 
 MATH_SECONDS = 10.0
 """Most time for a comparison of formulas; the model still has to answer within `astune.task_judge.timeout`."""
-UNSETTLED = (Outcome.UNREAD, Outcome.FAILED)
+UNSETTLED = (MathOutcome.UNREAD, MathOutcome.FAILED)
 
 
 class MathAnswerAndLlmAsJudge:
@@ -44,30 +44,30 @@ class MathAnswerAndLlmAsJudge:
         return await judge_alone(self, task, episode)
 
     async def judge_group(self, task: Task, episodes: Sequence[Episode]) -> Sequence[Verdict | Exception]:
-        opinions = await asyncio.gather(*(self._opinion(task, episode) for episode in episodes))
+        results = await asyncio.gather(*(self._result_of(task, episode) for episode in episodes))
         unsettled = [
-            (episode, opinion)
-            for episode, opinion in zip(episodes, opinions, strict=True)
-            if isinstance(opinion, MathOpinion) and opinion.outcome in UNSETTLED
+            (episode, result)
+            for episode, result in zip(episodes, results, strict=True)
+            if isinstance(result, MathResult) and result.outcome in UNSETTLED
         ]
         of_llm = iter(await self._ask(task, unsettled))
         verdicts: list[Verdict | Exception] = []
-        for opinion in opinions:
-            if isinstance(opinion, JudgeError):
-                verdicts.append(opinion)
-            elif opinion.outcome in UNSETTLED:
+        for result in results:
+            if isinstance(result, JudgeError):
+                verdicts.append(result)
+            elif result.outcome in UNSETTLED:
                 verdicts.append(next(of_llm))
             else:
-                verdicts.append(_marked(opinion.verdict(), opinion, asked_llm=False))
+                verdicts.append(_marked(result.verdict(), result, asked_llm=False))
         return verdicts
 
-    async def _opinion(self, task: Task, episode: Episode) -> MathOpinion | JudgeError:
+    async def _result_of(self, task: Task, episode: Episode) -> MathResult | JudgeError:
         try:
-            return await self._math.opinion(task, episode)
+            return await self._math.result_of(task, episode)
         except JudgeError as error:
             return error
 
-    async def _ask(self, task: Task, unsettled: Sequence[tuple[Episode, MathOpinion]]) -> list[Verdict | Exception]:
+    async def _ask(self, task: Task, unsettled: Sequence[tuple[Episode, MathResult]]) -> list[Verdict | Exception]:
         """What the model says of each. One that cannot be judged costs the others nothing."""
         if not unsettled:
             return []
@@ -76,12 +76,12 @@ class MathAnswerAndLlmAsJudge:
         except JudgeError as error:
             found = [error] * len(unsettled)
         return [
-            JudgeError(f"{opinion.reason}; {verdict}")
+            JudgeError(f"{result.reason}; {verdict}")
             if isinstance(verdict, Exception)
-            else _marked(verdict, opinion, asked_llm=True)
-            for (_, opinion), verdict in zip(unsettled, found, strict=True)
+            else _marked(verdict, result, asked_llm=True)
+            for (_, result), verdict in zip(unsettled, found, strict=True)
         ]
 
 
-def _marked(verdict: Verdict, opinion: MathOpinion, *, asked_llm: bool) -> Verdict:
-    return replace(verdict, metrics={**verdict.metrics, **opinion.metrics, "asked_llm": float(asked_llm)})
+def _marked(verdict: Verdict, result: MathResult, *, asked_llm: bool) -> Verdict:
+    return replace(verdict, metrics={**verdict.metrics, **result.metrics, "asked_llm": float(asked_llm)})

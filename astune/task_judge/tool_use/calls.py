@@ -32,7 +32,7 @@ _BAD_STATES = ("error", "failed", "failure", "denied", "interrupted")
 
 
 @dataclass(frozen=True)
-class ToolCall:
+class CheckedCall:
     name: str
     arguments: Mapping[str, Any]
     """Empty where they are no JSON object."""
@@ -47,7 +47,7 @@ def turns_of_agents(turns: Iterable[Turn]) -> list[Turn]:
     return [turn for turn in turns if turn.excluded not in NOT_THE_AGENTS]
 
 
-def tool_calls(turns: Iterable[Turn]) -> list[ToolCall]:
+def tool_calls(turns: Iterable[Turn]) -> list[CheckedCall]:
     """All calls in the order in which they were made; those of one answer in the order in which it lists them."""
     made = turns_of_agents(turns)
     results = {
@@ -63,7 +63,7 @@ def tool_calls(turns: Iterable[Turn]) -> list[ToolCall]:
     ]
 
 
-def _call(turn: Turn, call: Mapping[str, Any], result: str | None) -> ToolCall:
+def _call(turn: Turn, call: Mapping[str, Any], result: str | None) -> CheckedCall:
     name = call["function"]["name"]
     offered = {tool["function"]["name"]: tool["function"] for tool in turn.tools}
     try:
@@ -75,7 +75,7 @@ def _call(turn: Turn, call: Mapping[str, Any], result: str | None) -> ToolCall:
         required = (offered[name].get("parameters") or {}).get("required") or ()
         valid = set(required) <= set(arguments)
     failed = result is not None and says_error(result)
-    return ToolCall(name, arguments if isinstance(arguments, dict) else {}, valid, failed)
+    return CheckedCall(name, arguments if isinstance(arguments, dict) else {}, valid, failed)
 
 
 def says_error(result: str) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from astune.errors import JudgeError, nearest
-from astune.task_judge.tool_use.calls import ToolCall
+from astune.task_judge.tool_use.calls import CheckedCall
 from astune.types import Task
 
 FIELD, ORDERED = "expected_tools", "expected_tools_ordered"
@@ -26,11 +26,11 @@ class Expected:
     name: str
     arguments: Mapping[str, Any] | None = None
 
-    def is_right(self, call: ToolCall) -> bool:
+    def is_right(self, call: CheckedCall) -> bool:
         """The right tool with the right arguments, no more and no fewer."""
         return self.is_tool(call) and (self.arguments is None or same_json(self.arguments, call.arguments))
 
-    def is_tool(self, call: ToolCall) -> bool:
+    def is_tool(self, call: CheckedCall) -> bool:
         return call.valid and call.name == self.name
 
 
@@ -89,18 +89,18 @@ def same_json(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-def serve(expected: Sequence[Expected], calls: Sequence[ToolCall], ordered: bool) -> dict[int, int]:
+def serve(expected: Sequence[Expected], calls: Sequence[CheckedCall], ordered: bool) -> dict[int, int]:
     """For each expectation (by its number) the call that serves it, a call at most one; those that nothing serves are
     left out. As many as can be are served, as many of them as can be with the right arguments. A call that repeats
     another one serves nothing but an expectation of just these arguments: saying it twice is no second call.
 
-    >>> serve([Expected("b"), Expected("a", {"x": 1})], [ToolCall("a", {"x": 1}, True, False)], ordered=False)
+    >>> serve([Expected("b"), Expected("a", {"x": 1})], [CheckedCall("a", {"x": 1}, True, False)], ordered=False)
     {1: 0}
     """
     return _in_order(expected, calls) if ordered else _in_any_order(expected, calls)
 
 
-def _in_any_order(expected: Sequence[Expected], calls: Sequence[ToolCall]) -> dict[int, int]:
+def _in_any_order(expected: Sequence[Expected], calls: Sequence[CheckedCall]) -> dict[int, int]:
     """First where the arguments are given and right, then where any will do, then by name; calls that succeeded come
     before those that failed. No choice can spoil another: right arguments are equal arguments."""
     order = sorted(range(len(calls)), key=lambda number: calls[number].failed)
@@ -117,7 +117,7 @@ def _in_any_order(expected: Sequence[Expected], calls: Sequence[ToolCall]) -> di
     return served
 
 
-def _is_new(call: int, calls: Sequence[ToolCall], served: Mapping[int, int]) -> bool:
+def _is_new(call: int, calls: Sequence[CheckedCall], served: Mapping[int, int]) -> bool:
     """Whether neither this call nor one like it serves an expectation."""
     mine = calls[call]
     return not any(
@@ -129,7 +129,7 @@ def _is_new(call: int, calls: Sequence[ToolCall], served: Mapping[int, int]) -> 
 _Best = tuple[tuple[int, int, int], tuple[tuple[int, int], ...]]
 
 
-def _in_order(expected: Sequence[Expected], calls: Sequence[ToolCall]) -> dict[int, int]:
+def _in_order(expected: Sequence[Expected], calls: Sequence[CheckedCall]) -> dict[int, int]:
     """The longest common subsequence; of equally long ones the one with more right arguments, then fewer failures."""
     nothing: _Best = ((0, 0, 0), ())
     below: list[_Best] = [nothing] * (len(calls) + 1)  # row `one` holds the best of expected[one:] and calls[call:]

@@ -11,7 +11,7 @@ from astune.errors import JudgeError
 from astune.task_judge.answer_text import answer_text
 from astune.task_judge.math.answer import extract_answer
 from astune.task_judge.math.judge import MathAnswerAsJudge
-from astune.task_judge.tool_use.calls import ToolCall, tool_calls, turns_of_agents
+from astune.task_judge.tool_use.calls import CheckedCall, tool_calls, turns_of_agents
 from astune.task_judge.tool_use.expected import FIELD, Expected, expected_tools, order_matters, serve
 from astune.types import Episode, Task, Verdict
 
@@ -79,7 +79,7 @@ class ToolUseJudge:
         return _Part(shares, bool(verdict.passed), verdict.reason)
 
 
-def _of_tools(expected: Sequence[Expected] | None, calls: Sequence[ToolCall], ordered: bool) -> _Part:
+def _of_tools(expected: Sequence[Expected] | None, calls: Sequence[CheckedCall], ordered: bool) -> _Part:
     served = serve(expected or (), calls, ordered)
     invalid = sum(not call.valid for call in calls)
     shares = {"invalid_tool": _share(invalid, invalid + len(served))}

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from astune.rubrics.keep import edits_of
+from astune.rubrics.edits import edits_of
 from astune.rubrics.similarity import duplicate_groups
 from astune.support.terminal import Console, Text
 from astune.task_judge.llm.rubric import Criterion, Rubric

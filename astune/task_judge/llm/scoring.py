@@ -1,4 +1,4 @@
-"""What all ways of judging by an LLM have in common: one case, one model, rulings with what they cost."""
+"""What all ways of judging by an LLM have in common: one job, one model, scores with what they cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Case:
+class JudgeJob:
     """A task, what its answers are judged by, and the one model that judges them all."""
 
     query: str
@@ -34,7 +34,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Ruling:
+class AttemptScore:
     """What the model says of one attempt: the raw material of a verdict."""
 
     reward: float

@@ -10,10 +10,10 @@ from astune.clients.chat_models import Budget, BudgetSpent, ChatModels
 from astune.config.judges import LlmJudgeConfig
 from astune.config.load import LoadedConfig
 from astune.errors import AstuneError, ConfigError, PolicyError
+from astune.rubrics.edits import Edits, edits_of
 from astune.rubrics.examples import Examples, read_examples
 from astune.rubrics.judge_examples import Asking, Watch, judge_by_rubric, rewards_of
-from astune.rubrics.keep import Edits, edits_of
-from astune.rubrics.learn import Learner
+from astune.rubrics.learn import RubricLearner
 from astune.rubrics.measure import Accuracy, measure
 from astune.rubrics.report import dated, with_report
 from astune.rubrics.split import split_examples
@@ -36,7 +36,7 @@ def learn_rubric(loaded: LoadedConfig, watch: Watch, today: date, *, keep_edited
     split = split_examples(examples, config.rubrics.dev_share, config.rubrics.test_share, config.seed)
     asking = _asking(_with_cache(config.task_judge.llm, out), watch)
     asking.models.budget = Budget(config.rubrics.max_calls, config.rubrics.max_cost)
-    learner = Learner(examples, split, config.rubrics, asking, config.seed, edits)
+    learner = RubricLearner(examples, split, config.rubrics, asking, config.seed, edits)
     try:
         learned = asyncio.run(learner.learn())
     except BudgetSpent as error:

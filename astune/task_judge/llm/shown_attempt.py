@@ -12,7 +12,7 @@ from astune.types import Episode, StopReason, Task
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownAttempt:
     """An attempt as the judge sees it. `text=None`: it has no answer, `missing` says why."""
 
     text: str | None
@@ -24,7 +24,7 @@ def shown_task(task: Task) -> str:
     return conversation(task.messages) if len(task.messages) > 1 else task.query
 
 
-def shown_attempt(task: Task, episode: Episode, config: TaskJudgeConfig) -> Shown:
+def shown_attempt(task: Task, episode: Episode, config: TaskJudgeConfig) -> ShownAttempt:
     """The final answer, or with `llm.shown: transcript` all that was said and the final answer behind it.
 
     With an `answer_format` other than "auto" only what that format marks is the answer. An attempt that ended in the
@@ -32,15 +32,15 @@ def shown_attempt(task: Task, episode: Episode, config: TaskJudgeConfig) -> Show
     """
     answer = answer_text(task, episode)
     if cut_off(episode, answer):
-        return Shown(None, "the answer was cut off before it ended")
+        return ShownAttempt(None, "the answer was cut off before it ended")
     if config.answer_format != "auto":
         final = extract_answer(answer, config.answer_format)
         if final is None:
-            return Shown(None, f"no answer in the format {config.answer_format!r}")
+            return ShownAttempt(None, f"no answer in the format {config.answer_format!r}")
         answer = final.text
     if config.llm.shown == "transcript" and episode.turns and episode.stop_reason is StopReason.COMPLETED:
         said = indented(answer.strip() or "(none)")
-        return Shown(f"{transcript(episode.turns)}\n\n=== final answer ===\n{said}")
+        return ShownAttempt(f"{transcript(episode.turns)}\n\n=== final answer ===\n{said}")
     if not answer.strip():
-        return Shown(None, "no answer")
-    return Shown(answer)
+        return ShownAttempt(None, "no answer")
+    return ShownAttempt(answer)

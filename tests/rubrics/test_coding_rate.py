@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astune.rubrics.select import ERROR, SMALLEST_GAIN, coding_rate, select_criteria
+from astune.rubrics.coding_rate import ERROR, SMALLEST_GAIN, coding_rate, select_criteria
 from astune.rubrics.similarity import gram
 
 TEXTS = [
