@@ -18,6 +18,7 @@ from astune.check_tasks.judged_tasks import JudgedTasks
 from astune.check_tasks.wordings import right_answer, wordings
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import named
+from astune.rollout.episode import verdict_or_error
 from astune.support.resources import tiny_model_dir
 from astune.support.user_code import code_of
 from astune.types import Episode, Span, StopReason, Task, Timeline, Turn, Verdict, WorkflowOutput
@@ -34,7 +35,7 @@ class TriedAnswer:
     task: Task
     text: str | None
     verdict: Verdict | None = None
-    error: BaseException | None = None
+    error: Exception | None = None
 
     @property
     def right(self) -> bool:
@@ -78,13 +79,9 @@ async def try_answers(judged: JudgedTasks, answers: Answers, on_tried: OnTried =
 
 
 async def _tried(judged: JudgedTasks, task: Task, text: str | None) -> TriedAnswer:
-    try:
-        verdict = await asyncio.wait_for(judged.judge.judge(task, episode_of(task, text)), judged.config.seconds + 1)
-    except Exception as error:
-        return TriedAnswer(task, text, error=error)
-    if not isinstance(verdict, Verdict):
-        return TriedAnswer(task, text, error=TypeError(f"returned {verdict!r:.80}, expected a Verdict"))
-    return TriedAnswer(task, text, verdict)
+    """Judged as in a run: the verdict is checked, and the judge has as much time."""
+    found = await verdict_or_error(judged.judge, episode_of(task, text), judged.config.seconds)
+    return TriedAnswer(task, text, error=found) if isinstance(found, Exception) else TriedAnswer(task, text, found)
 
 
 def episode_of(task: Task, text: str | None) -> Episode:

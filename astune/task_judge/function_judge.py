@@ -38,31 +38,23 @@ class RewardAndMetrics(Protocol):
 
 
 class FunctionJudge:
-    """Calls `function` with the parameters that it names, each one of `PARAMETERS`, at most `timeout` seconds.
+    """Calls `function` with the parameters that it names, each one of `PARAMETERS`.
 
     `task` is a `Task` beside `episode` and the row as a new dict otherwise; `response` is what the workflow
     returned; `auxiliary_models` is empty. A function that is not async runs in a thread of its own: it cannot
-    hold up other episodes, and one that never ends cannot hold up the end of the run.
+    hold up other episodes, and one that never ends cannot hold up the end of the run. How long it may take is for the
+    caller to limit, as for every judge (`astune.rollout.verdict.ask_judge`).
     Raises `PluginError` for other parameters.
     """
 
-    def __init__(self, function: Callable[..., Any], name: str, timeout: float) -> None:
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
         self._function = function
         self._name = name
-        self._timeout = timeout
         self._parameters = _check_parameters(function, name)
 
     async def judge(self, task: Task, episode: Episode) -> Verdict:
-        call = asyncio.ensure_future(self._call(self._arguments(task, episode)))
-        try:
-            await asyncio.wait({call}, timeout=self._timeout)
-            if not call.done():
-                raise JudgeError(
-                    f"judge {self._name} took longer than {self._timeout:g} seconds (astune.task_judge.timeout)"
-                )
-            return check_verdict(_as_verdict(call.result(), self._name), self._name)
-        finally:
-            call.cancel()
+        result = await self._call(self._arguments(task, episode))
+        return check_verdict(_as_verdict(result, self._name), self._name)
 
     def _arguments(self, task: Task, episode: Episode) -> dict[str, Any]:
         values = {

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from astune.errors import JudgeError, PluginError
+from astune.rollout.episode import ask_judge, verdict_or_error
 from astune.task_judge import FunctionJudge
 from astune.types import Episode, JudgeOutput, StopReason, Task, Verdict
 
 MakeEpisode = Callable[..., Episode]
 
 
-async def verdict_of(function: Callable[..., Any], episode: Episode, timeout: float = 60) -> Verdict:
-    return await FunctionJudge(function, "my.module:judge", timeout).judge(episode.task, episode)
+async def verdict_of(function: Callable[..., Any], episode: Episode) -> Verdict:
+    return await FunctionJudge(function, "my.module:judge").judge(episode.task, episode)
 
 
 async def test_a_function_of_task_and_episode_gets_them_as_they_are(make_episode: MakeEpisode) -> None:
@@ -95,7 +96,7 @@ async def test_what_is_no_reward_is_an_error_that_names_the_judge(
 
 def test_a_mistyped_parameter_is_an_error_that_lists_the_allowed_ones() -> None:
     with pytest.raises(PluginError) as error:
-        FunctionJudge(lambda task, respnse: 1.0, "my.module:judge", 1)
+        FunctionJudge(lambda task, respnse: 1.0, "my.module:judge")
     assert "judge my.module:judge: unknown parameter 'respnse'. Did you mean 'response'?" in str(error.value)
     assert "Allowed: task, episode, response, auxiliary_models, logger" in str(error.value)
 
@@ -111,7 +112,7 @@ def test_a_mistyped_parameter_is_an_error_that_lists_the_allowed_ones() -> None:
 )
 def test_other_signatures_are_errors_before_the_run_starts(function: Callable[..., Any], message: str) -> None:
     with pytest.raises(PluginError, match=message):
-        FunctionJudge(function, "my.module:judge", 1)
+        FunctionJudge(function, "my.module:judge")
 
 
 async def test_a_function_that_waits_does_not_hold_up_the_event_loop(make_episode: MakeEpisode) -> None:
@@ -138,13 +139,11 @@ async def test_any_number_of_judges_that_never_end_hold_up_no_other(make_episode
         never.wait()
         return 1.0
 
-    hanging = [verdict_of(hang, make_episode(), timeout=0.1) for _ in range(50)]
-    results = await asyncio.gather(
-        *hanging, verdict_of(lambda task, episode: 1.0, make_episode()), return_exceptions=True
-    )
+    hanging = [verdict_or_error(FunctionJudge(hang, "my.module:judge"), make_episode(), 0.1) for _ in range(50)]
+    results = await asyncio.gather(*hanging, verdict_of(lambda task, episode: 1.0, make_episode()))
     never.set()
     assert [str(result) for result in results[:-1]] == [
-        "judge my.module:judge took longer than 0.1 seconds (astune.task_judge.timeout)"
+        "the judge took longer than 0.1 s (astune.task_judge.timeout)"
     ] * 50
     assert isinstance(results[-1], Verdict)
 
@@ -159,9 +158,9 @@ async def test_an_async_function_that_never_ends_is_stopped(make_episode: MakeEp
             stopped.set()
         return 1.0
 
-    with pytest.raises(JudgeError, match=r"took longer than 0\.1 seconds"):
-        await verdict_of(hang, make_episode(), timeout=0.1)
-    await stopped.wait()
+    with pytest.raises(JudgeError, match=r"took longer than 0\.1 s"):
+        await ask_judge(FunctionJudge(hang, "my.module:judge"), make_episode(), 0.1)
+    assert stopped.is_set()
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("no"), asyncio.TimeoutError("the judge's own")])
