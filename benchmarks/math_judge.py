@@ -42,9 +42,10 @@ from rich.table import Table
 from astune.config.judges import TaskJudgeConfig
 from astune.judging.agreement import wilson
 from astune.task_judge import MathAnswerAsJudge
-from astune.task_judge.math.answer import extract_answer, normalise, reference_answer
 from astune.task_judge.math.compare import Relation, compare, for_algebra
+from astune.task_judge.math.final_answer import extract_answer, reference_answer
 from astune.task_judge.math.judge import MathOutcome
+from astune.task_judge.math.normalise import normalise
 from astune.types import Episode, StopReason, Task, WorkflowOutput
 
 ZOO = Path(__file__).resolve().parents[1] / "tests/task_judge/math_zoo.jsonl"

@@ -13,8 +13,9 @@ from astune.check_tasks.near_misses import OF_NUMBERS, near_misses
 from astune.check_tasks.try_answers import OnTried, TriedAnswer, in_best_words, try_answers
 from astune.check_tasks.wordings import EMPTY, MATH_JUDGE, NO_ANSWER, UNKNOWN, all_at_once, as_answer, right_answer
 from astune.task_judge import MathAnswerAsJudge
-from astune.task_judge.math.answer import normalise, reference_answer
 from astune.task_judge.math.compare import Relation, compare
+from astune.task_judge.math.final_answer import reference_answer
+from astune.task_judge.math.normalise import normalise
 from astune.task_judge.math.quantity import read_quantity
 from astune.types import Task, Verdict
 

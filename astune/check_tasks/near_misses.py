@@ -15,8 +15,9 @@ import re
 from collections.abc import Iterator
 
 from astune.check_tasks.wordings import options
-from astune.task_judge.math.answer import is_words, normalise, reference_answer
-from astune.task_judge.math.quantity import Quantity, read_quantity, without_label
+from astune.task_judge.math.final_answer import reference_answer
+from astune.task_judge.math.normalise import is_words, normalise
+from astune.task_judge.math.quantity import MAX_QUANTITY, Quantity, read_quantity, without_label
 from astune.task_judge.math.units import UNITS
 from astune.types import Task
 
@@ -55,7 +56,7 @@ def near_misses(task: Task) -> dict[str, str]:
     """By their kinds, of those in `KINDS` that suit the reference answer."""
     reference = reference_answer(task.answer or "")
     normal = normalise(reference)
-    if not normal or "\n" in reference or len(reference) > 200:
+    if not normal or "\n" in reference or len(reference) > MAX_QUANTITY:
         return {}
     for make in (_option, _of_decimal, _of_fraction, _of_list, _of_equation, _of_formula, _of_words):
         made = [*make(task, reference.replace(r"^\circ", "°"))] or [*make(task, normal)]

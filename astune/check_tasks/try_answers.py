@@ -21,10 +21,8 @@ from astune.errors import named
 from astune.rollout.episode import verdict_or_error
 from astune.support.resources import tiny_model_dir
 from astune.support.user_code import code_of
+from astune.task_judge.judge_base import AT_ONCE
 from astune.types import Episode, Span, StopReason, Task, Timeline, Turn, Verdict, WorkflowOutput
-
-AT_ONCE = 16
-"""Answers that a judge is asked about at the same time."""
 
 
 @dataclass(frozen=True)

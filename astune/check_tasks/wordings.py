@@ -8,8 +8,9 @@ from itertools import islice
 from typing import Any
 
 from astune.config.judges import TaskJudgeConfig
-from astune.task_judge.math.answer import normalise, reference_answer
 from astune.task_judge.math.compare import Relation, compare
+from astune.task_judge.math.final_answer import reference_answer
+from astune.task_judge.math.normalise import normalise
 from astune.types import Task
 
 MATH_JUDGE = "MathAnswerAsJudge"

@@ -25,14 +25,12 @@ from astune.rollout.verdict import ask_group, verdict_or_error
 from astune.support.terminal import Console
 from astune.support.visible import tell
 from astune.task_judge import GroupJudge, Judge, TaskJudges, make_judge
+from astune.task_judge.judge_base import AT_ONCE
 from astune.task_judge.registry import import_registered, load_judge
 from astune.types import Episode, Task, Verdict
 from astune.viewer.judge_page import write_judge_page
 
 JudgeOf = Callable[[Task], Judge]
-
-AT_ONCE = 16
-"""Answers, or groups of them, that are judged side by side."""
 
 
 def judge_report(

@@ -18,6 +18,9 @@ from pydantic import (
 from astune.config.chat_models import JudgeModelConfig
 from astune.config.section import Located, Section
 
+SECONDS, SECONDS_WITH_MODELS = 10.0, 300.0
+"""What `astune.task_judge.timeout` is where it is not set."""
+
 
 class CriterionConfig(Section):
     """One thing that an LLM judge scores. Written as a text alone, it is on the scale from 0 to 5."""
@@ -160,7 +163,7 @@ class TaskJudgeConfig(Section):
     @property
     def seconds(self) -> float:
         """`timeout`, or what it is where it is not set."""
-        return self.timeout or (300.0 if self.llm.models else 10.0)
+        return self.timeout or (SECONDS_WITH_MODELS if self.llm.models else SECONDS)
 
 
 class RubricsConfig(Section):

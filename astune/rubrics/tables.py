@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from itertools import groupby
 from typing import Any
 
 from rich.table import Table
 
 from astune.rubrics.edits import edits_of
+from astune.rubrics.measure import Accuracy
 from astune.rubrics.similarity import duplicate_groups
 from astune.support.terminal import Console, Text
 from astune.task_judge.llm.rubric import Criterion, Rubric
@@ -20,7 +22,7 @@ BASELINES = {
 }
 
 
-FIGURES = {"n", "accuracy", "low", "high", "kappa", "could_not_judge"}
+FIGURES = {field.name for field in fields(Accuracy)}
 """Without all of these a report, which anyone may have edited, is not shown."""
 
 

@@ -1,4 +1,4 @@
-"""What the answer of an episode is, as a text."""
+"""The answer of an episode as a text."""
 
 from __future__ import annotations
 
@@ -55,3 +55,8 @@ def cut_off(episode: Episode, text: str) -> bool:
         return False
     written = str(episode.turns[-1].response.get("content") or "").strip()
     return bool(written) and text.strip().endswith(written)
+
+
+def quoted(text: str) -> str:
+    """`text` as a reason of a verdict shows it: in quotes, of at most 80 characters."""
+    return repr(text if len(text) <= 80 else text[:77] + "...")

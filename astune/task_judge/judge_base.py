@@ -6,13 +6,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
+from astune.config.judges import SECONDS, TaskJudgeConfig
 from astune.errors import JudgeError
 from astune.support.foreign import figure, figures, no_figure, shown, text_of
 from astune.types import Episode, Task, Verdict
 
-SHARE_OF_AN_ANSWER = 0.5
-"""Of `astune.task_judge.timeout`: most time for a check of one answer by a program that the answer can make slow, which
-may compute for a fifth of that. The rest is for finding out whether the reference alone is quick."""
+AT_ONCE = 16
+"""Answers that a command asks a judge about at the same time."""
+
+
+def seconds_for_a_check(config: TaskJudgeConfig) -> float:
+    """Most time for a check of one answer by a program that the answer can make slow, which may compute for a fifth of
+    that: half of `astune.task_judge.timeout`. The rest is for finding out whether the reference alone is quick."""
+    return (config.timeout or SECONDS) / 2
 
 
 @runtime_checkable

@@ -10,9 +10,9 @@ from typing import Any
 
 from astune.config.judges import TaskJudgeConfig
 from astune.errors import JudgeError
-from astune.task_judge.answer_text import answer_text, cut_off
-from astune.task_judge.judge_base import SHARE_OF_AN_ANSWER
-from astune.task_judge.math.answer import AnswerFormat, extract_answer, outside_thinking
+from astune.task_judge.answer_text import answer_text, cut_off, quoted
+from astune.task_judge.judge_base import seconds_for_a_check
+from astune.task_judge.math.final_answer import AnswerFormat, extract_answer, outside_thinking
 from astune.types import Episode, Task, Verdict
 from astune.workers.pool import RequestFailed
 from astune.workers.reasoning_gym_client import Verifier
@@ -42,7 +42,7 @@ class ReasoningGymJudge:
 
     def __init__(self, config: TaskJudgeConfig, workers: int = 2) -> None:
         self._answer_format = config.answer_format
-        self._verifier = Verifier(SHARE_OF_AN_ANSWER * (config.timeout or 10.0), workers)
+        self._verifier = Verifier(seconds_for_a_check(config), workers)
 
     async def judge(self, task: Task, episode: Episode) -> Verdict:
         dataset, entry = task.metadata.get("dataset"), task.metadata.get("entry")
@@ -66,7 +66,7 @@ class ReasoningGymJudge:
                 return _wrong(f"{error}; the reference alone is scored quickly")
             raise
         reward, raised = reply["score"], reply.get("raised")
-        reason = f"{dataset} scores {final if len(final) <= 80 else final[:77] + '...'!r} {reward:g}"
+        reason = f"{dataset} scores {quoted(final)} {reward:g}"
         return Verdict(reward, reward >= 1, f"{reason}: {raised}" if raised else reason, {"answer_found": 1.0}, NAME)
 
     async def _score(self, dataset: str, entry: Mapping[str, Any], answer: str) -> dict[str, Any]:

@@ -15,13 +15,14 @@ from astune.check_tasks.check import ALL, ALWAYS, GOLD, OTHER, REPEATED, check_j
 from astune.check_tasks.judged_tasks import JudgedTasks, by_judge
 from astune.check_tasks.near_misses import KINDS as NEAR
 from astune.check_tasks.near_misses import near_misses
-from astune.check_tasks.try_answers import AT_ONCE, episode_of, try_answers
+from astune.check_tasks.try_answers import episode_of, try_answers
 from astune.check_tasks.wordings import BY_FORMAT, EMPTY, UNKNOWN, all_at_once, as_answer, options
 from astune.config.judges import TaskJudgeConfig
 from astune.errors import JudgeError, TaskError
 from astune.task_judge import register_judge
+from astune.task_judge.judge_base import AT_ONCE
 from astune.task_judge.llm.fence import read_fences
-from astune.task_judge.math.answer import extract_answer, reference_answer
+from astune.task_judge.math.final_answer import extract_answer, reference_answer
 from astune.testing import ScriptedChatServer
 from astune.types import Episode, StopReason, Task, Verdict
 

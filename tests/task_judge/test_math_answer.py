@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from sympy import srepr
 
 from astune.task_judge.math import worker as math_worker
-from astune.task_judge.math.answer import LOOKED_AT, extract_answer, normalise, outside_thinking, reference_answer
 from astune.task_judge.math.compare import Relation, compare, for_algebra
+from astune.task_judge.math.final_answer import LOOKED_AT, extract_answer, outside_thinking, reference_answer
+from astune.task_judge.math.normalise import normalise
 from astune.task_judge.math.quantity import read_quantity
 from astune.task_judge.math.units import UNITS
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from astune.config.judges import TaskJudgeConfig
 from astune.task_judge.answer_text import answer_text, cut_off
-from astune.task_judge.math.answer import extract_answer
+from astune.task_judge.math.final_answer import extract_answer
 from astune.task_judge.transcript import conversation, indented, transcript
 from astune.types import Episode, StopReason, Task
 

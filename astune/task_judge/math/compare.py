@@ -1,6 +1,6 @@
-r"""Whether two answers are equal, as far as that takes no algebra.
+r"""Compare two answers as far as that takes no algebra.
 
->>> from astune.task_judge.math.answer import normalise
+>>> from astune.task_judge.math.normalise import normalise
 >>> compare(normalise("$72.00"), normalise("72 clips"))
 <Relation.EQUAL: 'equal'>
 >>> compare("72", "I don't know")
@@ -13,7 +13,7 @@ import re
 from enum import Enum
 from fractions import Fraction
 
-from astune.task_judge.math.answer import MAX_LENGTH, SYMBOLS, is_words
+from astune.task_judge.math.normalise import MAX_LENGTH, SYMBOLS, is_words
 from astune.task_judge.math.quantity import Quantity, read_quantity, without_label
 
 

@@ -8,10 +8,11 @@ from enum import Enum
 
 from astune.config.judges import TaskJudgeConfig
 from astune.errors import JudgeError
-from astune.task_judge.answer_text import answer_text, cut_off
-from astune.task_judge.judge_base import SHARE_OF_AN_ANSWER
-from astune.task_judge.math.answer import MAX_LENGTH, FinalAnswer, extract_answer, is_words, normalise, reference_answer
+from astune.task_judge.answer_text import answer_text, cut_off, quoted
+from astune.task_judge.judge_base import seconds_for_a_check
 from astune.task_judge.math.compare import Relation, compare, for_algebra, is_known_kind, is_unfinished
+from astune.task_judge.math.final_answer import FinalAnswer, extract_answer, reference_answer
+from astune.task_judge.math.normalise import MAX_LENGTH, is_words, normalise
 from astune.task_judge.math.pool import AnswerAtFault, MathPool
 from astune.task_judge.math.quantity import read_quantity, without_label
 from astune.types import Episode, Task, Verdict
@@ -73,7 +74,7 @@ class MathAnswerAsJudge:
     def __init__(self, config: TaskJudgeConfig, workers: int = 2) -> None:
         self._answer_format = config.answer_format
         self._must_be_evaluated = config.must_be_evaluated
-        self._pool = MathPool(workers, SHARE_OF_AN_ANSWER * (config.timeout or 10.0))
+        self._pool = MathPool(workers, seconds_for_a_check(config))
 
     async def judge(self, task: Task, episode: Episode) -> Verdict:
         result = await self.result_of(task, episode)
@@ -125,23 +126,19 @@ class MathAnswerAsJudge:
     async def _compare(self, question: str, reference: str, final: FinalAnswer) -> MathResult:
         expected, given = normalise(reference), normalise(final.text)
         relation = compare(expected, given)
-        answer = f"{_short(final.text)} ({final.found_in})"
+        answer = f"{quoted(final.text)} ({final.found_in})"
         equal: bool | None = relation is Relation.EQUAL
         if relation is Relation.UNREAD:
             equal = None
         elif relation is Relation.ALGEBRA:
             if self._must_be_evaluated and is_unfinished(question, expected, given):
                 why = "is still to be worked out (astune.task_judge.must_be_evaluated)"
-                return MathResult(MathOutcome.WRONG, f"{answer} {why}; the reference is {_short(reference)}")
+                return MathResult(MathOutcome.WRONG, f"{answer} {why}; the reference is {quoted(reference)}")
             number = read_quantity(expected)
             equal = await self._pool.equal(for_algebra(expected), for_algebra(given), number.half if number else None)
         if equal is None:
-            return MathResult(MathOutcome.UNREAD, f"{answer} cannot be compared with the reference {_short(reference)}")
+            return MathResult(MathOutcome.UNREAD, f"{answer} cannot be compared with the reference {quoted(reference)}")
         says = "equals" if equal else "does not equal"
         return MathResult(
-            MathOutcome.RIGHT if equal else MathOutcome.WRONG, f"{answer} {says} the reference {_short(reference)}"
+            MathOutcome.RIGHT if equal else MathOutcome.WRONG, f"{answer} {says} the reference {quoted(reference)}"
         )
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 80 else text[:77] + "...")

@@ -6,15 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from astune.config.judges import TaskJudgeConfig
+from astune.config.judges import SECONDS, TaskJudgeConfig
 from astune.errors import JudgeError
 from astune.task_judge.judge_base import judge_alone
 from astune.task_judge.llm.judge import LlmAsJudge
 from astune.task_judge.math.judge import MathAnswerAsJudge, MathOutcome, MathResult
 from astune.types import Episode, Task, Verdict
 
-MATH_SECONDS = 10.0
-"""Most time for a comparison of formulas; the model still has to answer within `astune.task_judge.timeout`."""
 UNSETTLED = (MathOutcome.UNREAD, MathOutcome.FAILED)
 
 
@@ -33,7 +31,7 @@ class MathAnswerAndLlmAsJudge:
 
     def __init__(self, config: TaskJudgeConfig) -> None:
         """Raises ConfigError without `astune.task_judge.llm.models`."""
-        seconds = min(config.timeout or MATH_SECONDS, MATH_SECONDS)
+        seconds = min(config.timeout or SECONDS, SECONDS)  # the model still has to answer within `config.seconds`
         self._math = MathAnswerAsJudge(config.model_copy(update={"timeout": seconds}))
         llm = config.llm.model_copy(update={"mode": "pointwise"})
         # The model sees the whole answer: it is asked just because the format's part of it was none or not enough.

@@ -10,6 +10,9 @@ from itertools import pairwise
 
 from astune.task_judge.math.units import Unit, currency, read_unit
 
+MAX_QUANTITY = 200
+"""A text of more characters is no number with its unit, and no formula with a label."""
+
 NOISE = Fraction(1, 10**12)
 """Relative difference below which decimals are equal: what floating point adds to 0.1 + 0.2."""
 
@@ -120,7 +123,7 @@ def read_quantity(text: str, unit_letters: bool = False) -> Quantity | None:
     """The number that `text`, a normalised answer, is; None if it is anything else. `unit_letters` says that a letter
     that touches the number may be its unit: 3h is three hours then, not 3 times h."""
     text = text.replace(r"^{\circ}", "°").replace(r"^\circ", "°")
-    match = _NUMBER.fullmatch(text) if len(text) <= 200 else None
+    match = _NUMBER.fullmatch(text) if len(text) <= MAX_QUANTITY else None
     if match is None or (match["sign"] and match["inner"]) or (number := _value(match)) is None:
         return None
     rest, attached = match["rest"], not text[: match.start("rest")].endswith(" ")
@@ -144,7 +147,7 @@ def read_quantity(text: str, unit_letters: bool = False) -> Quantity | None:
 
 def without_label(formula: str) -> str:
     r"""`formula` without the words behind it that only say what was counted: `9\pi square inches` is `9\pi`."""
-    match = _LABELLED.fullmatch(formula) if len(formula) <= 200 else None
+    match = _LABELLED.fullmatch(formula) if len(formula) <= MAX_QUANTITY else None
     return match[1] if match and _is_label(match[2], attached=False, percent=False) else formula
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from astune.config.judges import TaskJudgeConfig
 from astune.errors import JudgeError
 from astune.task_judge.answer_text import answer_text
-from astune.task_judge.math.answer import extract_answer
+from astune.task_judge.math.final_answer import extract_answer
 from astune.task_judge.math.judge import MathAnswerAsJudge
 from astune.task_judge.tool_use.calls import CheckedCall, tool_calls, turns_of_agents
 from astune.task_judge.tool_use.expected import FIELD, Expected, expected_tools, order_matters, serve
