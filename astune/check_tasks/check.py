@@ -64,8 +64,8 @@ WrongAnswers = Sequence[Mapping[str, str]]
 
 
 def wrong_answers(judged: JudgedTasks) -> WrongAnswers:
-    """What only looks right, and the answer of another task. A model is asked about two of them for each task, in
-    turn."""
+    """Near misses of each reference, and the answer of another task. A model is asked about two of them for each
+    task, in turn."""
     references = _references(judged)
     found: list[Mapping[str, str]] = []
     for number, task in enumerate(judged.tasks):

@@ -27,7 +27,7 @@ BY_FORMAT: Mapping[str, str] = {
     "plain": "{}",
     "last_number": "So it is {}.",
 }
-"""How an answer is written for each `astune.task_judge.answer_format`, as a pattern of `str.format`."""
+"""The pattern (of `str.format`) of an answer in each `astune.task_judge.answer_format`."""
 
 OTHERS = ("Answer: {}", '{{"answer": "{}"}}')
 """Further forms that judges of users ask for."""
@@ -104,8 +104,8 @@ def all_at_once(task: Task, others: Sequence[str], wording: str, place: int) -> 
 
 
 def options(task: Task) -> list[str]:
-    """What the task gives to choose from, in its field `options` or `choices` or in its question as "A) ... B) ...":
-    the letters where the reference answer is one, else the texts. Empty if it gives no choice.
+    """The options that the task gives to choose from, in its field `options` or `choices` or in its question as
+    "A) ... B) ...": the letters where the reference answer is one, else the texts. Empty if it gives no choice.
 
     >>> options(Task("1", "Which one? (A) red (B) blue", answer="B"))
     ['A', 'B']

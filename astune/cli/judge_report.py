@@ -1,4 +1,4 @@
-"""`astune judge-report`: judges before answers that people have labelled."""
+"""`astune judge-report`: compare judges with the labels that people gave."""
 
 from __future__ import annotations
 

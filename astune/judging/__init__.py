@@ -1,1 +1,1 @@
-"""How good a judge is: its verdicts beside the labels that people gave."""
+"""Measure judges: their verdicts beside the labels that people gave."""

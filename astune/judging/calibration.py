@@ -1,4 +1,4 @@
-"""Whether a reward means what it says: of answers that get 0.7, are 70 % right?
+"""Calibration of rewards: of the answers that get 0.7, 70 % should be right.
 
 rewards = [0.9, 0.8, 0.9, 0.1]
 right = [True, False, True, False]

@@ -1,4 +1,4 @@
-"""From labelled answers, and what a judge says of them, to the figures that tell how good the judge is."""
+"""Compute the figures of a judge from labelled answers and its verdicts on them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,12 @@ from astune.task_judge.judging_cost import judging_cost, metric_values
 from astune.types import Verdict
 
 Outcome = Verdict | Exception
-"""What a judge says of an answer, or what kept it from that."""
-
-RESAMPLES = 500
-"""Draws for an interval: enough for two digits, and seconds for thousands of answers."""
+"""The verdict on an answer, or the error that kept the judge from one."""
 
 
 @dataclass(frozen=True)
 class Label:
-    """What people say of one answer. `right` is their judgement as yes or no, `value` as a number."""
+    """The label that people gave one answer: `right` as yes or no, `value` as a number."""
 
     task_id: str
     value: float
@@ -49,8 +46,8 @@ class Estimate:
 
 @dataclass(frozen=True)
 class JudgeUsage:
-    """What judging took per 1,000 answers, as the metrics of the verdicts say: None where they do not. Replies from the
-    cache are counted on their own; they take no call, no tokens and no money."""
+    """Time, calls, tokens and money per 1,000 answers, from the metrics of the verdicts; None where they do not say.
+    Replies from the cache are counted on their own; they take no call, no tokens and no money."""
 
     seconds: float
     calls: float | None
@@ -61,7 +58,7 @@ class JudgeUsage:
 
 @dataclass(frozen=True)
 class JudgeFigures:
-    """How one judge does. All but `n`, `failed` and `right_of_all` are of the answers of which it could tell."""
+    """The figures of one judge. All but `n`, `failed` and `right_of_all` are of the answers of which it could tell."""
 
     judge: str
     n: int
@@ -176,9 +173,7 @@ def _resampled(
         return figure([labels[index] for index in chosen], [given[index] for index in chosen])
 
     value = figure(labels, given)
-    return Estimate(
-        value, None if value is None else bootstrap_interval(of, len(labels), clusters=tasks, resamples=RESAMPLES)
-    )
+    return Estimate(value, None if value is None else bootstrap_interval(of, len(labels), clusters=tasks))
 
 
 def _scaled(values: Sequence[float], all_values: Sequence[float]) -> list[float]:
@@ -188,7 +183,7 @@ def _scaled(values: Sequence[float], all_values: Sequence[float]) -> list[float]
 
 
 def _pairwise(values: Sequence[float], rewards: Sequence[float], tasks: Sequence[str]) -> tuple[int, bool, Estimate]:
-    """How many pairs, whether they are of the same task, and the share in order."""
+    """Number of pairs, whether they are of the same task, and the share in order."""
     members: dict[str, list[int]] = defaultdict(list)
     for index, task in enumerate(tasks):
         members[task].append(index)
@@ -202,13 +197,12 @@ def _pairwise(values: Sequence[float], rewards: Sequence[float], tasks: Sequence
         interval = bootstrap_interval(
             lambda drawn: sum((by_task[index] for index in drawn), Concordance(0, 0, 0)).accuracy,
             len(by_task),
-            resamples=RESAMPLES,
         )
         return together.pairs, True, Estimate(together.accuracy, interval)
     everything = among(range(len(values)))
     if not everything.pairs:
         return 0, False, Estimate(None)
-    interval = bootstrap_interval(lambda drawn: among(drawn).accuracy, len(values), clusters=tasks, resamples=RESAMPLES)
+    interval = bootstrap_interval(lambda drawn: among(drawn).accuracy, len(values), clusters=tasks)
     return everything.pairs, False, Estimate(everything.accuracy, interval)
 
 

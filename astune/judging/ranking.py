@@ -1,4 +1,4 @@
-"""Whether rewards put answers in the order that labels do.
+"""Agreement of rewards and labels on the order of answers.
 
 labels = [1, 2, 3]                          what people say
 rewards = [0.1, 0.8, 0.8]                   what the judge says
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right, insort
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -31,7 +30,7 @@ class Concordance:
 
     @property
     def accuracy(self) -> float | None:
-        """`pairwise_accuracy` of these pairs. With two labels it is the area under the ROC curve."""
+        """Share of pairs in the same order, ties half. With two labels it is the area under the ROC curve."""
         return (self.concordant + self.tied / 2) / self.pairs if self.pairs else None
 
     def __add__(self, other: Concordance) -> Concordance:
@@ -56,22 +55,6 @@ def concordance(labels: Sequence[float], scores: Sequence[float]) -> Concordance
         for score in found:
             insort(below, score)
     return Concordance(concordant, discordant, tied)
-
-
-def kendall_tau(labels: Sequence[float], scores: Sequence[float]) -> float | None:
-    """Kendall's tau-b (1945): pairs in order less pairs out of order, over the geometric mean of the pairs that either
-    side tells apart. None where one side tells none apart.
-
-    >>> kendall_tau([1, 2, 3], [0.1, 0.8, 0.8])
-    0.8164...
-    """
-    found = concordance(labels, scores)
-    apart = _pairs_apart(labels) * _pairs_apart(scores)
-    return (found.concordant - found.discordant) / math.sqrt(apart) if apart else None
-
-
-def _pairs_apart(values: Sequence[float]) -> int:
-    return math.comb(len(values), 2) - sum(math.comb(count, 2) for count in Counter(values).values())
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:

@@ -1,4 +1,4 @@
-"""Judges side by side on the same labelled answers."""
+"""A report of several judges on the same labelled answers."""
 
 from __future__ import annotations
 

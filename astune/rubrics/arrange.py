@@ -1,4 +1,4 @@
-"""Themes for the criteria that were chosen, and for those on a scale what earns each score."""
+"""Arrange the chosen criteria by theme, and say for those on a scale what earns each score (anchors)."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def revisions(
 
 
 async def proposed(asking: Asking, requests: Sequence[ProposalRequest], scale: str, stage: str) -> list[Criterion]:
-    """What the models propose, in the order of the requests. A reply that cannot be used proposes nothing."""
+    """The criteria that models propose, in the order of the requests. A reply that cannot be used proposes nothing."""
     replies = await asking.stage(stage, [asking.ask(request.messages, Proposal) for request in requests])
     return [
         new_criterion(entry.text, scale, request.sources)

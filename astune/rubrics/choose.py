@@ -1,4 +1,4 @@
-"""Which of the candidates become the rubric, and how much each counts.
+"""Choose a rubric from candidates, and the weight of each criterion.
 
 Three things decide, and none of them sees the test examples:
 
@@ -85,12 +85,12 @@ def dev_helps(pool: Sequence[Criterion], scores: Scores, split: Split, kind: Kin
 
 
 def _help(margins: Sequence[float]) -> float:
-    """How much more the better answers meet a criterion than the worse: from -1 to 1."""
+    """The mean margin of a criterion: from -1 to 1."""
     return math.fsum(margins) / len(margins)
 
 
 def _margins(criterion: Criterion, ordered: Sequence[tuple[Key, Key]], scores: Scores) -> list[float]:
-    """What the criterion gives the better answer more; 0 where it could not be judged."""
+    """By comparison, the share of the better answer less that of the worse; 0 where one could not be judged."""
     shares = [(scores.of(criterion, better), scores.of(criterion, worse)) for better, worse in ordered]
     return [0.0 if better is None or worse is None else better - worse for better, worse in shares]
 
@@ -116,7 +116,7 @@ def _without_duplicates(
 def _forward(
     given: Sequence[Sequence[float]], candidates: Mapping[str, Sequence[float]], comparisons: int
 ) -> dict[str, float]:
-    """What each candidate that helps took off the loss when it was its turn, beside those before it."""
+    """Forward selection: for each candidate that helps, in turn, what it took off the loss beside those before it."""
     totals = [0.0] * comparisons
     for margins in given:
         totals = [a + b for a, b in zip(totals, margins, strict=True)]
@@ -160,7 +160,7 @@ def _weighted(
 
 
 def _worth(criteria: Sequence[Criterion], scores: Scores, split: Split, kind: Kind) -> list[float]:
-    """What weights begin from, and the most that they may be beside the largest: 1 for criteria that help at least half
+    """The prior of each weight, and the most that it may be beside the largest: 1 for criteria that help at least half
     as much as the best one, since so few examples cannot tell these apart, and less for those that help less."""
     ordered = [*comparisons(split.train, kind), *comparisons(split.dev, kind)]
     on_dev = dev_helps(criteria, scores, split, kind)

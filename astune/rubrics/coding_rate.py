@@ -1,4 +1,4 @@
-"""A small set of criteria that help and differ from each other.
+"""Select a small set of criteria that help and differ from each other, by the coding rate.
 
 The coding rate of vectors Z is the number of nats that it takes to write them down up to an error of eps:
 R(Z) = 1/2 logdet(I + d / (n eps^2) Z Z^T) (Ma et al. 2007, "Segmentation of multivariate mixed data via lossy coding").
@@ -75,5 +75,5 @@ def select_criteria(texts: Sequence[str], helps: Sequence[float], at_most: int, 
 
 
 def _pivot(row: Sequence[float]) -> float:
-    """What is left of 1 + 1 / eps^2, the diagonal of a unit vector, after those selected."""
+    """1 + 1 / eps^2, the diagonal of a unit vector, less what those selected have of it."""
     return 1.0 + 1.0 / ERROR**2 - math.fsum(value * value for value in row)

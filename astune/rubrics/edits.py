@@ -1,4 +1,4 @@
-"""What a person changed in a rubric that was learned."""
+"""Find the changes that a person made in a learned rubric."""
 
 from __future__ import annotations
 

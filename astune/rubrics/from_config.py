@@ -1,4 +1,4 @@
-"""The whole way from a configuration to a rubric in a file, and a rubric judged by labelled examples."""
+"""Learn a rubric as a configuration says and write it to a file; judge labelled examples by a rubric."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def learn_rubric(loaded: LoadedConfig, watch: Watch, today: date, *, keep_edited
 def check_rubric(
     rubric: Rubric, loaded: LoadedConfig, examples: Path | None, watch: Watch
 ) -> tuple[Accuracy, Examples]:
-    """How a rubric, as it is, judges labelled examples. Nothing is learned or written."""
+    """Judges labelled examples by a rubric as it is. Nothing is learned or written."""
     labelled = read_examples(examples or _examples_path(loaded))
     asking = _asking(loaded.config.astune.task_judge.llm, watch)
     judged = asyncio.run(judge_by_rubric(asking, rubric, labelled.all, "judge the examples"))
@@ -71,7 +71,8 @@ def _examples_path(loaded: LoadedConfig) -> Path:
 
 
 def _edits(out: Path, keep_edited: bool) -> Edits:
-    """What a person changed in the file that is there, if it is to be kept. Raises ConfigError if it would be lost."""
+    """The changes of a person in the file that is there, if they are to be kept. Raises ConfigError if they would be
+    lost."""
     if not out.exists():
         return Edits()
     edits = edits_of(load_rubric(out))

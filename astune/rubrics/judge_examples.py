@@ -1,4 +1,4 @@
-"""Judging the answers of examples while a rubric is learned. What people said of them is never in a prompt here."""
+"""Judge the answers of examples while a rubric is learned. The labels of people are never in a prompt here."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 
 class Watch(Protocol):
-    """Told how far it is."""
+    """Sees the progress of learning: a bar on a terminal."""
 
     def stage(self, name: str, total: int) -> None: ...
     def advance(self) -> None: ...
@@ -52,7 +52,7 @@ class Asking:
     watch: Watch
     paid: dict[str, Usage] = field(default_factory=dict)
     stopped_by: AstuneError | None = None
-    """What no further question is asked after: the models are gone, or the budget."""
+    """The error after which nothing more is asked: the models are gone, or the budget."""
 
     def __post_init__(self) -> None:
         self._slots = asyncio.Semaphore(self.llm.max_concurrent)
@@ -115,7 +115,7 @@ class Judged:
         return sum(rewards) / len(rewards)
 
     def share(self, criterion: Criterion) -> float:
-        """How far the criterion was met, from 0 to 1: the mean over votes."""
+        """Share of the criterion's scale that the answer earned, from 0 to 1: the mean over votes."""
         return sum(criterion.share(scores[criterion.id]) for scores in self.scores) / len(self.scores)
 
     def reason(self, criterion: Criterion) -> str:
@@ -143,7 +143,7 @@ def rewards_of(judged: Mapping[Key, Judged | None]) -> dict[Key, float | None]:
 
 
 class Scores:
-    """How far each answer meets each criterion of a pool that grows; the criteria of a call are at most ten."""
+    """Scores of each answer by each criterion of a pool that grows; a call asks about at most ten criteria."""
 
     def __init__(self, asking: Asking, examples: Sequence[Example]) -> None:
         self._asking = asking
@@ -176,7 +176,7 @@ class Scores:
         return [self.of(criterion, key) for key in keys]
 
     def rewards(self, criteria: Sequence[Criterion], keys: Sequence[Key]) -> dict[Key, float | None]:
-        """What a rubric of these criteria gives each answer; None where one of them could not be judged."""
+        """The reward of each answer by a rubric of these criteria; None where one of them could not be judged."""
         rewards: dict[Key, float | None] = {}
         total = sum(criterion.weight for criterion in criteria)
         for key in keys:

@@ -1,4 +1,4 @@
-"""A rubric from a few examples: propose, judge, revise, select, arrange, and test once.
+"""Learn a rubric from a few examples: propose, judge, revise, select, arrange, and test once.
 
 Contrastive proposals are those of OpenRubrics (arXiv 2510.07743), the loop of propose, judge and revise and the
 selection by coding rate those of Auto-Rubric (arXiv 2510.17314), the fitted weights the idea of SVR (arXiv 2606.08077).
@@ -45,8 +45,8 @@ class InUse:
 
 @dataclass(frozen=True)
 class Learned:
-    """What came of it, and how it did on the test examples. `one_round` is what the rubric did before anything was
-    revised, None if there was none yet."""
+    """A learned rubric with its accuracy on the test examples, beside that of baselines. `one_round` is the accuracy of
+    the rubric before anything was revised, None if there was none yet."""
 
     in_use: InUse
     rounds: int
@@ -173,7 +173,7 @@ class RubricLearner:
 
     @property
     def _marked(self) -> tuple[Example, ...]:
-        """What a baseline's pass mark is chosen on: train, as the rubric's is. Pairs and ranks need none."""
+        """The examples that a baseline's pass mark is chosen on: train, as the rubric's. Pairs and ranks need none."""
         return self._split.train if self._kind == "scored" else ()
 
     def _majority(self) -> Accuracy:

@@ -1,4 +1,4 @@
-"""How far rewards agree with people, on some of the examples.
+"""Accuracy of rewards: how often they agree with people, on some of the examples.
 
     scored   the reward is at least the pass mark exactly where people found the answer good
     paired   the better answer has the higher reward; a tie counts half
@@ -119,7 +119,7 @@ def _ordered(one: float | None, other: float | None) -> int | None:
 def _classes(
     example: Example, kind: Kind, rewards: Rewards, pass_at: float
 ) -> list[tuple[bool | int, bool | int | None]]:
-    """What people say and what the rewards say, for Cohen's kappa; each order both ways round."""
+    """Pairs of what people say and what the rewards say, for Cohen's kappa; each order both ways round."""
     if kind == "scored":
         reward = rewards[example.id, 0]
         return [(example.good, None if reward is None else reward >= pass_at)]

@@ -1,4 +1,4 @@
-"""What the models are asked while a rubric is learned, and what they reply.
+"""Prompts to the models that learn a rubric, and the shapes of their replies.
 
 Each system message begins with a line that names the question. All that comes from examples stands in fences
 (`astune.task_judge.llm.fence`), so that an answer cannot pass for an instruction. The question by which answers are

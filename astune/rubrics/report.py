@@ -1,4 +1,4 @@
-"""What stands in the file beside the criteria: where they come from, and how well they were found to judge."""
+"""The provenance and the report of a rubric, which its file holds beside the criteria."""
 
 from __future__ import annotations
 

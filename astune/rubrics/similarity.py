@@ -1,4 +1,4 @@
-"""Which criteria say the same: by their wording, or by the scores that they gave.
+"""Find criteria that say the same: by their wording, or by the scores that they gave.
 
     >>> duplicate_groups(["Mentions the unit", "The unit is mentioned", "At most 40 words"], [[], [], []])
     [[0, 1], [2]]

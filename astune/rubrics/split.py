@@ -1,4 +1,4 @@
-"""Which examples a rubric is learned from, chosen by, and tested on.
+"""Split examples into those that a rubric is learned from, chosen by, and tested on.
 
 The same seed and examples give the same split. Examples with the same question stay together: answers to a question
 that was learned from say little of questions to come.

@@ -1,4 +1,4 @@
-"""How much each criterion of a rubric counts: ridge logistic regression on comparisons, no weight below zero.
+"""Fit the weights of a rubric's criteria: ridge logistic regression on comparisons, no weight below zero.
 
 A comparison is a pair of answers of which people found one better; with labels, every two answers with different
 labels make one. The weights are those for which the weighted sum of the scores tells the better answer from the worse
@@ -25,7 +25,7 @@ PRIOR = 2.0
 """Weight before any example: an answer that meets one criterion more is the better one with odds of e^2 to 1."""
 
 SPREAD = 1.0
-"""How far from that a weight may lie, as the standard deviation of a normal distribution."""
+"""Standard deviation of a weight around the prior."""
 
 MOST_COMPARISONS = 2000
 """Of more, so many are drawn: those of labels grow with the square of the answers."""

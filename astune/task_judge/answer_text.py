@@ -21,7 +21,7 @@ class Message(Protocol):
 
 
 def answer_text(task: Task, episode: Episode) -> str:
-    """What the workflow returned, as text; empty if the agent gave no answer.
+    """The answer that the workflow returned, as text; empty if the agent gave no answer.
 
     Raises `JudgeError` for an answer that is neither text nor number nor message, and for an episode that broke off
     without output: neither says anything about the answer.

@@ -15,7 +15,7 @@ from astune.types import Episode, Task, Verdict
 
 @dataclass(frozen=True)
 class WeightedJudge:
-    """One of the judges. `name` is unique among them: it is what its figures are called by."""
+    """One of the judges. `name` is unique among them: its metrics begin with it."""
 
     name: str
     weight: float
@@ -91,7 +91,7 @@ class CompositeGroupJudge(CompositeJudge):
 
 
 async def _column(judge: Judge, task: Task, episodes: Sequence[Episode]) -> Sequence[Verdict | BaseException]:
-    """What one judge says of each episode. One that raises says nothing of any."""
+    """The verdicts of one judge on each episode. One that raises has none on any."""
     if not isinstance(judge, GroupJudge):
         return await asyncio.gather(*(judge.judge(task, episode) for episode in episodes), return_exceptions=True)
     try:

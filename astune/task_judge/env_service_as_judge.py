@@ -1,4 +1,4 @@
-"""`EnvServiceJudge`: what the environment itself says of an episode."""
+"""`EnvServiceJudge`: the reward is the score that the environment itself gives."""
 
 from __future__ import annotations
 

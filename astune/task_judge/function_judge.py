@@ -30,7 +30,7 @@ CONTRACT = "a judge function takes (task, episode) or, as in AgentScope 1.x, (ta
 
 @runtime_checkable
 class RewardAndMetrics(Protocol):
-    """What makes an object a `JudgeOutput`. AgentScope's own class of that name has both, and it is never
+    """The shape of a `JudgeOutput`. AgentScope's own class of that name has both, and it is never
     imported here."""
 
     reward: float

@@ -1,4 +1,4 @@
-"""What judging cost: the sums of the metrics that judges which ask models give their verdicts."""
+"""Sum up the cost of judging from the metrics of verdicts; judges that ask models set these."""
 
 from __future__ import annotations
 

@@ -19,10 +19,10 @@ from astune.workers.reasoning_gym_client import Verifier
 
 NAME = "ReasoningGymJudge"
 MARKS: tuple[AnswerFormat, ...] = ("answer_tag", "boxed", "the_answer_is")
-"""Where `answer_format: auto` looks, in this order; not for ####, which mazes are drawn with."""
+"""Marks that `answer_format: auto` looks for, in this order; not ####, which mazes are drawn with."""
 EMPTY = re.compile(r"<answer>\s*</answer>|\\boxed\s*\{\s*\}", re.IGNORECASE)
 ENTRY = {"options", "answer", "metadata"}
-"""What the column `entry` of its tasks holds."""
+"""The keys of `entry`, a column of its tasks."""
 
 
 class ReasoningGymJudge:

@@ -1,4 +1,4 @@
-"""Tasks that name their own judge.
+"""The judges that tasks name themselves.
 
 {"id": "1", "query": "2+2?", "answer": "4", "scorer": "math", "answer_schema": "boxed"}
 {"id": "2", "query": "What is ML?", "answer": "...", "scorer": "llm", "answer_schema": "answer"}
@@ -24,7 +24,7 @@ SHORT_NAMES: Mapping[str, str] = {
     "tool_use": "ToolUseJudge",
     "env": "EnvServiceJudge",
 }
-"""What data sets call the judges that ship; `agentcpm` is AgentRL's name for its LLM judge."""
+"""Names in data sets for the judges that ship; `agentcpm` is AgentRL's name for its LLM judge."""
 
 ANSWER_SCHEMAS: Mapping[str, str] = {"answer": "answer_tag", "boxed": "boxed"}
 """Values of `answer_schema`, and the `astune.task_judge.answer_format` that each stands for."""
@@ -53,8 +53,8 @@ class TaskJudges:
         return self._judges[named]
 
     def config_of(self, task: Task) -> TaskJudgeConfig | None:
-        """What the task's own judge is made from: its name as `judge_protocol`, its schema as `answer_format`; None if
-        it names none. Raises TaskError for an unknown name or schema."""
+        """The configuration that the task's own judge is made from: its name as `judge_protocol`, its schema as
+        `answer_format`; None if it names none. Raises TaskError for an unknown name or schema."""
         name, schema = judge_named_by(task)
         if name is None:
             return None
@@ -73,7 +73,7 @@ class TaskJudges:
         return self._config.model_copy(update={"judge_protocol": self._spec(name), **formats})
 
     def specs(self, tasks: Iterable[Task]) -> set[str]:
-        """What the names in the tasks stand for, as `astune.task_judge.judge_protocol` has it."""
+        """The judges that the tasks name, as `astune.task_judge.judge_protocol` would name them."""
         names = {name for task in tasks if (name := judge_named_by(task)[0]) is not None}
         return {self._spec(name) for name in names}
 

@@ -55,7 +55,7 @@ TRUE_SHARE = 0.7
 
 @dataclass(frozen=True)
 class Faults:
-    """How often the API goes wrong, as shares of its replies, and how many seconds it takes."""
+    """Shares of the API's replies that go wrong, by kind, and the seconds that each reply takes."""
 
     failing: float = 0.0
     """HTTP error 500."""
@@ -197,7 +197,7 @@ def _second_line(criterion: str) -> str:
 
 
 def _most(system: str) -> int:
-    """How many criteria a prompt asks for."""
+    """The number of criteria that a prompt asks for."""
     asked = re.search(r"up to (\d+) criteria", system)
     return int(asked.group(1)) if asked else 1
 
@@ -244,7 +244,7 @@ class PlantedWorld:
         path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in self.examples), encoding="utf-8")
 
     def model(self) -> PlantedModel:
-        """What answers, to be called with the body of a request: the API without HTTP."""
+        """The API without HTTP: a function of the body of a request."""
         return PlantedModel(hint=min(self.planted), judge_noise=self._judge_noise, faults=self._faults)
 
     @contextmanager

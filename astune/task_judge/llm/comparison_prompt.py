@@ -1,4 +1,4 @@
-"""What the prompts that compare answers with each other have in common."""
+"""The prompt that compares answers with each other, in pairs or all at once."""
 
 from __future__ import annotations
 

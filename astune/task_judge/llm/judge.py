@@ -25,7 +25,7 @@ CORRECT = CriterionConfig(
     min=0,
     max=1,
 )
-"""What counts where `astune.task_judge.llm.criteria` names nothing."""
+"""The only criterion where `astune.task_judge.llm.criteria` names none."""
 TAKEN = ("total", "vote_spread", "llm_calls", "llm_cached", "llm_prompt_tokens", "llm_completion_tokens", "llm_cost")
 """Metrics of the judge itself, whose names no criterion may have."""
 
@@ -59,12 +59,12 @@ class LlmJudge(ABC):
 
     @abstractmethod
     async def scores(self, job: JudgeJob, attempts: Sequence[ShownAttempt]) -> Sequence[AttemptScore | JudgeError]:
-        """What `job.model` says of each attempt. Raises PolicyError if it does not answer, and JudgeError where
+        """The score that `job.model` gives each attempt. Raises PolicyError if it does not answer, and JudgeError where
         nothing can be said of any."""
 
     @abstractmethod
     def judged_by(self, model: str) -> str:
-        """What a verdict says of its origin."""
+        """`Verdict.judged_by` where `model` was asked."""
 
     def passed(self, reward: float, attempts: int) -> bool | None:
         """Whether an attempt that got `reward` counts as a success."""

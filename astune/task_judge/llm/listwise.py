@@ -1,4 +1,4 @@
-"""All answers to a task ranked in one call."""
+"""Rank all answers to a task in one call."""
 
 from __future__ import annotations
 

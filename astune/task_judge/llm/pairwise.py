@@ -1,4 +1,4 @@
-"""Answers compared two at a time, each pair in both orders.
+"""Compare answers two at a time, each pair in both orders.
 
 LLM judges prefer an answer for its place (arXiv 2406.07791), so a win counts only if both orders agree on it.
 """

@@ -1,4 +1,4 @@
-"""One answer scored by criteria: what the judge is asked, what it may reply, and the reward that follows."""
+"""Score one answer by criteria: the prompt, the reply, and the reward that follows."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def pointwise(job: JudgeJob, attempts: Sequence[ShownAttempt]) -> list[Att
 
 
 async def _scored(job: JudgeJob, text: str, times: int) -> AttemptScore | JudgeError:
-    """The score on an answer that `times` attempts gave, or why there is none."""
+    """The score of an answer that `times` attempts gave, or why there is none."""
     prompt = rubric_messages(job.rubric, job.query, text, job.reference, job.instructions)
 
     def check(reply: CriteriaReply) -> None:

@@ -1,4 +1,4 @@
-"""What the prompts of all LLM judges have in common.
+"""Parts of the prompts of all LLM judges.
 
 The system message says the job and is the same for every answer; the user message holds nothing but fenced blocks, so
 whatever an agent writes stands between its own two marks.

@@ -1,4 +1,4 @@
-"""Reads the file of a rubric with the line of everything in it, and says what is wrong where."""
+"""Read the file of a rubric with the line of everything in it, and name the place of all that is wrong."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXPECTED = {
     "string_too_short": "a text",
     "too_short": "at least one",
 }
-"""How the schema's complaints read in plain words, beside those of the configuration."""
+"""Plain words for the schema's complaints, beside those of the configuration."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _text(path: Path) -> str:
 
 
 def _value(loader: Loader, node: yaml.Node, loc: Loc, lines: dict[Loc, int], path: Path) -> Any:
-    """What a node says; notes the lines of all inside. Raises `ConfigError` for a key that stands twice."""
+    """The value of a node; notes the lines of all inside. Raises `ConfigError` for a key that stands twice."""
     if isinstance(node, yaml.SequenceNode):
         for i, item in enumerate(node.value):
             lines[(*loc, i)] = item.start_mark.line + 1

@@ -1,4 +1,4 @@
-"""What all ways of judging by an LLM have in common: one job, one model, scores with what they cost."""
+"""Judging by an LLM, one by one, in pairs or ranked: from a job to the score of each attempt, and what it cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class JudgeJob:
-    """A task, what its answers are judged by, and the one model that judges them all."""
+    """A task, the rubric for its answers, and the one model that judges them all."""
 
     query: str
     reference: str | None
@@ -35,7 +35,7 @@ class JudgeJob:
 
 @dataclass(frozen=True)
 class AttemptScore:
-    """What the model says of one attempt: the raw material of a verdict."""
+    """The score that the model gave one attempt, from which the judge makes its verdict."""
 
     reward: float
     reason: str
@@ -47,7 +47,7 @@ class AttemptScore:
 
 
 def usage_metrics(usages: Sequence[Usage], episodes: int) -> dict[str, float]:
-    """What calls that serve `episodes` cost each of them; without the cost where it is not known."""
+    """The metrics of calls that served `episodes`, as the share of each; without the cost where it is not known."""
     total = Usage()
     for usage in usages:
         total += usage

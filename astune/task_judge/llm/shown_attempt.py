@@ -1,4 +1,4 @@
-"""What an LLM judge is shown of a task and of an attempt at it."""
+"""The text of a task, and of an attempt at it, that an LLM judge is shown."""
 
 from __future__ import annotations
 

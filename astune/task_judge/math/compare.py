@@ -112,7 +112,7 @@ def as_list(text: str) -> str:
 
 
 def _values(reference: str, answer: str) -> tuple[str, str]:
-    """Where one of them says x = 72 and the other 72, what is left of both is 72."""
+    """Both without a name where only one of them has it: x = 72 and 72 become 72 and 72."""
     if ("=" in reference) == ("=" in answer):
         return reference, answer
     return _NAME.sub("", reference, count=1), _NAME.sub("", answer, count=1)
@@ -139,7 +139,8 @@ def _one_side(text: str, other: str) -> str:
 
 
 def _squeeze(text: str) -> str:
-    """For comparison as text: no case, no spaces but those between digits; an option such as (A) without brackets."""
+    """The text for a comparison as text: no case, no spaces but those between digits; an option such as (A)
+    without brackets."""
     squeezed = re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text).casefold()
     return squeezed[1:-1] if re.fullmatch(r"\([a-z]\)", squeezed) else squeezed
 

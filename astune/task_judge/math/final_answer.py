@@ -96,7 +96,7 @@ def extract_answer(text: str, answer_format: AnswerFormat) -> FinalAnswer | None
 
 
 def reference_answer(answer: str) -> str:
-    """What the answer of a task says at its end: behind `####` (GSM8K), in `\\boxed{}` (MATH), or all of it."""
+    """The final answer in the reference of a task: behind `####` (GSM8K), in `\\boxed{}` (MATH), or all of it."""
     said = _said_at_the_end(answer)
     return _hashes(said)[0] or _boxed(said)[0] or said.strip()
 
@@ -118,7 +118,7 @@ def outside_thinking(text: str) -> str:
 
 
 def _said_at_the_end(text: str) -> str:
-    """With one kind of line end and of boxes."""
+    """The end of a text without what was only thought, with one kind of line end and of boxes."""
     said = "\n".join(outside_thinking(text).splitlines())[-LOOKED_AT:]
     return _BARE_BOX.sub(r"\1{\2}", said)
 
@@ -161,7 +161,7 @@ def _offers(text: str, marked: Sequence[tuple[int, int, int, int]]) -> _Found:
 
 
 def _answer_tag(text: str) -> _Found:
-    """What stands before the last </answer>, back to the <answer> before it."""
+    """The text before the last </answer>, back to the <answer> before it."""
     marked: list[tuple[int, int, int, int]] = []
     begin: re.Match[str] | None = None
     for tag in _ANSWER_TAG.finditer(text):

@@ -83,8 +83,8 @@ class MathAnswerAsJudge:
         return result.verdict()
 
     async def result_of(self, task: Task, episode: Episode) -> MathResult:
-        """What mathematics can tell. Raises `JudgeError` for a task without reference, an answer that is neither text
-        nor number, and an episode that broke off without output."""
+        """The outcome that mathematics can tell. Raises `JudgeError` for a task without reference, an answer
+        that is neither text nor number, and an episode that broke off without output."""
         if task.answer is None or not (reference := reference_answer(task.answer)):
             raise JudgeError(
                 f"task {task.task_id!r} has no reference answer, which {NAME} compares with; "

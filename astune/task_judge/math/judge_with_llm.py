@@ -66,7 +66,7 @@ class MathAnswerAndLlmAsJudge:
             return error
 
     async def _ask(self, task: Task, unsettled: Sequence[tuple[Episode, MathResult]]) -> list[Verdict | Exception]:
-        """What the model says of each. One that cannot be judged costs the others nothing."""
+        """The verdict of the model on each. One that cannot be judged costs the others nothing."""
         if not unsettled:
             return []
         try:

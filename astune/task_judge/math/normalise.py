@@ -92,7 +92,7 @@ def _in_latex(text: str) -> str:
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the parenthesis closes that opened before `start`; -1 if it does not."""
+    """The index at which the parenthesis closes that opened before `start`; -1 if it does not."""
     depth = 1
     for place in range(start, len(text)):
         depth += (text[place] == "(") - (text[place] == ")")

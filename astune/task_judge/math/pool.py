@@ -1,4 +1,4 @@
-"""Formulas are compared by processes of their own (`worker`), each pair once."""
+"""Compare formulas in processes of their own (`worker`), each pair once."""
 
 from __future__ import annotations
 

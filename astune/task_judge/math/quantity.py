@@ -1,4 +1,5 @@
-r"""Numbers as people write them in answers: `1,234.50`, `\$5`, `50%`, `-3/4`, `2 1/2`, `3\times 10^4`, `72 clips`."""
+r"""Read numbers as people write them in answers: `1,234.50`, `\$5`, `50%`, `-3/4`, `2 1/2`, `3\times 10^4`,
+`72 clips`."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ _IN_OTHER_LANGUAGES = (
     "douzaine douzaines dozzina dozzine duzia duzias myriad myriads"
 )
 _NUMERALS = frozenset(_IN_OTHER_LANGUAGES.split())
-"""What other languages than English that write in a to z say for a thousand and more (Unicode's CLDR, compact decimals,
-without what is an English word or a unit), for a hundred and for a dozen. Their words for a million and more
+"""Words of other languages than English that write in a to z, for a thousand and more (Unicode's CLDR, compact
+decimals, without what is an English word or a unit), for a hundred and for a dozen. Their words for a million and more
 are `_MILLIONS`."""
 _MILLIONS = re.compile(r"(?!billiards?$)(?:m|b|tr|quadr)[iy]l+[hijy]*(?:(?:o+a?e?n|oes|o?un)[a-z]*|a+r(?:[dg][a-z]*)?)")
 _NUMERAL = re.compile(

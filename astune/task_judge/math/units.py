@@ -1,4 +1,4 @@
-"""Units that can contradict each other, or be converted into each other: 5 km are 5000 m and no 5 miles."""
+"""Units that can be converted into each other, or contradict each other: 5 km are 5000 m and no 5 miles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tool calls of an episode and what came of them, as far as its messages tell.
+"""Read the tool calls of an episode, and whether each succeeded, from its messages.
 
 AgentScope hands the model the text of a tool's result and nothing else, so whether a call failed is read from the text
 (`says_error`): what 1.x and 2.x write of tools that are not there, of arguments that do not fit and of calls that were
@@ -33,6 +33,8 @@ _BAD_STATES = ("error", "failed", "failure", "denied", "interrupted")
 
 @dataclass(frozen=True)
 class CheckedCall:
+    """A tool call that an agent made: whether the tool could take it, and whether it failed."""
+
     name: str
     arguments: Mapping[str, Any]
     """Empty where they are no JSON object."""

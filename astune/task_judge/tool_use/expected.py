@@ -1,4 +1,4 @@
-"""The tool calls that a task expects, and which calls of an episode serve them.
+"""Read the tool calls that a task expects, and find the calls of an episode that serve them.
 
 {"query": "...", "expected_tools": ["search", {"name": "book", "arguments": {"flight": "LX 18"}}]}
 
@@ -21,7 +21,7 @@ KEYS = ("name", "arguments")
 
 @dataclass(frozen=True)
 class Expected:
-    """`arguments=None`: whatever they are."""
+    """A tool call that a task expects. `arguments=None`: any will do."""
 
     name: str
     arguments: Mapping[str, Any] | None = None
@@ -35,8 +35,8 @@ class Expected:
 
 
 def expected_tools(task: Task) -> tuple[Expected, ...] | None:
-    """What the task expects; None if it does not say. Raises `JudgeError` for anything but a list of names and of
-    {name, arguments}."""
+    """The calls that the task expects; None if it does not say. Raises `JudgeError` for anything but a list of
+    names and of {name, arguments}."""
     listed = task.metadata.get(FIELD)
     if listed is None:
         return None
