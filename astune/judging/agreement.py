@@ -63,7 +63,7 @@ def clustered_wilson(right: Sequence[bool], clusters: Sequence[Hashable]) -> Int
         off[cluster] += is_right - share
     if len(off) == n:
         return wilson(total, n)
-    worth = float(len(off))
+    worth = float(len(off))  # examples that stand for themselves: from one for each cluster to all
     if 0 < total < n and len(off) > 1:
         variance = math.fsum(value * value for value in off.values()) / n**2 * len(off) / (len(off) - 1)
         worth = n if variance == 0 else min(n, share * (1 - share) / variance)

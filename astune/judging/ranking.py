@@ -45,7 +45,7 @@ def concordance(labels: Sequence[float], scores: Sequence[float]) -> Concordance
     Concordance(concordant=2, discordant=0, tied=1)
     """
     same_length("concordance", labels, scores)
-    below: list[float] = []
+    below: list[float] = []  # scores of examples with a lower label, sorted: ranks are found by bisection
     concordant = discordant = tied = 0
     for _, equal in groupby(sorted(zip(labels, scores, strict=True)), key=lambda pair: pair[0]):
         found = [score for _, score in equal]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from astune.config.judges import RubricsConfig
 from astune.rubrics.coding_rate import select_criteria
-from astune.rubrics.examples import Example, Kind
+from astune.rubrics.examples import Kind, RubricExample
 from astune.rubrics.judge_examples import Asking, Scores
 from astune.rubrics.measure import Rewards, how_right
 from astune.rubrics.prompts import Message, Proposal, ShownAnswer, propose_messages, revise_messages
@@ -45,7 +45,7 @@ def new_criterion(text: str, scale: str, sources: Sequence[str]) -> Criterion:
     return Criterion.model_validate({"id": name, "text": text, "scale": scale, "sources": tuple(sources)})
 
 
-def contrasts(train: Sequence[Example], kind: Kind, seed: int) -> list[Contrast]:
+def contrasts(train: Sequence[RubricExample], kind: Kind, seed: int) -> list[Contrast]:
     """A better and a worse answer each, with the ids of their examples. Of pairs and ranks the best and the worst of
     an example; every scored answer is there at least once, beside one to the same question if there is one."""
     if kind != "scored":
@@ -67,7 +67,7 @@ def contrasts(train: Sequence[Example], kind: Kind, seed: int) -> list[Contrast]
 
 
 def proposals(
-    train: Sequence[Example],
+    train: Sequence[RubricExample],
     kind: Kind,
     known: Sequence[Criterion],
     config: RubricsConfig,
@@ -82,7 +82,7 @@ def proposals(
 
 
 def revisions(
-    train: Sequence[Example],
+    train: Sequence[RubricExample],
     kind: Kind,
     criteria: Sequence[Criterion],
     scores: Scores,
@@ -133,12 +133,12 @@ def merged(pool: Sequence[Criterion], found: Sequence[Criterion], seed: int) -> 
     return [new[index] for index in sorted(select_criteria([one.text for one in new], seen, MOST_NEW, seed))]
 
 
-def _shown(example: Example, role: str, number: int) -> ShownAnswer:
+def _shown(example: RubricExample, role: str, number: int) -> ShownAnswer:
     return ShownAnswer(role, example.query, example.answers[number], example.reference)  # type: ignore[arg-type]
 
 
 def _mistake(
-    one: Example, kind: Kind, criteria: Sequence[Criterion], scores: Scores, rewards: Rewards, pass_at: float
+    one: RubricExample, kind: Kind, criteria: Sequence[Criterion], scores: Scores, rewards: Rewards, pass_at: float
 ) -> tuple[list[ShownAnswer], str]:
     """The answers that the verdict was wrong about, and the fence `mistake`."""
     if kind == "scored":
@@ -160,7 +160,7 @@ def _mistake(
     return [_shown(one, "better", better), _shown(one, "worse", worse)], text
 
 
-def _said(one: Example, number: int, criteria: Sequence[Criterion], scores: Scores) -> str:
+def _said(one: RubricExample, number: int, criteria: Sequence[Criterion], scores: Scores) -> str:
     key = one.id, number
     return "\n".join(
         f"- {criterion.id}: met to {scores.of(criterion, key) or 0:.0%}. {scores.reason(criterion, key)}".rstrip()

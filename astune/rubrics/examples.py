@@ -42,7 +42,7 @@ EXPECTED = "{query, answer, score}, {query, chosen, rejected} or {query, answers
 
 
 @dataclass(frozen=True)
-class Example:
+class RubricExample:
     """Answers to one question, the best first, and how good each is: `values` are higher for better answers, equal for
     equally good ones. A scored example has one answer, of value 0 to 1 on the scale of its file; a pair has 1 and 0."""
 
@@ -71,7 +71,7 @@ class Examples:
     path: Path
     sha256: str
     kind: Kind
-    all: tuple[Example, ...]
+    all: tuple[RubricExample, ...]
 
 
 def read_examples(path: Path) -> Examples:
@@ -117,7 +117,7 @@ def _kind(place: str, row: Mapping[str, Any]) -> Kind:
     return kinds[0]
 
 
-def _example(place: str, row: Mapping[str, Any], kind: Kind) -> Example:
+def _example(place: str, row: Mapping[str, Any], kind: Kind) -> RubricExample:
     query = _text(place, row, "query")
     given_id, reference = row.get("id"), row.get("reference")
     if given_id is not None and (isinstance(given_id, bool) or not isinstance(given_id, str | int)):
@@ -133,7 +133,7 @@ def _example(place: str, row: Mapping[str, Any], kind: Kind) -> Example:
     if len(set(answers)) < len(answers):
         raise TaskError(f"{place}: two of the answers are the same text, so neither can be better")
     name = str(given_id) if given_id is not None else hashlib.sha256(repr((query, answers)).encode()).hexdigest()[:10]
-    return Example(name, query, answers, values, None if reference is None else _text(place, row, "reference"))
+    return RubricExample(name, query, answers, values, None if reference is None else _text(place, row, "reference"))
 
 
 def _ranked(place: str, row: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[float, ...]]:
@@ -156,14 +156,14 @@ def _ranked(place: str, row: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[
     return tuple(texts[n] for n in order), tuple(-numbers[n] for n in order)
 
 
-def _on_one_scale(path: Path, examples: list[Example]) -> list[Example]:
+def _on_one_scale(path: Path, examples: list[RubricExample]) -> list[RubricExample]:
     """The lowest score of the file becomes 0, the highest 1."""
     scores = [example.values[0] for example in examples]
     low, high = min(scores), max(scores)
     if low == high:
         raise TaskError(f"{path}: every score is {low:g}; expected good and bad answers")
     return [
-        Example(one.id, one.query, one.answers, ((one.values[0] - low) / (high - low),), one.reference)
+        RubricExample(one.id, one.query, one.answers, ((one.values[0] - low) / (high - low),), one.reference)
         for one in examples
     ]
 

@@ -16,7 +16,7 @@ from astune.clients.chat_models import BudgetSpent, ChatModels
 from astune.clients.usage import Usage
 from astune.config.judges import LlmJudgeConfig
 from astune.errors import AstuneError, JudgeError, PolicyError
-from astune.rubrics.examples import Example
+from astune.rubrics.examples import RubricExample
 from astune.rubrics.measure import Key
 from astune.rubrics.prompts import HOLISTIC_MAX, HolisticReply, holistic_messages
 from astune.support.concurrency import all_ended
@@ -123,7 +123,7 @@ class Judged:
 
 
 async def judge_by_rubric(
-    asking: Asking, rubric: Rubric, examples: Sequence[Example], stage: str
+    asking: Asking, rubric: Rubric, examples: Sequence[RubricExample], stage: str
 ) -> dict[Key, Judged | None]:
     """The answers of `examples` as `RubricsAsJudge` judges them; None where a reply could not be used."""
     named = list(_answers(examples))
@@ -131,7 +131,7 @@ async def judge_by_rubric(
     return {key: one for (key, _, _), one in zip(named, judged, strict=True)}
 
 
-async def judge_as_a_whole(asking: Asking, examples: Sequence[Example], stage: str) -> dict[Key, float | None]:
+async def judge_as_a_whole(asking: Asking, examples: Sequence[RubricExample], stage: str) -> dict[Key, float | None]:
     """Rewards of a judge without criteria."""
     named = list(_answers(examples))
     rewards = await asking.stage(stage, [_score(asking, example, answer) for _, example, answer in named])
@@ -145,7 +145,7 @@ def rewards_of(judged: Mapping[Key, Judged | None]) -> dict[Key, float | None]:
 class Scores:
     """Scores of each answer by each criterion of a pool that grows; a call asks about at most ten criteria."""
 
-    def __init__(self, asking: Asking, examples: Sequence[Example]) -> None:
+    def __init__(self, asking: Asking, examples: Sequence[RubricExample]) -> None:
         self._asking = asking
         self._examples = examples
         self._judged: dict[str, dict[Key, Judged | None]] = {}
@@ -191,11 +191,11 @@ def unweighted(criterion: Criterion) -> Criterion:
     return criterion.model_copy(update={"weight": 1.0})
 
 
-def _answers(examples: Sequence[Example]) -> list[tuple[Key, Example, str]]:
+def _answers(examples: Sequence[RubricExample]) -> list[tuple[Key, RubricExample, str]]:
     return [((one.id, number), one, answer) for one in examples for number, answer in enumerate(one.answers)]
 
 
-async def _judge(asking: Asking, rubric: Rubric, example: Example, answer: str) -> Judged | None:
+async def _judge(asking: Asking, rubric: Rubric, example: RubricExample, answer: str) -> Judged | None:
     messages = rubric_messages(rubric, example.query, answer, example.reference, asking.llm.instructions)
 
     def check(reply: CriteriaReply) -> None:
@@ -207,7 +207,7 @@ async def _judge(asking: Asking, rubric: Rubric, example: Example, answer: str) 
     return Judged(rubric, usable) if len(usable) == votes else None
 
 
-async def _score(asking: Asking, example: Example, answer: str) -> float | None:
+async def _score(asking: Asking, example: RubricExample, answer: str) -> float | None:
     messages = holistic_messages(example.query, answer, example.reference, asking.llm.instructions)
     reply = await asking.ask(messages, HolisticReply)
     return None if reply is None else reply.score / HOLISTIC_MAX

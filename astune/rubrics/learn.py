@@ -16,7 +16,7 @@ from astune.rubrics.arrange import arranged
 from astune.rubrics.candidates import ProposalRequest, merged, proposals, proposed, revisions
 from astune.rubrics.choose import Choice, choose, dev_helps
 from astune.rubrics.edits import Edits
-from astune.rubrics.examples import Example, Examples
+from astune.rubrics.examples import Examples, RubricExample
 from astune.rubrics.judge_examples import Asking, Scores, judge_as_a_whole, judge_by_rubric, rewards_of
 from astune.rubrics.measure import Accuracy, keys, measure, pass_mark
 from astune.rubrics.split import Split
@@ -172,13 +172,13 @@ class RubricLearner:
         return measure(self._split.test, self._kind, rewards, mark)
 
     @property
-    def _marked(self) -> tuple[Example, ...]:
+    def _marked(self) -> tuple[RubricExample, ...]:
         """The examples that a baseline's pass mark is chosen on: train, as the rubric's. Pairs and ranks need none."""
         return self._split.train if self._kind == "scored" else ()
 
     def _majority(self) -> Accuracy:
         """Every scored answer is what most of train and dev are; of two answers neither is better."""
-        seen: tuple[Example, ...] = (*self._split.train, *self._split.dev)
+        seen: tuple[RubricExample, ...] = (*self._split.train, *self._split.dev)
         good = 2 * sum(one.good for one in seen) >= len(seen)
         rewards = {key: float(good) for one in self._split.test for key in keys(one)}
         return measure(self._split.test, self._kind, rewards, 0.5)

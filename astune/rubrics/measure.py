@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from astune.judging.agreement import cohen_kappa, wilson
-from astune.rubrics.examples import Example, Kind
+from astune.rubrics.examples import Kind, RubricExample
 
 Key = tuple[str, int]
 """An answer: the id of its example and its number there."""
@@ -48,7 +48,7 @@ class Accuracy:
         }
 
 
-def measure(examples: Sequence[Example], kind: Kind, rewards: Rewards, pass_at: float) -> Accuracy:
+def measure(examples: Sequence[RubricExample], kind: Kind, rewards: Rewards, pass_at: float) -> Accuracy:
     right = [how_right(example, kind, rewards, pass_at) for example in examples]
     labels: list[Hashable] = []
     given: list[Hashable] = []
@@ -63,11 +63,11 @@ def measure(examples: Sequence[Example], kind: Kind, rewards: Rewards, pass_at: 
     return Accuracy(len(examples), accuracy, low, high, cohen_kappa(labels, given), failed)
 
 
-def keys(example: Example) -> list[Key]:
+def keys(example: RubricExample) -> list[Key]:
     return [(example.id, number) for number in range(len(example.answers))]
 
 
-def how_right(example: Example, kind: Kind, rewards: Rewards, pass_at: float) -> float:
+def how_right(example: RubricExample, kind: Kind, rewards: Rewards, pass_at: float) -> float:
     """From 0 to 1."""
     if kind == "scored":
         reward = rewards[example.id, 0]
@@ -76,7 +76,7 @@ def how_right(example: Example, kind: Kind, rewards: Rewards, pass_at: float) ->
     return sum({1: 1.0, 0: 0.5}.get(order, 0.0) if order is not None else 0.0 for order in ordered) / len(ordered)
 
 
-def comparisons(examples: Sequence[Example], kind: Kind) -> list[tuple[Key, Key]]:
+def comparisons(examples: Sequence[RubricExample], kind: Kind) -> list[tuple[Key, Key]]:
     """(better, worse) of all answers that people told apart: good from bad ones where they are scored, else within an
     example."""
     if kind == "scored":
@@ -86,7 +86,7 @@ def comparisons(examples: Sequence[Example], kind: Kind) -> list[tuple[Key, Key]
     return [((one.id, better), (one.id, worse)) for one in examples for better, worse in one.orders]
 
 
-def pass_mark(examples: Sequence[Example], kind: Kind, rewards: Rewards) -> float:
+def pass_mark(examples: Sequence[RubricExample], kind: Kind, rewards: Rewards) -> float:
     """The reward from which an answer passes that tells good from bad most often among `examples`; of several, the
     one nearest to 0.5. Good are answers of the upper half of the scores, and the best of those compared; bad the lower
     half, and the worst. It is above 0 and at most 1, with three digits, as `astune.task_judge.rubrics.pass_at` is.
@@ -102,7 +102,7 @@ def pass_mark(examples: Sequence[Example], kind: Kind, rewards: Rewards) -> floa
     return max((mark for mark in marks if mark > 0), key=lambda mark: (agreed(mark), -abs(mark - 0.5)))
 
 
-def _good_and_bad(examples: Sequence[Example], kind: Kind, rewards: Rewards) -> list[tuple[float | None, bool]]:
+def _good_and_bad(examples: Sequence[RubricExample], kind: Kind, rewards: Rewards) -> list[tuple[float | None, bool]]:
     if kind == "scored":
         return [(rewards[one.id, 0], one.good) for one in examples]
     ends = [((one.id, 0), (one.id, len(one.answers) - 1)) for one in examples]
@@ -117,7 +117,7 @@ def _ordered(one: float | None, other: float | None) -> int | None:
 
 
 def _classes(
-    example: Example, kind: Kind, rewards: Rewards, pass_at: float
+    example: RubricExample, kind: Kind, rewards: Rewards, pass_at: float
 ) -> list[tuple[bool | int, bool | int | None]]:
     """Pairs of what people say and what the rewards say, for Cohen's kappa; each order both ways round."""
     if kind == "scored":

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from astune.errors import TaskError
-from astune.rubrics.examples import Example, Examples, Kind
+from astune.rubrics.examples import Examples, Kind, RubricExample
 
 ATTEMPTS = 500
 """Shuffles that are tried for one with good and bad answers where both are needed."""
@@ -23,9 +23,9 @@ ATTEMPTS = 500
 class Split:
     """`train` proposes and revises criteria, `dev` selects them, `test` is judged once, at the end."""
 
-    train: tuple[Example, ...]
-    dev: tuple[Example, ...]
-    test: tuple[Example, ...]
+    train: tuple[RubricExample, ...]
+    dev: tuple[RubricExample, ...]
+    test: tuple[RubricExample, ...]
 
     @property
     def digest(self) -> str:
@@ -39,7 +39,7 @@ def split_examples(examples: Examples, dev_share: float, test_share: float, seed
 
     Raises TaskError where no split is like that.
     """
-    groups: dict[str, list[Example]] = defaultdict(list)
+    groups: dict[str, list[RubricExample]] = defaultdict(list)
     for example in examples.all:
         groups[" ".join(example.query.casefold().split())].append(example)
     if len(groups) < 3:
@@ -59,7 +59,7 @@ def split_examples(examples: Examples, dev_share: float, test_share: float, seed
     )
 
 
-def _attempt(groups: list[list[Example]], sizes: tuple[int, int], shuffled: random.Random) -> Split:
+def _attempt(groups: list[list[RubricExample]], sizes: tuple[int, int], shuffled: random.Random) -> Split:
     """Groups in an order in which good and bad ones are spread evenly, dealt to test, then dev, then train."""
     shuffled.shuffle(groups)
     spread = [group for _, group in sorted(_evenly(groups), key=lambda placed: placed[0])]
@@ -67,26 +67,26 @@ def _attempt(groups: list[list[Example]], sizes: tuple[int, int], shuffled: rand
     return Split(_in_order(spread), _in_order(dev), _in_order(test))
 
 
-def _evenly(groups: Sequence[list[Example]]) -> list[tuple[tuple[float, int], list[Example]]]:
-    strata: dict[float, list[list[Example]]] = defaultdict(list)
+def _evenly(groups: Sequence[list[RubricExample]]) -> list[tuple[tuple[float, int], list[RubricExample]]]:
+    strata: dict[float, list[list[RubricExample]]] = defaultdict(list)
     for group in groups:
         strata[round(sum(one.values[0] >= 0.5 for one in group) / len(group))].append(group)
-    return [
+    return [  # the share of its stratum that a group stands behind: sorted by that, strata mix evenly
         (((place + 0.5) / len(stratum), number), group)
         for number, (_, stratum) in enumerate(sorted(strata.items()))
         for place, group in enumerate(stratum)
     ]
 
 
-def _take(groups: list[list[Example]], size: int) -> list[list[Example]]:
+def _take(groups: list[list[RubricExample]], size: int) -> list[list[RubricExample]]:
     """The first groups, taken off the list, until there are `size` examples."""
-    taken: list[list[Example]] = []
+    taken: list[list[RubricExample]] = []
     while groups and sum(map(len, taken)) < size:
         taken.append(groups.pop(0))
     return taken
 
 
-def _in_order(groups: list[list[Example]]) -> tuple[Example, ...]:
+def _in_order(groups: list[list[RubricExample]]) -> tuple[RubricExample, ...]:
     return tuple(sorted((one for group in groups for one in group), key=lambda one: one.id))
 
 

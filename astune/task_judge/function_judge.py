@@ -94,7 +94,7 @@ async def _in_thread(function: Callable[..., Any], arguments: dict[str, Any]) ->
     place in a shared pool, and the interpreter does not wait for it at exit."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
-    context = contextvars.copy_context()
+    context = contextvars.copy_context()  # the thread, too, knows which episode is under way
 
     def finish(error: Exception | None, result: Any) -> None:
         if future.done():

@@ -10,7 +10,7 @@ import pytest
 from astune.clients.chat_models import ChatModels
 from astune.config.judges import LlmJudgeConfig
 from astune.rubrics.choose import Choice, choose
-from astune.rubrics.examples import Example
+from astune.rubrics.examples import RubricExample
 from astune.rubrics.judge_examples import Asking, Scores
 from astune.rubrics.split import Split
 from astune.task_judge.llm.fence import read_fences
@@ -33,10 +33,10 @@ def says(letter: str, **fields: Any) -> Criterion:
     return Criterion(id=letter, text=f"Says {letter} {words[letter]}", **fields)
 
 
-def pairs(part: str, *answers: tuple[str, str]) -> tuple[Example, ...]:
+def pairs(part: str, *answers: tuple[str, str]) -> tuple[RubricExample, ...]:
     """Pairs of (better, worse) answers, each made different from all others by a number."""
     return tuple(
-        Example(f"{part}{n}", f"{part}{n}", (f"{better} {n} 0", f"{worse} {n} 1"), (1.0, 0.0))
+        RubricExample(f"{part}{n}", f"{part}{n}", (f"{better} {n} 0", f"{worse} {n} 1"), (1.0, 0.0))
         for n, (better, worse) in enumerate(answers)
     )
 

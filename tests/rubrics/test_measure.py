@@ -5,20 +5,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astune.judging.agreement import wilson
-from astune.rubrics.examples import Example
+from astune.rubrics.examples import RubricExample
 from astune.rubrics.measure import comparisons, measure, pass_mark
 
 
 def scored(*goods):
-    return [Example(f"e{n}", f"q{n}", ("a",), (float(good),)) for n, good in enumerate(goods)]
+    return [RubricExample(f"e{n}", f"q{n}", ("a",), (float(good),)) for n, good in enumerate(goods)]
 
 
 def rewards(*values):
     return {(f"e{n}", 0): value for n, value in enumerate(values)}
 
 
-PAIRS = [Example(f"e{n}", f"q{n}", ("better", "worse"), (1.0, 0.0)) for n in range(3)]
-RANKED = [Example("e0", "q", ("best", "middle", "worst"), (-1.0, -2.0, -3.0))]
+PAIRS = [RubricExample(f"e{n}", f"q{n}", ("better", "worse"), (1.0, 0.0)) for n in range(3)]
+RANKED = [RubricExample("e0", "q", ("best", "middle", "worst"), (-1.0, -2.0, -3.0))]
 
 
 def test_a_scored_answer_is_right_on_the_side_of_the_pass_mark_where_people_see_it():
@@ -54,7 +54,7 @@ def test_kappa_of_pairs_is_0_for_a_coin_and_1_for_the_right_order():
 
 
 def test_answers_to_one_question_count_as_one_for_the_interval():
-    same = [Example(f"e{n}", "q", ("a",), (1.0,)) for n in range(10)]
+    same = [RubricExample(f"e{n}", "q", ("a",), (1.0,)) for n in range(10)]
     found = measure(same, "scored", rewards(*[1.0] * 10), 0.5)
     assert (found.low, found.high) == wilson(1, 1)
 

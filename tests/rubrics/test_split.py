@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astune.errors import TaskError
-from astune.rubrics.examples import Example, Examples
+from astune.rubrics.examples import Examples, RubricExample
 from astune.rubrics.split import split_examples
 
 
 def examples(kind, queries, values):
     pairs = zip(queries, values, strict=True)
     if kind == "scored":
-        rows = [Example(f"e{n}", query, (f"a{n}",), (float(good),)) for n, (query, good) in enumerate(pairs)]
+        rows = [RubricExample(f"e{n}", query, (f"a{n}",), (float(good),)) for n, (query, good) in enumerate(pairs)]
     else:
-        rows = [Example(f"e{n}", query, ("a", "b"), (1.0, 0.0)) for n, (query, _) in enumerate(pairs)]
+        rows = [RubricExample(f"e{n}", query, ("a", "b"), (1.0, 0.0)) for n, (query, _) in enumerate(pairs)]
     return Examples(Path("examples.jsonl"), "0", kind, tuple(rows))
 
 

@@ -12,7 +12,6 @@ from astune.clients.chat_models import Answer, ChatModels, Usage
 from astune.task_judge.llm.rubric import Rubric
 
 M = TypeVar("M", bound=BaseModel)
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)

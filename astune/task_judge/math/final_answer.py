@@ -130,7 +130,7 @@ _Found: TypeAlias = tuple[str, int]
 def _boxed(text: str) -> _Found:
     """Content of the box that closes last, with those before it as far as they are one list or several offers, and with
     "million" or "or 6" behind it. Braces nest, escaped ones do not count."""
-    open_braces: list[tuple[int, int]] = []
+    open_braces: list[tuple[int, int]] = []  # where the box begins, -1 for a brace that opens none, and its content
     boxes: list[tuple[int, int, int, int]] = []
     for token in _BOX.finditer(text):
         if token[0].endswith("{") and token[0] != r"\{":
