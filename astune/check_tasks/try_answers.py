@@ -18,7 +18,7 @@ from astune.check_tasks.judged_tasks import JudgedTasks
 from astune.check_tasks.wordings import right_answer, wordings
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import named
-from astune.rollout.episode import verdict_or_error
+from astune.rollout.verdict import verdict_or_error
 from astune.support.resources import tiny_model_dir
 from astune.support.user_code import code_of
 from astune.task_judge.judge_base import AT_ONCE

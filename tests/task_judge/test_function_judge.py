@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from astune.errors import JudgeError, PluginError
-from astune.rollout.episode import ask_judge, verdict_or_error
+from astune.rollout.verdict import ask_judge, verdict_or_error
 from astune.task_judge import FunctionJudge
 from astune.types import Episode, JudgeOutput, StopReason, Task, Verdict
 
