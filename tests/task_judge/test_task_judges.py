@@ -132,5 +132,5 @@ def test_a_name_is_given_once_but_a_module_may_be_loaded_again(registered: None)
     register_judge("exam")(one)
     with pytest.raises(PluginError, match=r"register_judge\('exam'\): the name is taken by .*one"):
         register_judge("exam")(two)
-    with pytest.raises(PluginError, match=r"taken by astune\.task_judge\.llm_as_judge:LlmAsJudge"):
+    with pytest.raises(PluginError, match=r"taken by astune\.task_judge\.llm\.judge:LlmAsJudge"):
         register_judge("LlmAsJudge")(one)
