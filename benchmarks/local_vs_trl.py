@@ -47,11 +47,12 @@ from rich.table import Table
 from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from astune.backbone.local.backbone import assemble, read_inputs
-from astune.backbone.local.loop import train_step
+from astune.backbone.local.engine import load_engine
 from astune.backbone.model_dir import resolve_model_dir
 from astune.config.load import load_config
 from astune.monitor.metrics import read_metrics
+from astune.training.loop import train_step
+from astune.training.start import assemble, read_inputs
 from astune.types import Generation, Policy, Sampling
 
 PROMPTS, REPEAT, ANSWER = 8, 8, 64
@@ -104,7 +105,7 @@ class Ours:
         }
         (folder / "job.yaml").write_text(json.dumps({"astune": astune_config}))
         loaded = load_config(folder / "job.yaml")
-        self._run = assemble(loaded, read_inputs(loaded, stack), None, stack)
+        self._run = assemble(loaded, read_inputs(loaded, stack), None, load_engine, stack)
         self._run.setup = replace(self._run.setup, policy=FullLength(self._run.setup.policy))
         self._loop = asyncio.new_event_loop()
 

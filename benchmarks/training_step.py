@@ -32,16 +32,17 @@ from rich.table import Table
 from transformers import AutoModelForCausalLM
 
 from astune.algorithm import to_samples
-from astune.backbone.local.backbone import assemble, read_inputs
 from astune.backbone.local.batch import micro_batches
+from astune.backbone.local.engine import load_engine
 from astune.backbone.local.learner import LocalLearner
-from astune.backbone.local.loop import roll_out
 from astune.backbone.local.model import load_model
 from astune.backbone.local.sampler import Sampler
 from astune.backbone.model_dir import resolve_model_dir
 from astune.config.load import load_config
 from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
+from astune.training.run import roll_out
 from astune.training.settings import sampling_for
+from astune.training.start import assemble, read_inputs
 from astune.types import Sample, Span, Timeline
 
 SHAPES = ((8, 8, 90, 64), (2, 8, 512, 64), (2, 8, 512, 256), (1, 16, 1024, 128))
@@ -71,7 +72,7 @@ def demo_episodes() -> list[Sample]:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         overrides = [f"astune.runs_dir={folder}", "astune.monitor.progress='off'", "astune.monitor.tensorboard=false"]
         loaded = load_config(DEMO, overrides)
-        run = assemble(loaded, read_inputs(loaded, stack), None, stack)
+        run = assemble(loaded, read_inputs(loaded, stack), None, load_engine, stack)
         repeat, sampling = run.config.rollout.num_repeat, sampling_for(run.config, "sampled")
         groups = asyncio.run(roll_out(run, run.schedule.tasks(0), repeat, sampling, "rollout", "train/1"))
     return to_samples(groups, lambda rewards: [number % 2 - 0.5 for number in range(len(rewards))])[0]
@@ -113,7 +114,7 @@ def measure(path: str, name: str, samples: list[Sample], rounds: int) -> list[st
     plain = AutoModelForCausalLM.from_pretrained(resolve_model_dir(path), dtype=torch.float32)
     trainer = TrainerConfig()
     sampler = Sampler(loaded.sampling_model, slots=1, context_length=loaded.context_length)
-    learner = LocalLearner(loaded, sampler, AlgorithmConfig(loss="reinforce"), trainer, total_updates=1)
+    learner = LocalLearner(loaded, sampler, AlgorithmConfig(loss="reinforce"), trainer)
 
     def trees() -> None:
         for batch in micro_batches(samples, trainer.micro_batch_tokens, CPU):

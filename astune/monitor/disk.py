@@ -12,14 +12,12 @@ from astune.errors import RunFolderError
 
 
 @contextmanager
-def writing(path: Path, *also: type[Exception]) -> Iterator[None]:
-    """Around everything that writes `path`: an error of the disk, and those of `also` by which libraries tell of it,
-    come as `RunFolderError` that names it."""
-    errors: tuple[type[Exception], ...] = (OSError, *also)
+def writing(path: Path) -> Iterator[None]:
+    """Around everything that writes `path`: an error of the disk comes as `RunFolderError` that names it."""
     try:
         yield
-    except errors as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    except OSError as error:
+        why = error.strerror or str(error)
         raise RunFolderError(
             f"{path} cannot be written ({why}). Make room, or let the user of this process write there; what the run "
             "had saved before is whole, and --resume goes on from its newest checkpoint"

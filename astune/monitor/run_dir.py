@@ -152,19 +152,17 @@ class RunDir:
         return self.checkpoints_dir / f"step_{step:06d}"
 
     @contextmanager
-    def save_checkpoint(self, step: int, *errors: type[Exception]) -> Iterator[Path]:
+    def save_checkpoint(self, step: int) -> Iterator[Path]:
         """An empty folder to write the checkpoint into. It counts as complete, and is on the disk, once the block ends
-        without error. Raises RunFolderError where the disk does not take it; `errors` are those by which libraries tell
-        of that."""
+        without error. Raises RunFolderError where the disk does not take it."""
         path = self.checkpoint_path(step)
-        all_errors: tuple[type[Exception], ...] = (OSError, *errors)
-        with writing(path, *errors):
+        with writing(path):
             _remove_checkpoint(path)
             path.mkdir(parents=True)
             try:
                 yield path
                 _complete(path)
-            except all_errors:
+            except OSError:
                 shutil.rmtree(path, ignore_errors=True)  # it takes room, and nobody could use it
                 raise
 

@@ -2,8 +2,19 @@
 
 from astune.environment.server import EnvServer
 from astune.testing.chat_server import ScriptedChatServer
+from astune.testing.engine import CountingLearner, ScriptedBackbone, scripted_engine
 from astune.testing.model_dir import write_test_model_dir
 from astune.testing.planted_rubrics import Faults, PlantedWorld
 from astune.testing.policies import ScriptedPolicy
 
-__all__ = ["EnvServer", "Faults", "PlantedWorld", "ScriptedChatServer", "ScriptedPolicy", "write_test_model_dir"]
+__all__ = [
+    "CountingLearner",
+    "EnvServer",
+    "Faults",
+    "PlantedWorld",
+    "ScriptedBackbone",
+    "ScriptedChatServer",
+    "ScriptedPolicy",
+    "scripted_engine",
+    "write_test_model_dir",
+]

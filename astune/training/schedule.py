@@ -62,3 +62,12 @@ class TaskSchedule(Schedule[Task]):
     def tasks(self, step: int) -> list[Task]:
         """Tasks of step `step`, counted from 0."""
         return self.at(step)
+
+
+def is_due(step: int, every: int) -> bool:
+    """Whether what happens every so many steps happens after step `step`; 0 is never.
+
+    >>> [step for step in range(1, 10) if is_due(step, 3)], is_due(3, 0)
+    ([3, 6, 9], False)
+    """
+    return every > 0 and step % every == 0

@@ -21,7 +21,7 @@ from astune.backbone.local.inspect import SpanUpdate, UpdateInspection
 from astune.types import Episode, Group, Sample, Span, StopReason, Task, Timeline, Turn, Verdict
 
 WORDS = {10: "Hello", 11: " [red]you", 12: "\n", 13: "\x1b[2J", 14: "!"}
-METRICS = {"loss": -0.25, "grad_norm": 3.5, "learning_rate": 1e-4, "updates/skipped": 0.0}
+METRICS = {"loss": -0.25, "grad_norm": 3.5, "learning_rate": 1e-4}
 
 
 def pieces(ids: Sequence[int]) -> list[str]:
@@ -134,8 +134,8 @@ def test_a_turn_on_several_training_rows_is_one_line() -> None:
 
 def test_an_update_that_is_thrown_away_says_so() -> None:
     inspection, samples = two_attempts()
-    broken = METRICS | {"loss": math.nan, "grad_norm": math.nan, "updates/skipped": 1.0}
-    text = shown(replace(inspection, metrics=broken), samples, group(0.0, 1.0))
+    broken = METRICS | {"loss": math.nan, "grad_norm": math.nan}
+    text = shown(replace(inspection, metrics=broken, skipped=True), samples, group(0.0, 1.0))
     assert "loss nan · gradient norm nan" in text
     assert text.endswith("the gradient is not finite: training would throw this update away, no weight changes\n")
 

@@ -209,7 +209,7 @@ async def together(task, tuner):
 async def test_agents_side_by_side_give_the_same_episode_again(make_setup):
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from astune.backbone.local.setup import load_policy
+    from astune.backbone.local.engine import load_policy
 
     async def played():
         _, sampler, chat_format = load_policy(AstuneConfig())

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from astune.backbone.local.setup import load_policy
+from astune.backbone.local.engine import load_policy
 from astune.backbone.trinity.driver.recorder import untrained
 from astune.backbone.trinity.explorer.policy import CompletionsPolicy, completion_request, generation
 from astune.config.load import load_config

@@ -24,13 +24,14 @@ from safetensors.torch import load_file
 
 from astune.algorithm import to_samples
 from astune.algorithm.advantage import grpo
+from astune.backbone.local.engine import load_policy
 from astune.backbone.local.learner import LocalLearner
-from astune.backbone.local.setup import load_policy
 from astune.config.load import LoadedConfig, load_config
 from astune.monitor.episodes import EpisodeRecord, read_episodes
 from astune.monitor.metrics import read_metrics
 from astune.rollout.group import run_groups
 from astune.support.resources import tutorial_dir
+from astune.training.learning_rate import learning_rate
 from astune.training.rollout_setup import rollout_setup
 from astune.training.schedule import TaskSchedule
 from astune.training.settings import sampling_for, weighting_for
@@ -149,7 +150,8 @@ def test_a_step_of_trinitys_trainer_is_a_step_of_the_local_learner(
     assert samples, "the first step has no signal with this seed"
     loaded, sampler, _ = load_policy(config)
     before = {name: weight.clone() for name, weight in loaded.model.state_dict().items()}
-    LocalLearner(loaded, sampler, config.algorithm, config.trainer, total_updates=3).update(samples)
+    learner = LocalLearner(loaded, sampler, config.algorithm, config.trainer)
+    asyncio.run(learner.update(samples, learning_rate(config.trainer, 0, total_updates=3)))
     after = loaded.model.state_dict()
 
     theirs = load_file(next(run.glob("trinity/tinker/*/weights/*-state-1/model.safetensors")))

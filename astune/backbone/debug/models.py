@@ -69,7 +69,7 @@ def choose_model(config: AstuneConfig, terminal: Terminal) -> DebugModel:
 
 
 def _local(config: AstuneConfig) -> DebugModel:
-    from astune.backbone.local.setup import load_policy
+    from astune.backbone.local.engine import load_policy
 
     loaded, sampler, chat_format = load_policy(config)
     return DebugModel(config.model.path, sampler, chat_format, loaded=(loaded, sampler))

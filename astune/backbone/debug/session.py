@@ -6,7 +6,7 @@ import asyncio
 import bdb
 import contextlib
 import math
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from astune.types import Episode, Group, Sample
 from astune.workflow.agentscope_studio import InStudio
 from astune.workflow.lifetime import lifetime
 
-ShowUpdate = Callable[[Sequence[Sample], Group], None]
+ShowUpdate = Callable[[Sequence[Sample], Group], Awaitable[None]]
 """Shows what one optimizer step over the samples of a group would do."""
 
 
@@ -91,7 +91,7 @@ class Session:
             if len(group.episodes) > 1:
                 self.screen.group_done(group, samples)
             if self.show_update is not None:
-                self.show_update(samples, group)
+                await self.show_update(samples, group)
 
     def stop(self) -> None:
         """Ends the run; may be called from a signal handler."""

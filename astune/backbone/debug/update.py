@@ -25,7 +25,7 @@ def update_view(config: AstuneConfig, model: DebugModel, console: Console) -> Sh
     loaded, sampler = model.loaded
     inspector = UpdateInspector(loaded, sampler, config)
 
-    def show(samples: Sequence[Sample], group: Group) -> None:
-        show_update(console, inspector.inspect(samples), samples, group, model.chat_format.pieces)
+    async def show(samples: Sequence[Sample], group: Group) -> None:
+        show_update(console, await inspector.inspect(samples), samples, group, model.chat_format.pieces)
 
     return show

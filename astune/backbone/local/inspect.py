@@ -1,4 +1,4 @@
-"""What one training step would do to the probability of every token it trains, without keeping the step."""
+"""Take one training step, measure what it does to the probability of every token it trains, and take it back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from astune.backbone.local.learner import LocalLearner
 from astune.backbone.local.model import LoadedModel
 from astune.backbone.local.sampler import Sampler
 from astune.config.schema import AstuneConfig
-from astune.types import Sample
+from astune.training.learning_rate import learning_rate
+from astune.types import Sample, Update
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class SpanUpdate:
 @dataclass(frozen=True)
 class UpdateInspection:
     """`metrics` are the learner's, empty if there was nothing to learn from. `samples[i][j]` is span j of sample i,
-    None where it carries no weight; the losses of all spans sum to `metrics["loss"]`."""
+    None where it carries no weight; the losses of all spans sum to `metrics["loss"]`. `skipped` says that the gradient
+    was not finite, so that nothing changed."""
 
     metrics: Mapping[str, float]
     samples: tuple[tuple[SpanUpdate | None, ...], ...]
@@ -43,17 +45,13 @@ class UpdateInspection:
     """`astune.trainer.learning_rate`, which a warm-up has not reached yet; the step's own is among the metrics."""
     max_grad_norm: float
     """A gradient of a larger norm was scaled down to it."""
-
-    @property
-    def skipped(self) -> bool:
-        """Whether the gradient was not finite, so that nothing changed."""
-        return bool(self.metrics.get("updates/skipped"))
+    skipped: bool = False
 
 
 class UpdateInspector:
     """Takes the first step of a training run over some samples, and takes it back.
 
-        inspection = UpdateInspector(loaded, sampler, config).inspect(samples)
+        inspection = await UpdateInspector(loaded, sampler, config).inspect(samples)
 
     Loss, clipping, optimizer and learning rate (with its warm-up) are those of `LocalLearner`. Logprobs are computed
     in the precision of training. No answer may be under way meanwhile.
@@ -63,19 +61,22 @@ class UpdateInspector:
         self._loaded, self._sampler = loaded, sampler
         self._algorithm, self._trainer = config.algorithm, config.trainer
 
-    def inspect(self, samples: Sequence[Sample]) -> UpdateInspection:
+    async def inspect(self, samples: Sequence[Sample]) -> UpdateInspection:
         """One optimizer step over `samples`, which together make one update. Afterwards, whatever happened, the
         weights are bit for bit what they were; the sampler's copy and its cache are never touched."""
-        metrics: dict[str, float] = {}
-        updates: list[tuple[SpanUpdate | None, ...]] = []
+        trainer = self._trainer
+        update = Update({})
+        spans: list[tuple[SpanUpdate | None, ...]] = []
         if samples:
             with _taken_back(self._loaded.model):
-                learner = LocalLearner(self._loaded, self._sampler, self._algorithm, self._trainer, total_updates=1)
+                learner = LocalLearner(self._loaded, self._sampler, self._algorithm, trainer)
                 before = self._scores(learner, samples)
-                metrics = learner.update(samples)
+                update = await learner.update(samples, learning_rate(trainer, 0, total_updates=1))
                 after = self._scores(learner, samples)
-            updates = [_updates(*each) for each in zip(samples, before, after, strict=True)]
-        return UpdateInspection(metrics, tuple(updates), self._trainer.learning_rate, self._trainer.max_grad_norm)
+            spans = [_updates(*each) for each in zip(samples, before, after, strict=True)]
+        return UpdateInspection(
+            update.metrics, tuple(spans), trainer.learning_rate, trainer.max_grad_norm, update.skipped
+        )
 
     def _scores(self, learner: LocalLearner, samples: Sequence[Sample]) -> list[list[_Score | None]]:
         """Per sample and span, under the weights as they are."""

@@ -1,4 +1,4 @@
-"""The `Learner` of the local backbone: gradient, clipping, AdamW, and the hand-over of weights to the sampler."""
+"""The `Learner` with torch: gradient, clipping, AdamW, and the hand-over of weights to the sampler."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from loguru import logger
 
 from astune.backbone.local.batch import MicroBatch, micro_batches
 from astune.backbone.local.loss import LOSSES, bounded
-from astune.backbone.local.model import LoadedModel, save_model
+from astune.backbone.local.model import DISK_ERRORS, LoadedModel, save_model
 from astune.backbone.local.sampler import Sampler
 from astune.config.schema import AlgorithmConfig, TrainerConfig
-from astune.errors import ModelError, RunFolderError, TrainingError
-from astune.types import Sample
+from astune.errors import ModelError, RunFolderError
+from astune.types import Sample, Update
 
 STATE_FILE = "trainer_state.pt"
 ENTROPY_ROWS = 256
@@ -26,32 +26,31 @@ ENTROPY_ROWS = 256
 
 class LocalLearner:
     """Trains `loaded.model` in place. Nothing the sampler uses changes before `publish`, except that in float32 both
-    share one copy of the weights, so no answer may be under way during `update`."""
+    share one copy of the weights, so no answer may be under way during `update`, nor during `publish`.
+
+    Both compute in the event loop's own thread: the cores are the same, and a run is the same bit for bit.
+    """
 
     def __init__(
-        self,
-        loaded: LoadedModel,
-        sampler: Sampler,
-        algorithm: AlgorithmConfig,
-        trainer: TrainerConfig,
-        total_updates: int,
+        self, loaded: LoadedModel, sampler: Sampler, algorithm: AlgorithmConfig, trainer: TrainerConfig
     ) -> None:
         self._loaded, self._sampler = loaded, sampler
         self._algorithm, self._trainer = algorithm, trainer
-        self._total_updates = total_updates
         self._loss = LOSSES[algorithm.loss]
         self._optimizer = torch.optim.AdamW(
             loaded.model.parameters(), lr=trainer.learning_rate, betas=trainer.betas, weight_decay=trainer.weight_decay
         )
         self.updates = 0
         self.changes = 0
-        """How often the weights were changed, counted before each change."""
-        self._skipped_in_a_row = 0
-        self._changed = False
+        self._published = 0
+        """What `changes` was at the last `publish`."""
 
-    def update(self, samples: Sequence[Sample]) -> dict[str, float]:
-        """One optimizer step over `samples`. A gradient that is not finite is thrown away and counted; after
-        `max_skipped_updates` in a row the run stops."""
+    @property
+    def policy_version(self) -> int:
+        return self._sampler.policy_version
+
+    async def update(self, samples: Sequence[Sample], learning_rate: float) -> Update:
+        """Take one optimizer step over `samples`. One whose loss or gradient is not finite is thrown away."""
         model, device = self._loaded.model, self._loaded.device
         self._optimizer.zero_grad(set_to_none=True)
         totals: dict[str, float] = {}
@@ -60,24 +59,24 @@ class LocalLearner:
                 totals[name] = totals.get(name, 0.0) + value
         norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), self._trainer.max_grad_norm))
         finite = math.isfinite(norm) and math.isfinite(totals["loss"])
-        rate = self._learning_rate()
+        self.updates += 1
         if finite:
             for group in self._optimizer.param_groups:
-                group["lr"] = rate
-            self.changes += 1
+                group["lr"] = learning_rate
+            self.changes += 1  # before the step, which may be broken off half-way
             self._optimizer.step()
-            self._changed = True
+        else:
+            logger.warning("update {} skipped: the loss or its gradient is not finite", self.updates)
         self._optimizer.zero_grad(set_to_none=True)
-        self._count(finite)
         packed = totals.pop("packed_tokens")
-        return {
+        figures = {
             **totals,
             "grad_norm": norm,
-            "learning_rate": rate,
-            "updates/skipped": float(not finite),
+            "learning_rate": learning_rate,
             "tokens/packed": packed,
             "tokens/flattened_per_packed": sum(len(sample.timeline.token_ids) for sample in samples) / packed,
         }
+        return Update(figures, skipped=not finite)
 
     def predict(self, batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities (p, vocabulary) after the predictors, and (e,) of the tokens that were sampled. To be
@@ -119,41 +118,24 @@ class LocalLearner:
             }
         return {name: float(value) for name, value in figures.items()} | {"packed_tokens": float(batch.tokens.numel())}
 
-    def _learning_rate(self) -> float:
-        """Linear warm-up, then constant or down to 0 at the end of the run."""
-        trainer = self._trainer
-        if self.updates < trainer.warmup_steps:
-            return trainer.learning_rate * (self.updates + 1) / trainer.warmup_steps
-        after = max(self._total_updates - trainer.warmup_steps, 1)
-        progress = min((self.updates - trainer.warmup_steps) / after, 1.0)
-        shape = {"constant": 1.0, "linear": 1.0 - progress, "cosine": 0.5 * (1.0 + math.cos(math.pi * progress))}
-        return trainer.learning_rate * shape[trainer.lr_schedule]
-
-    def _count(self, finite: bool) -> None:
-        self.updates += 1
-        self._skipped_in_a_row = 0 if finite else self._skipped_in_a_row + 1
-        if not finite:
-            logger.warning("update {} skipped: the loss or its gradient is not finite", self.updates)
-        if self._skipped_in_a_row > self._trainer.max_skipped_updates:
-            raise TrainingError(
-                f"{self._skipped_in_a_row} updates in a row had a loss or gradient that is not finite "
-                "(astune.trainer.max_skipped_updates); a lower astune.trainer.learning_rate may help"
-            )
-
-    def publish(self) -> int:
-        """Where no update was taken since the last time, the weights are what they were, and so is the version."""
-        if not self._changed:
-            self._sampler.forget()  # a run that is resumed here begins with an empty cache too
+    async def publish(self) -> int:
+        """Where no update was taken since the last time, the weights are what they were, and so is the version; the
+        cache is emptied all the same, as a run that is resumed here begins with an empty one."""
+        if self.changes == self._published:
+            self._sampler.forget()
             return self._sampler.policy_version
-        self._changed = False
+        self._published = self.changes
         self._loaded.copy_to_sampler()
         return self._sampler.publish()
 
     def save(self, directory: Path) -> None:
         """Weights and tokenizer as a Hugging Face folder, the optimizer beside them."""
-        save_model(self._loaded, directory)
         state: dict[str, Any] = {"optimizer": self._optimizer.state_dict(), "updates": self.updates}
-        torch.save(state | {"policy_version": self._sampler.policy_version}, directory / STATE_FILE)
+        try:
+            save_model(self._loaded, directory)
+            torch.save(state | {"policy_version": self.policy_version}, directory / STATE_FILE)
+        except DISK_ERRORS as error:
+            raise OSError(str(error)) from error
 
     def load(self, directory: Path) -> None:
         """Go on from what `save` wrote. Raises RunFolderError where that is broken or of another model."""

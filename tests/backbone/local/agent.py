@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import openai
@@ -24,22 +23,6 @@ class Asker(Workflow):
             raise ValueError("this task always fails")
         digits = sum(character.isdigit() for character in text)
         return WorkflowOutput(answer=text, reward=digits / max(len(text), 1), metrics={"digits": digits})
-
-
-class SameForAll(Asker):
-    """The same reward for every answer."""
-
-    async def execute(self, task: Task, tuner: Tuner) -> WorkflowOutput:
-        return replace(await super().execute(task, tuner), reward=0.5)
-
-
-class Blocker(Asker):
-    """Prints, and then keeps everybody waiting."""
-
-    async def execute(self, task: Task, tuner: Tuner) -> WorkflowOutput:
-        print("asking")
-        time.sleep(0.1)
-        return await super().execute(task, tuner)
 
 
 class Vandal(Asker):

@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +11,11 @@ import torch
 
 from astune.backbone.local import LocalBackbone
 from astune.config.load import load_config
-from astune.errors import AstuneError, ConfigError, InvariantError
-from astune.monitor import blocking
+from astune.errors import AstuneError, RunFolderError
 from astune.monitor.episodes import read_episodes
 from astune.monitor.metrics import read_metrics
+from astune.monitor.run_dir import RunDir
 from astune.types import RunReport
-from astune.viewer.report import write_report
 
 AGENT = Path(__file__).with_name("agent.py")
 TIMES = ("time", "throughput", "seconds", "blocked")
@@ -172,101 +165,10 @@ def test_evaluations_do_not_change_what_is_learned(tmp_path: Path) -> None:
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-@pytest.mark.fault(
-    "What a run says",
-    "every attempt at a task fails",
-    "counted as failed and without a verdict; kept with turns and error",
-)
-def test_failed_episodes_are_counted_and_never_scored_as_zero(tmp_path: Path) -> None:
-    report = run_job(write_job(tmp_path, tasks=2, broken=1), "astune.trainer.total_steps=1")
-    (row,) = [row for row in read_metrics(report.run_dir / "metrics.jsonl") if "episodes/total" in row]
-    assert (row["episodes/failed"], row["episodes/unjudged"], row["stop/error"]) == (3, 3, 3)
-    records = list(read_episodes(report.run_dir / "episodes" / "train.jsonl"))
-    failed = [record.episode for record in records if record.episode.error]
-    assert len(failed) == 3
-    assert all(episode.reward is None and len(episode.turns) == 2 for episode in failed)
-    assert "this task always fails" in str(failed[0].error)
-
-
-@pytest.mark.fault(
-    "What a run says",
-    "Every episode of a run fails",
-    "The run stops after three steps, the report says why, and the exit code is not 0",
-)
-def test_a_run_whose_episodes_all_fail_stops_and_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    conf = write_job(tmp_path, tasks=2, broken=2)
-    report = run_job(conf, "astune.monitor.progress=plain", "astune.evaluation.before=false")
-    assert (report.status, report.steps) == ("failed", 3)
-    shown = " ".join(capsys.readouterr().out.split())
-    assert shown.count("failed train/") == 1
-    assert "workflow: ValueError: this task always fails" in shown and "agent.py:" in shown
-    assert "nothing could be judged in 3 steps in a row" in shown and "18 times workflow: ValueError" in shown
-    page = write_report(report.run_dir).read_text()
-    assert "Nothing was learned: no episode was judged" in page and f"{AGENT}:" in page
-
-
-@pytest.mark.fault(
-    "What a run says",
-    "A run goes through all its steps and none of them changed the model",
-    "It says so and why; exit code 3",
-)
-def test_a_run_without_any_signal_says_so_at_its_end(tmp_path: Path) -> None:
-    agent = f"{AGENT}:SameForAll"
-    overrides = (f"astune.rollout.agentscope_learn_protocol={agent}", "astune.trainer.total_steps=1")
-    report = run_job(write_job(tmp_path, tasks=2), *overrides, "astune.evaluation.before=false")
-    assert report.status == "learned_nothing"
-    assert "all attempts at a task got the same reward" in report.summary["nothing_learned"]
-
-
-def test_what_blocks_and_what_prints_is_told_with_its_line_and_its_episode(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(blocking, "EVERY", 0.01)
-    monkeypatch.setattr(blocking, "NOTICED", 0.1)
-    agent = f"astune.rollout.agentscope_learn_protocol={AGENT}:Blocker"
-    options = ("astune.trainer.total_steps=1", "astune.evaluation.before=false", "astune.evaluation.after=false")
-    report = run_job(write_job(tmp_path, tasks=2), agent, *options, "astune.monitor.progress=plain")
-    (row,) = read_metrics(report.run_dir / "metrics.jsonl")
-    (place,) = [name for name in row if name.startswith("blocked/")]
-    assert place.startswith("blocked/agent.py:") and row[place] == row["time/blocked"] > 0.1
-    assert report.summary["blocked"] == {place.partition("/")[2]: row[place]}
-    lines = capsys.readouterr().out.splitlines()
-    printed = {line for line in lines if "asking" in line}
-    assert len(printed) == 6 and all(re.fullmatch(r"\[train/1/\w+/[012]\] asking", line) for line in printed)
-    (told,) = [line for line in lines if "blocked for" in line]
-    assert f"{AGENT}:{place.rpartition(':')[2]}: `time.sleep(0.1)`" in told
-
-
-@pytest.mark.fault(
-    "What a run says", "a plug-in of the user makes training impossible", "the run fails, and the terminal says why"
-)
-def test_training_that_cannot_go_on_leaves_a_failed_run_that_says_why(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    broken = tmp_path / "broken.py"
-    broken.write_text("def advantage(rewards):\n    return rewards[1:]\n")
-    report = run_job(
-        write_job(tmp_path), f"astune.algorithm.advantage={broken}:advantage", "astune.monitor.progress=plain"
-    )
-    assert (report.status, report.steps) == ("failed", 0)
-    assert "expected one finite number for each" in " ".join(capsys.readouterr().out.split())
-    assert (report.run_dir / "config.yaml").is_file()
-
-
 def test_a_run_that_checks_its_invariants_learns_the_same(tmp_path: Path) -> None:
     conf = write_job(tmp_path)
     checked = run_job(conf, "astune.monitor.check_invariants=true", "astune.trainer.total_steps=1")
     assert timeless(checked) == timeless(run_job(conf, "astune.trainer.total_steps=1"))
-
-
-@pytest.mark.parametrize("override", ["astune.evaluation.before=true", "astune.evaluation.before=false"])
-def test_invariants_are_checked_in_evaluations_and_in_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, override: str
-) -> None:
-    monkeypatch.setattr("astune.context_tracker.merge.timeline.TurnForest.timelines", lambda forest: ())
-    report = run_job(write_job(tmp_path), "astune.monitor.check_invariants=true", override)
-    assert report.status == "failed" and isinstance(report.error, InvariantError)
-    assert "turn 0 has 0 spans of its own" in str(report.error)
 
 
 def test_several_updates_per_step(tmp_path: Path) -> None:
@@ -277,43 +179,19 @@ def test_several_updates_per_step(tmp_path: Path) -> None:
 @pytest.mark.fault(
     "Input files and settings", "settings that cannot work", "an error that names the key before a run folder is made"
 )
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("astune.trainer.tasks_per_step=9", "tasks_per_step is 9, but there are only 6 training tasks"),
-        ("astune.algorithm.loss=ppo", r"there is no 'ppo'.*There are: ppo_clip, reinforce"),
-        ("astune.rollout.agentscope_learn_protocol=null", "agentscope_learn_protocol: not set"),
-        ("astune.algorithm.advantage=grbo", "Did you mean 'grpo'"),
-    ],
-)
-def test_bad_settings_stop_before_a_run_folder_is_made(tmp_path: Path, override: str, message: str) -> None:
-    with pytest.raises(AstuneError, match=message):
-        run_job(write_job(tmp_path), override)
+def test_a_loss_that_there_is_not_stops_before_a_run_folder_is_made(tmp_path: Path) -> None:
+    with pytest.raises(AstuneError, match=r"there is no 'ppo'.*There are: ppo_clip, reinforce"):
+        run_job(write_job(tmp_path), "astune.algorithm.loss=ppo")
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.fault("Runs and resuming", "`--resume` where there is no run", "an error that says which run is missing")
-def test_resume_without_a_run_is_explained(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no run"):
-        run_job(write_job(tmp_path), resume=True)
-
-
-@pytest.mark.fault("Runs and resuming", "Ctrl-C", "a checkpoint is saved, and the command that goes on is printed")
-@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
-def test_ctrl_c_saves_and_the_run_can_go_on(tmp_path: Path) -> None:
+def test_a_checkpoint_of_an_older_version_that_is_broken_is_named(tmp_path: Path) -> None:
     conf = write_job(tmp_path)
-    launcher = Path(__file__).parents[3] / "launcher.py"
-    command = [sys.executable, str(launcher), "--conf", str(conf), "astune.trainer.total_steps=100000"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ)
-    metrics = tmp_path / "runs" / "test" / "job" / "metrics.jsonl"
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not (metrics.exists() and "reward/mean" in metrics.read_text()):
-        assert process.poll() is None, process.communicate()[0]
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 130, output
-    assert "--resume" in output
-    done = max(row["step"] for row in read_metrics(metrics))
-    resumed = run_job(conf, f"astune.trainer.total_steps={done + 1}", resume=True)
-    assert resumed.steps == done + 1
+    run = RunDir(run_job(conf, "astune.trainer.total_steps=2", "astune.evaluation.after=false").run_dir)
+    newest = run.checkpoint_path(2)
+    (newest / "COMPLETE").write_text("")
+    (newest / "trainer_state.pt").unlink()
+    with pytest.raises(
+        RunFolderError, match=r"step_000002 cannot be gone on from: FileNotFoundError.*delete the folder"
+    ):
+        run_job(conf, resume=True)

@@ -20,7 +20,7 @@ from astune.backbone.local.sampler import Sampler
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.merge.timeline import merge_turns
 from astune.plugins import load_plugin
-from astune.types import Episode, Group, Sample, Sampling, StopReason, Task, Turn, Verdict
+from astune.types import Episode, Group, Sample, Sampling, StopReason, Task, Turn, Update, Verdict
 
 SYSTEM = (1, 2, 3)
 
@@ -36,8 +36,8 @@ class Parts:
         self.loaded: LoadedModel = load_model(self.config.model)
         self.sampler = Sampler(self.loaded.sampling_model, slots=4, context_length=256)
 
-    def inspect(self, samples: Sequence[Sample]) -> UpdateInspection:
-        return UpdateInspector(self.loaded, self.sampler, self.config).inspect(samples)
+    async def inspect(self, samples: Sequence[Sample]) -> UpdateInspection:
+        return await UpdateInspector(self.loaded, self.sampler, self.config).inspect(samples)
 
     def weights(self) -> list[torch.Tensor]:
         models = (self.loaded.model, self.loaded.sampling_model)
@@ -77,7 +77,7 @@ def total(inspection: UpdateInspection) -> float:
 
 async def test_before_the_update_the_tiny_model_is_as_sure_as_when_it_sampled() -> None:
     parts = Parts("tiny")
-    inspection = parts.inspect(await samples_of(parts))
+    inspection = await parts.inspect(await samples_of(parts))
     for update in updates(inspection):
         assert update.before == pytest.approx(update.sampled, abs=1e-4)
     assert max(abs(change) for update in updates(inspection) for change in update.changes) > 1e-3
@@ -88,7 +88,7 @@ async def test_before_the_update_the_tiny_model_is_as_sure_as_when_it_sampled() 
 async def test_every_span_with_weight_has_its_part_of_the_loss(model_dir: Path, credit: str, loss: str) -> None:
     parts = Parts(str(model_dir), algorithm={"credit": credit, "loss": loss})
     samples = await samples_of(parts)
-    inspection = parts.inspect(samples)
+    inspection = await parts.inspect(samples)
     assert any(span.shared for sample in samples for span in sample.timeline.spans)
     for sample, row in zip(samples, inspection.samples, strict=True):
         for span, weight, update in zip(sample.timeline.spans, sample.weights, row, strict=True):
@@ -104,12 +104,12 @@ async def test_it_is_the_step_that_training_would_take(model_dir: Path, temperat
     trainer = {"warmup_steps": 4, "max_grad_norm": 0.1, "micro_batch_tokens": 20, "weight_decay": 0.1}
     parts = Parts(str(model_dir), trainer=trainer)
     samples = await samples_of(parts, temperature=temperature)
-    inspection = parts.inspect(samples)
-    learner = LocalLearner(parts.loaded, parts.sampler, parts.config.algorithm, parts.config.trainer, 100)
-    assert inspection.metrics == learner.update(samples)
+    inspection = await parts.inspect(samples)
+    learner = LocalLearner(parts.loaded, parts.sampler, parts.config.algorithm, parts.config.trainer)
+    assert inspection.metrics == (await learner.update(samples, inspection.learning_rate / 4)).metrics
     assert inspection.metrics["grad_norm"] > inspection.max_grad_norm == 0.1
     assert inspection.metrics["learning_rate"] == inspection.learning_rate / 4
-    trained = parts.inspect(samples)
+    trained = await parts.inspect(samples)
     assert [update.before for update in updates(trained)] == [update.after for update in updates(inspection)]
 
 
@@ -120,10 +120,10 @@ async def test_afterwards_nothing_has_changed(model_dir: Path, model: dict[str, 
     parts = Parts(str(model_dir), model)
     samples = await samples_of(parts)
     before, version = parts.weights(), parts.sampler.policy_version
-    first = parts.inspect(samples)
+    first = await parts.inspect(samples)
     assert all(torch.equal(old, new) for old, new in zip(before, parts.weights(), strict=True))
     assert parts.sampler.policy_version == version and not parts.loaded.model.training
-    assert parts.inspect(samples) == first
+    assert await parts.inspect(samples) == first
     assert any(update.after != update.before for update in updates(first))
     assert all(parameter.grad is None for parameter in parts.loaded.model.parameters())
     parts.sampler.forget()  # `samples` were sampled with an empty cache
@@ -140,21 +140,21 @@ async def test_the_weights_are_put_back_when_the_step_fails(model_dir: Path, mon
 
     real = LocalLearner.update
 
-    def update(self: LocalLearner, samples: Sequence[Sample]) -> dict[str, float]:
-        real(self, samples)
+    async def update(self: LocalLearner, samples: Sequence[Sample], learning_rate: float) -> Update:
+        done = await real(self, samples, learning_rate)
         monkeypatch.setattr(LocalLearner, "predict", fail)
-        return {}
+        return done
 
     monkeypatch.setattr(LocalLearner, "update", update)
     with pytest.raises(RuntimeError, match="out of memory"):
-        parts.inspect(samples)
+        await parts.inspect(samples)
     assert all(torch.equal(old, new) for old, new in zip(before, parts.weights(), strict=True))
 
 
 async def test_what_was_better_than_the_others_becomes_likelier_and_the_rest_less_likely(model_dir: Path) -> None:
     parts = Parts(str(model_dir))
     samples = await samples_of(parts)
-    inspection = parts.inspect(samples)
+    inspection = await parts.inspect(samples)
     moved = {
         sample.episode_id: math.fsum(change for update in row if update for change in update.changes)
         for sample, row in zip(samples, inspection.samples, strict=True)
@@ -165,7 +165,7 @@ async def test_what_was_better_than_the_others_becomes_likelier_and_the_rest_les
 async def test_a_shared_turn_changes_alike_on_all_its_branches(model_dir: Path) -> None:
     parts = Parts(str(model_dir), algorithm={"credit": "per_branch"})
     samples = await samples_of(parts)
-    inspection = parts.inspect(samples)
+    inspection = await parts.inspect(samples)
     rows: dict[tuple[str, int], list[SpanUpdate]] = {}
     for sample, row in zip(samples, inspection.samples, strict=True):
         for span, update in zip(sample.timeline.spans, row, strict=True):
@@ -182,11 +182,11 @@ async def test_a_shared_turn_changes_alike_on_all_its_branches(model_dir: Path) 
 async def test_a_gradient_that_is_not_finite_is_shown_and_not_applied(model_dir: Path) -> None:
     parts = Parts(str(model_dir))
     samples = [replace(s, advantages=tuple(float("nan") for _ in s.advantages)) for s in await samples_of(parts)]
-    inspection = parts.inspect(samples)
+    inspection = await parts.inspect(samples)
     assert inspection.skipped
     assert all(update.after == update.before for update in updates(inspection))
 
 
-def test_without_samples_there_is_no_step(model_dir: Path) -> None:
-    inspection = Parts(str(model_dir)).inspect([])
+async def test_without_samples_there_is_no_step(model_dir: Path) -> None:
+    inspection = await Parts(str(model_dir)).inspect([])
     assert (inspection.metrics, inspection.samples, inspection.skipped) == ({}, (), False)

@@ -1,16 +1,27 @@
-"""From a configuration to the parts of a run that need torch: model and sampler."""
+"""torch in this process as the engine of a run."""
 
 from __future__ import annotations
 
+import torch
+
+from astune.backbone.local.learner import LocalLearner
 from astune.backbone.local.model import LoadedModel, load_model
 from astune.backbone.local.sampler import Sampler
 from astune.backbone.model_dir import load_chat_format
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
+from astune.training.engine import Engine
+
+
+def load_engine(config: AstuneConfig) -> Engine:
+    """Load the model of `astune.model` for sampling and training."""
+    torch.manual_seed(config.seed)
+    loaded, sampler, chat_format = load_policy(config)
+    return Engine(sampler, LocalLearner(loaded, sampler, config.algorithm, config.trainer), chat_format)
 
 
 def load_policy(config: AstuneConfig) -> tuple[LoadedModel, Sampler, ChatFormat]:
-    """The model of `astune.model`, a sampler over it, and its chat format."""
+    """Load the model of `astune.model`, a sampler over it, and its chat format."""
     loaded = load_model(config.model)
     chat_format = load_chat_format(config.model, loaded.directory)
     sampler = Sampler(

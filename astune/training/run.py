@@ -1,0 +1,76 @@
+"""Everything that a training run holds, and how it plays tasks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from astune.algorithm import AdvantageFunction
+from astune.config.schema import AstuneConfig
+from astune.monitor.blocking import LoopWatch
+from astune.monitor.episodes import EpisodeLog
+from astune.monitor.learning import Learning
+from astune.monitor.metrics import MetricsLog
+from astune.monitor.progress import Progress
+from astune.monitor.run_dir import RunDir
+from astune.rollout.group import run_groups
+from astune.rollout.setup import RolloutSetup
+from astune.training.schedule import TaskSchedule
+from astune.types import Group, Learner, Sampling, Task
+
+
+@dataclass
+class Run:
+    """Everything a run holds. `step` counts the steps done: a step is done when its episodes and figures are written.
+
+    `changes` is what `learner.changes` was then: as long as it still is, the weights are those of `step`. `evaluated`
+    are the decodings whose evaluation at `step` is written. `saved` is the time of the last checkpoint.
+    """
+
+    config: AstuneConfig
+    run_dir: RunDir
+    metrics: MetricsLog
+    episodes: EpisodeLog
+    progress: Progress
+    learning: Learning
+    watch: LoopWatch
+    setup: RolloutSetup
+    learner: Learner
+    advantage: AdvantageFunction
+    schedule: TaskSchedule
+    held_out: Sequence[Task]
+    step: int = 0
+    changes: int = 0
+    skipped_in_a_row: int = 0
+    evaluated: set[str] = field(default_factory=set)
+    saved: float = field(default_factory=time.monotonic)
+
+    @property
+    def total_steps(self) -> int:
+        return self.schedule.total_steps
+
+
+async def roll_out(
+    run: Run, tasks: Sequence[Task], repeat: int, sampling: Sampling, phase: str, label: str
+) -> list[Group]:
+    """Play `repeat` attempts at each task, in the order of `tasks`, and show them on the progress display."""
+    run.progress.phase_started(phase, len(tasks) * repeat)
+    with run.watch:
+        return await run_groups(
+            tasks,
+            repeat,
+            run.setup,
+            seed=run.config.seed,
+            sampling=sampling,
+            max_concurrent=run.config.rollout.max_concurrent,
+            label=label,
+            on_episode=run.progress.episode_done,
+        )
+
+
+def record(run: Run, groups: Sequence[Group], phase: str, step: int) -> None:
+    """Write the episodes of `groups` into the run's folder."""
+    for group in groups:
+        for episode in group.episodes:
+            run.episodes.write(episode, step=step, phase=phase)

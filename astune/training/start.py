@@ -1,0 +1,117 @@
+"""The beginning of a run: its parts are put together, or it goes on where one stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from astune.algorithm import ADVANTAGES, AdvantageFunction
+from astune.config.load import LoadedConfig
+from astune.config.schema import AstuneConfig
+from astune.monitor.blocking import LoopWatch
+from astune.monitor.episodes import EpisodeLog
+from astune.monitor.learning import Learning
+from astune.monitor.metrics import MetricsLog, read_metrics
+from astune.monitor.progress import Progress
+from astune.monitor.run_dir import RunDir
+from astune.monitor.summary import report_of, summarize
+from astune.plugins import load_plugin
+from astune.support.concurrency import run_and_leave
+from astune.training.checkpoints import evaluated_at, go_back, step_of
+from astune.training.engine import LoadEngine
+from astune.training.environment_service import environment_service
+from astune.training.evaluation import evaluations_left
+from astune.training.rollout_setup import rollout_setup
+from astune.training.run import Run
+from astune.training.schedule import TaskSchedule
+from astune.training.stopping import train_to_the_end
+from astune.training.tasks import read_tasks
+from astune.types import RunReport, Task
+
+
+def run_training(loaded: LoadedConfig, load_engine: LoadEngine) -> RunReport:
+    """Run a whole training job on the engine that `load_engine` gives, and leave a complete run folder behind."""
+    with ExitStack() as stack:
+        inputs = read_inputs(loaded, stack)
+        run_dir = stack.enter_context(RunDir.reopen(loaded.config)) if inputs.config.resume else None
+        if run_dir is not None and (report := finished(run_dir, inputs)) is not None:
+            return report
+        run = assemble(loaded, inputs, run_dir, load_engine, stack)
+        run.progress.run_started(loaded.config, run.run_dir, run.total_steps)
+        status, error = run_and_leave(train_to_the_end(run))
+        report = replace(report_of(run.run_dir, run.step, status), error=error)
+        run.progress.run_finished(report)
+        return report
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the user gave, less the model."""
+
+    config: AstuneConfig
+    advantage: AdvantageFunction
+    schedule: TaskSchedule
+    held_out: Sequence[Task]
+
+
+def read_inputs(loaded: LoadedConfig, stack: ExitStack) -> Inputs:
+    """Read and check what a run needs before its model is loaded, which may take minutes."""
+    config = loaded.config.astune
+    advantage = load_plugin(config.algorithm.advantage, kind="advantage", builtin=ADVANTAGES)
+    config = stack.enter_context(environment_service(config))
+    tasks = read_tasks(config)
+    return Inputs(config, advantage, TaskSchedule(tasks.training, config), tasks.validation)
+
+
+def finished(run_dir: RunDir, inputs: Inputs) -> RunReport | None:
+    """The report of a run of which nothing is left to do; None if there is."""
+    step = step_of(run_dir.latest_checkpoint())
+    metrics = read_metrics(run_dir.metrics_path) if run_dir.metrics_path.exists() else []
+    total = inputs.schedule.total_steps
+    left = evaluations_left(inputs.config, total, step, evaluated_at(step, metrics)) if inputs.held_out else []
+    if step < total or left:
+        return None
+    with Progress(inputs.config.monitor.progress) as progress:
+        progress.note(
+            f"{run_dir.path} is finished: all of its {step} steps are done, so nothing is; a greater "
+            "astune.trainer.total_steps goes on"
+        )
+    return RunReport(run_dir.path, step, "completed", summarize(metrics))
+
+
+def assemble(
+    loaded: LoadedConfig, inputs: Inputs, run_dir: RunDir | None, load_engine: LoadEngine, stack: ExitStack
+) -> Run:
+    """Put the parts of a run together. `run_dir` is that of a run to go on with. Everything that can be wrong in the
+    input is found before the folder of a new one is made."""
+    config = inputs.config
+    engine = load_engine(config)
+    setup = rollout_setup(config, engine.policy, engine.chat_format)
+    if run_dir is None:
+        run_dir = stack.enter_context(RunDir.open(loaded.config, resume=False))
+    else:
+        run_dir.save_config(loaded.config)
+    progress = stack.enter_context(Progress(config.monitor.progress))
+    metrics = MetricsLog(run_dir, config.monitor.tensorboard)
+    stack.callback(metrics.close)
+    episodes = stack.enter_context(EpisodeLog(run_dir))
+    run = Run(
+        config,
+        run_dir,
+        metrics,
+        episodes,
+        progress,
+        Learning(progress, config.trainer.max_unjudged_steps),
+        LoopWatch(progress.warn),
+        setup,
+        engine.learner,
+        inputs.advantage,
+        inputs.schedule,
+        inputs.held_out,
+    )
+    if config.resume:
+        go_back(run)
+    if not inputs.held_out:
+        progress.note("no validation tasks are configured, so nothing is evaluated")
+    return run

@@ -1,0 +1,68 @@
+"""The end of a run: reached, asked for with Ctrl-C, or forced by an error. The steps that are done are saved."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Literal
+
+from astune.errors import CtrlC, RunFolderError, SetupError, TrainingError
+from astune.support.signals import on_ctrl_c
+from astune.training.checkpoints import save, sync_logs
+from astune.training.loop import train
+from astune.training.run import Run
+from astune.workflow.lifetime import lifetime
+
+Status = Literal["completed", "interrupted", "failed"]
+
+
+async def train_to_the_end(run: Run) -> tuple[Status, Exception | None]:
+    """Train between `setup` and `teardown` of the run's workflow. Returns how it ended, and the error if that is
+    nothing that was said already. Raises SetupError where no episode could begin."""
+    try:
+        async with lifetime(run.setup.workflow_factory):
+            return await _until_stopped(run)
+    except SetupError:
+        run.run_dir.discard()  # a run that never began leaves nothing behind
+        raise
+
+
+async def _until_stopped(run: Run) -> tuple[Status, Exception | None]:
+    """Train to the end, to the first Ctrl-C (between two model steps), or to where training cannot go on. Whatever ends
+    it, the steps that are done are saved; a second Ctrl-C ends the run at once, and a third one the process, whatever
+    goes on in it."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(train(run))
+    stopped = 0
+
+    def stop() -> None:
+        nonlocal stopped
+        stopped += 1
+        if stopped > 2:  # the workflow's own code caught what the second one raised, and goes on
+            os._exit(130)
+        if stopped == 2:
+            raise CtrlC
+        loop.call_soon_threadsafe(task.cancel)
+
+    with on_ctrl_c(stop):
+        status, error = await _ended(task)
+        if not isinstance(error, RunFolderError):
+            try:
+                save(run)
+                sync_logs(run)
+            except RunFolderError as unsaved:
+                status, error = "failed", unsaved
+    if isinstance(error, TrainingError | RunFolderError):
+        run.progress.note(f"stopped: {error}")
+        error = None
+    return status, error
+
+
+async def _ended(task: asyncio.Future[None]) -> tuple[Status, Exception | None]:
+    try:
+        await task
+    except asyncio.CancelledError:
+        return "interrupted", None
+    except Exception as error:
+        return "failed", error
+    return "completed", None

@@ -1,0 +1,41 @@
+"""Workflows for tests of the training loop. Each asks the model once; what attempts get is fixed by their number."""
+
+import asyncio
+import contextlib
+import os
+import time
+from dataclasses import replace
+
+from astune import Task, Tuner, WorkflowOutput
+
+
+async def quick(task: Task, tuner: Tuner) -> WorkflowOutput:
+    ask = [{"role": "user", "content": task.query}]
+    await tuner.openai_client().chat.completions.create(model="m", messages=ask)
+    if task.metadata.get("broken"):
+        raise ValueError("this task always fails")
+    if task.metadata.get("moves"):
+        os.chdir("/")
+    return WorkflowOutput(answer="4", reward=float(tuner.episode_id[-1] in "02"))
+
+
+async def same_for_all(task: Task, tuner: Tuner) -> WorkflowOutput:
+    return replace(await quick(task, tuner), reward=0.5)
+
+
+async def blocker(task: Task, tuner: Tuner) -> WorkflowOutput:
+    """Prints, and then keeps everybody waiting."""
+    print("asking")
+    time.sleep(0.1)
+    return await quick(task, tuner)
+
+
+async def stubborn(task: Task, tuner: Tuner) -> WorkflowOutput:
+    """In the second step, leaves a file that says so, and swallows its cancellation beside a thread without end."""
+    if tuner.episode_id.startswith("train/2/"):
+        open(os.path.join(os.path.dirname(__file__), "waiting"), "w").close()
+        asyncio.get_running_loop().run_in_executor(None, time.sleep, 600)
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(600)
+    return await quick(task, tuner)

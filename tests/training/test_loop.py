@@ -1,0 +1,213 @@
+"""Whole runs of the training loop, on an engine without a model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astune.errors import AstuneError, ConfigError, InvariantError
+from astune.monitor import blocking
+from astune.monitor.episodes import read_episodes
+from astune.monitor.metrics import read_metrics
+from astune.testing import CountingLearner
+from astune.types import RunReport
+from astune.viewer.report import write_report
+
+RunJob = Callable[..., RunReport]
+TIMES = ("time", "throughput", "seconds", "blocked")
+NO_EVALUATION = ("astune.evaluation.after=false",)
+
+
+def rows_of(report: RunReport) -> list[dict[str, Any]]:
+    return list(read_metrics(report.run_dir / "metrics.jsonl"))
+
+
+def timeless(report: RunReport) -> list[dict[str, Any]]:
+    return [
+        {k: v for k, v in row.items() if not any(part in k.split("/") for part in TIMES)} for row in rows_of(report)
+    ]
+
+
+def steps_of(report: RunReport) -> list[dict[str, Any]]:
+    """The lines of train steps; each accounts for every token."""
+    rows = [row for row in rows_of(report) if "episodes/total" in row]
+    for row in rows:
+        assert row["tokens/sampled"] == row["tokens/trained"] + sum(row[name] for name in row if "/dropped_" in name)
+    return rows
+
+
+def test_the_loop_drives_any_engine(conf: Path, run_job: RunJob, learners: list[CountingLearner]) -> None:
+    evaluate = ("astune.evaluation.before=true", "astune.evaluation.every=2", "astune.trainer.warmup_steps=2")
+    report = run_job(conf, *evaluate, "astune.trainer.learning_rate=1.0", "astune.monitor.check_invariants=true")
+    assert (report.status, report.steps) == ("completed", 3)
+    steps = steps_of(report)
+    assert [(row["step"], row["policy_version"], row["episodes/total"]) for row in steps] == [
+        (1, 1, 6),
+        (2, 2, 6),
+        (3, 3, 6),
+    ]
+    assert all(row["policy_age/max"] == 0 for row in steps)
+    assert [row["step"] for row in rows_of(report) if "eval/greedy/reward" in row] == [0, 2, 3]
+    (learner,) = learners
+    assert learner.rates == [0.5, 1.0, 1.0]
+    assert steps[-1]["weight"] == learner.weight != 0
+    assert len(list(read_episodes(report.run_dir / "episodes" / "train.jsonl"))) == 18
+    assert len(list((report.run_dir / "checkpoints").iterdir())) == 3
+
+
+@pytest.mark.parametrize("stop", [1, 2])
+def test_a_resumed_run_equals_one_that_was_never_stopped(
+    conf: Path, run_job: RunJob, learners: list[CountingLearner], stop: int
+) -> None:
+    schedule = ("astune.trainer.warmup_steps=9", "astune.trainer.updates_per_step=2")
+    straight = run_job(conf, *schedule)
+    half = (*schedule, "astune.experiment_name=half")
+    run_job(conf, *half, f"astune.trainer.total_steps={stop}", *NO_EVALUATION)
+    resumed = run_job(conf, *half, "astune.allow_changes=true", resume=True)
+    assert timeless(resumed) == timeless(straight)
+    assert learners[2].weight == learners[0].weight
+    assert learners[1].rates + learners[2].rates == learners[0].rates
+
+
+@pytest.mark.fault(
+    "Runs and resuming",
+    "a gradient is not finite",
+    "the update is skipped and counted; the weights stay and the run goes on",
+)
+def test_a_skipped_update_trains_nothing_and_the_run_goes_on(conf: Path, run_job: RunJob) -> None:
+    settings = ("astune.trainer.updates_per_step=2", *NO_EVALUATION)
+    first, second, third = steps_of(run_job(conf, *settings, skipped={0, 2, 3}))
+    assert [row["updates/skipped"] for row in (first, second, third)] == [1, 2, 0]
+    assert [row["policy_version"] for row in (first, second, third)] == [1, 1, 2]
+    assert 0 < first["tokens/trained"] < third["tokens/trained"]
+    assert second["tokens/trained"] == 0 and "weight" not in second
+    assert second["tokens/dropped_skipped_update"] == second["tokens/sampled"]
+
+
+def test_a_run_ends_after_too_many_skipped_updates_in_a_row_and_keeps_the_steps_before(
+    conf: Path, run_job: RunJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ("astune.trainer.max_skipped_updates=1", "astune.trainer.save_every=0")
+    report = run_job(conf, *settings, skipped={1, 2})
+    assert (report.status, report.steps) == ("failed", 2)
+    assert "2 updates in a row had a loss or gradient that is not finite" in " ".join(capsys.readouterr().out.split())
+    assert [path.name for path in (report.run_dir / "checkpoints").iterdir()] == ["step_000002"]
+
+
+@pytest.mark.fault(
+    "What a run says",
+    "every attempt at a task fails",
+    "counted as failed and without a verdict; kept with turns and error",
+)
+def test_failed_episodes_are_counted_and_never_scored_as_zero(write_job: Callable[..., Path], run_job: RunJob) -> None:
+    report = run_job(write_job(tasks=2, broken=1), "astune.trainer.total_steps=1")
+    (row,) = steps_of(report)
+    assert (row["episodes/failed"], row["episodes/unjudged"], row["stop/error"]) == (3, 3, 3)
+    records = list(read_episodes(report.run_dir / "episodes" / "train.jsonl"))
+    failed = [record.episode for record in records if record.episode.error]
+    assert len(failed) == 3
+    assert all(episode.reward is None and len(episode.turns) == 1 for episode in failed)
+    assert "this task always fails" in str(failed[0].error)
+
+
+@pytest.mark.fault(
+    "What a run says",
+    "Every episode of a run fails",
+    "The run stops after three steps, the report says why, and the exit code is not 0",
+)
+def test_a_run_whose_episodes_all_fail_stops_and_says_why(
+    write_job: Callable[..., Path], run_job: RunJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf = write_job(tasks=2, broken=2)
+    report = run_job(conf, "astune.trainer.total_steps=9")
+    assert (report.status, report.steps) == ("failed", 3)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.count("failed train/") == 1
+    assert "workflow: ValueError: this task always fails" in shown and "agents.py:" in shown
+    assert "nothing could be judged in 3 steps in a row" in shown and "18 times workflow: ValueError" in shown
+    page = write_report(report.run_dir).read_text()
+    assert "Nothing was learned: no episode was judged" in page and f"{conf.with_name('agents.py')}:" in page
+
+
+@pytest.mark.fault(
+    "What a run says",
+    "A run goes through all its steps and none of them changed the model",
+    "It says so and why; exit code 3",
+)
+def test_a_run_without_any_signal_says_so_at_its_end(conf: Path, run_job: RunJob) -> None:
+    agent = f"astune.rollout.agentscope_learn_protocol={conf.with_name('agents.py')}:same_for_all"
+    report = run_job(conf, agent, "astune.trainer.total_steps=1")
+    assert report.status == "learned_nothing"
+    assert "all attempts at a task got the same reward" in report.summary["nothing_learned"]
+
+
+def test_what_blocks_and_what_prints_is_told_with_its_line_and_its_episode(
+    conf: Path, run_job: RunJob, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocking, "EVERY", 0.01)
+    monkeypatch.setattr(blocking, "NOTICED", 0.1)
+    agents = conf.with_name("agents.py")
+    agent = f"astune.rollout.agentscope_learn_protocol={agents}:blocker"
+    report = run_job(conf, agent, "astune.trainer.total_steps=1", *NO_EVALUATION)
+    (row,) = rows_of(report)
+    (place,) = [name for name in row if name.startswith("blocked/")]
+    assert place.startswith("blocked/agents.py:") and row[place] == row["time/blocked"] > 0.1
+    assert report.summary["blocked"] == {place.partition("/")[2]: row[place]}
+    lines = capsys.readouterr().out.splitlines()
+    printed = {line for line in lines if "asking" in line}
+    assert len(printed) == 6 and all(re.fullmatch(r"\[train/1/\w+/[012]\] asking", line) for line in printed)
+    (told,) = [line for line in lines if "blocked for" in line]
+    assert f"{agents}:{place.rpartition(':')[2]}: `time.sleep(0.1)`" in told
+
+
+@pytest.mark.fault(
+    "What a run says", "a plug-in of the user makes training impossible", "the run fails, and the terminal says why"
+)
+def test_training_that_cannot_go_on_leaves_a_failed_run_that_says_why(
+    conf: Path, run_job: RunJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = conf.with_name("broken.py")
+    broken.write_text("def advantage(rewards):\n    return rewards[1:]\n")
+    report = run_job(conf, f"astune.algorithm.advantage={broken}:advantage")
+    assert (report.status, report.steps) == ("failed", 0)
+    assert "expected one finite number for each" in " ".join(capsys.readouterr().out.split())
+    assert (report.run_dir / "config.yaml").is_file()
+
+
+@pytest.mark.parametrize("override", ["astune.evaluation.before=true", "astune.evaluation.before=false"])
+def test_invariants_are_checked_in_evaluations_and_in_training(
+    conf: Path, run_job: RunJob, monkeypatch: pytest.MonkeyPatch, override: str
+) -> None:
+    monkeypatch.setattr("astune.context_tracker.merge.timeline.TurnForest.timelines", lambda forest: ())
+    report = run_job(conf, "astune.monitor.check_invariants=true", override)
+    assert report.status == "failed" and isinstance(report.error, InvariantError)
+    assert "turn 0 has 0 spans of its own" in str(report.error)
+
+
+@pytest.mark.fault(
+    "Input files and settings", "settings that cannot work", "an error that names the key before a run folder is made"
+)
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("astune.trainer.tasks_per_step=9", "tasks_per_step is 9, but there are only 4 training tasks"),
+        ("astune.rollout.agentscope_learn_protocol=null", "agentscope_learn_protocol: not set"),
+        ("astune.algorithm.advantage=grbo", "Did you mean 'grpo'"),
+    ],
+)
+def test_bad_settings_stop_before_a_run_folder_is_made(
+    conf: Path, run_job: RunJob, override: str, message: str
+) -> None:
+    with pytest.raises(AstuneError, match=message):
+        run_job(conf, override)
+    assert not conf.with_name("runs").exists()
+
+
+@pytest.mark.fault("Runs and resuming", "`--resume` where there is no run", "an error that says which run is missing")
+def test_resume_without_a_run_is_explained(conf: Path, run_job: RunJob) -> None:
+    with pytest.raises(ConfigError, match="there is no run"):
+        run_job(conf, resume=True)
