@@ -67,7 +67,8 @@ class DryRun:
 def play(task: Task, setup: RolloutSetup, script: Script, sampling: Sampling, *, seconds: float) -> DryRun:
     """Raises `Blocked` if the workflow cannot be stopped after `seconds`, SetupError if its `setup` fails."""
     actors = Actors(setup.chat_format, script)
-    limited = replace(setup, observer=actors, episode_timeout=seconds, judge_timeout=seconds)
+    config = setup.config.model_copy(update={"episode_timeout": seconds})
+    limited = replace(setup, observer=actors, config=config, judge_timeout=seconds)
 
     watch = LoopWatch(lambda text: None)
 

@@ -68,11 +68,11 @@ async def _attempt(
         setup.policy,
         setup.chat_format,
         sampling,
-        max_turns=setup.max_turns,
-        max_tokens=setup.max_episode_tokens,
+        max_turns=setup.config.max_turns,
+        max_tokens=setup.config.max_episode_tokens,
         seed=seed,
         clients=setup.clients,
-        allow_inexact=setup.allow_inexact,
+        allow_inexact=setup.config.allow_inexact,
         wrap=setup.observer.source,
     )
     tuner = Tuner(task, this.episode_id, tracker, setup.chat_format, setup.policy.context_length, setup.notes)
@@ -143,9 +143,9 @@ async def _run(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup) -> _E
             workflow = setup.workflow_factory()
             work = workflow.execute(tuner.task, tuner)
         setup.observer.started(tuner.episode_id, tuner.task, tracker, work)
-        finished, value = await within(work, setup.episode_timeout, "the workflow", before_cancel=tuner.close)
+        finished, value = await within(work, setup.config.episode_timeout, "the workflow", before_cancel=tuner.close)
         if not finished:
-            return _out_of_time(setup.episode_timeout, tuner.failures)
+            return _out_of_time(setup.config.episode_timeout, tuner.failures)
         with contained("the workflow's output"):
             output = checked_output(value, workflow)
     except Exception as error:
@@ -210,7 +210,7 @@ def _warn_of_inexact_turns(tracker: ContextTracker, setup: RolloutSetup) -> None
                 count,
                 len(tracker.turns),
                 "they are trained on ids made from text, where log-probabilities fit them (allow_inexact)"
-                if setup.allow_inexact
+                if setup.config.allow_inexact
                 else "they are not trained (see astune.rollout.allow_inexact)",
             )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from astune.clients.chat import ChatClient
 from astune.clients.env_service import EnvServiceClient
+from astune.config.schema import RolloutConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.rollout.observer import Observer
 from astune.task_judge.judge_base import GroupJudge, Judge
@@ -25,17 +26,12 @@ class RolloutSetup:
     chat_format: ChatFormat
     workflow_factory: WorkflowFactory
     judge: Judge | None
-    max_turns: int
-    episode_timeout: float
-    """Seconds the workflow may take; judging comes on top."""
+    config: RolloutConfig
+    """The limits of an episode; `episode_timeout` is the workflow's alone, judging comes on top."""
     judge_timeout: float
     """Seconds the judge may take for one episode, or for a group that it judges at once."""
-    max_episode_tokens: int | None = None
-    """Most tokens that all calls of an episode together may sample; None is no limit."""
     clients: Mapping[str, ChatClient] = field(default_factory=dict)
     """The models of `astune.rollout.auxiliary_models`."""
-    allow_inexact: bool = False
-    """Whether turns are trained whose token ids were made from text."""
     observer: Observer = field(default_factory=Observer)
     task_judges: TaskJudges | None = None
     """The judges that tasks name themselves."""

@@ -39,16 +39,13 @@ def rollout_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat)
         chat_format=chat_format,
         workflow_factory=as_workflow(workflow),
         judge=make_judge(config.task_judge),
-        max_turns=config.rollout.max_turns,
-        episode_timeout=config.rollout.episode_timeout,
+        config=config.rollout,
         task_judges=TaskJudges(config.task_judge),
         judge_timeout=config.task_judge.seconds,
-        max_episode_tokens=config.rollout.max_episode_tokens,
         clients={
             name: ChatClient(name, model, key=f"astune.rollout.auxiliary_models.{name}")
             for name, model in config.rollout.auxiliary_models.items()
         },
-        allow_inexact=config.rollout.allow_inexact,
         environments=environments_of(service),
         environment_params=service.params,
     )

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from astune.config.schema import RolloutConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.rollout.episode import run_episode
 from astune.rollout.setup import RolloutSetup
@@ -76,8 +77,7 @@ def play(chat_format, line):
             chat_format=chat_format,
             workflow_factory=as_workflow(getattr(workflows, workflow)),
             judge=None,
-            max_turns=20,
-            episode_timeout=60.0,
+            config=RolloutConfig(),
             judge_timeout=60.0,
         )
         task = Task("trip", "Where is it warm?")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from importlib import metadata
 
 from astune.backbone.debug.replay import EpisodeReplay, ReplayObserver
+from astune.config.schema import RolloutConfig
 from astune.rollout.episode import run_episode
 from astune.rollout.setup import RolloutSetup
 from astune.testing import ScriptedPolicy
@@ -18,9 +19,13 @@ CONTEXT_LENGTH = 8192
 
 
 def setup_of(workflow, policy, chat_format, **options):
-    limits = {"max_turns": 20, "episode_timeout": 60.0, "judge_timeout": 60.0, "judge": None}
+    limits = {name: options.pop(name) for name in list(options) if name in RolloutConfig.model_fields}
     return RolloutSetup(
-        policy=policy, chat_format=chat_format, workflow_factory=as_workflow(workflow), **{**limits, **options}
+        policy=policy,
+        chat_format=chat_format,
+        workflow_factory=as_workflow(workflow),
+        config=RolloutConfig(**limits),
+        **{"judge": None, "judge_timeout": 60.0, **options},
     )
 
 

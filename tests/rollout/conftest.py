@@ -2,6 +2,7 @@ import asyncio
 
 import pytest
 
+from astune.config.schema import RolloutConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.rollout.episode import run_episode
 from astune.rollout.setup import RolloutSetup
@@ -27,17 +28,20 @@ def chat_format(tmp_path_factory):
 
 @pytest.fixture
 def make_setup(chat_format):
-    def make(workflow, answers=("4",), *, judge=None, context_length=4096, **options):
-        values = {"max_turns": 20, "episode_timeout": 30.0, "judge_timeout": 30.0, **options}
+    def make(workflow, answers=("4",), *, judge=None, context_length=4096, judge_timeout=30.0, **options):
+        """`options` are those of RolloutConfig and RolloutSetup."""
+        limits = {name: options.pop(name) for name in list(options) if name in RolloutConfig.model_fields}
         policy = ScriptedPolicy(answers, chat_format, context_length=context_length)
-        return RolloutSetup(policy, chat_format, as_workflow(workflow), judge or AnswerJudge(), **values)
+        config = RolloutConfig(**{"episode_timeout": 30.0, **limits})
+        factory, judge = as_workflow(workflow), judge or AnswerJudge()
+        return RolloutSetup(policy, chat_format, factory, judge, config, judge_timeout, **options)
 
     return make
 
 
 @pytest.fixture
 def run_one(make_setup):
-    """`await run_one(workflow, answers, **options of RolloutSetup)` gives the episode."""
+    """`await run_one(workflow, answers, **options of make_setup)` gives the episode."""
 
     async def run(workflow, answers=("4",), **options):
         setup = make_setup(workflow, answers, **options)

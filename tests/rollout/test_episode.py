@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from astune.config.schema import RolloutConfig
 from astune.context_tracker.tracker import ChatRequest
 from astune.errors import JudgeError
 from astune.gateway.app import openai_app
@@ -75,7 +76,7 @@ async def test_a_reward_that_is_no_finite_number_is_no_reward(run_one, reward):
 
 async def test_no_reward_and_no_judge_is_an_error_that_names_the_key(chat_format, make_setup):
     setup = make_setup(once)
-    setup = RolloutSetup(setup.policy, chat_format, setup.workflow_factory, None, 20, 30.0, 30.0)
+    setup = RolloutSetup(setup.policy, chat_format, setup.workflow_factory, None, RolloutConfig(), 30.0)
     episode = await run_episode(HI_TASK, setup, episode_id="x", seed=1, sampling=Sampling(max_tokens=9))
     assert (episode.stop_reason, episode.verdict, episode.error.stage) == (StopReason.ERROR, None, "judge")
     assert "astune.task_judge.judge_protocol" in episode.error.message
@@ -275,7 +276,7 @@ async def test_a_bug_that_follows_from_a_limit_counts_as_the_limit(run_one):
 
 async def test_without_a_judge_a_limit_leaves_no_verdict(chat_format, make_setup):
     policy = make_setup(endless, lambda prompt: "4").policy
-    setup = RolloutSetup(policy, chat_format, as_workflow(endless), None, 2, 30.0, 30.0)
+    setup = RolloutSetup(policy, chat_format, as_workflow(endless), None, RolloutConfig(max_turns=2), 30.0)
     episode = await run_episode(HI_TASK, setup, episode_id="x", seed=1, sampling=Sampling(max_tokens=9))
     assert (episode.stop_reason, episode.verdict) == (StopReason.MAX_TURNS, None)
 

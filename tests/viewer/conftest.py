@@ -12,7 +12,7 @@ import pytest
 
 from astune.algorithm import to_samples
 from astune.algorithm.advantage import grpo
-from astune.config.schema import Config
+from astune.config.schema import Config, RolloutConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.monitor import EpisodeLog, MetricsLog, RunDir
 from astune.rollout.group import run_groups
@@ -105,7 +105,7 @@ def play_run(folder: Path, steps: int = 12, tasks_per_step: int = 4, held_out: i
     script = Script()
     policy = ScriptedPolicy(script, chat_format, context_length=2048)
     setup = RolloutSetup(
-        policy, chat_format, as_workflow(workflow), EqualAnswer(), max_turns=8, episode_timeout=60.0, judge_timeout=10.0
+        policy, chat_format, as_workflow(workflow), EqualAnswer(), RolloutConfig(max_turns=8), judge_timeout=10.0
     )
     metrics, episodes = MetricsLog(run_dir, tensorboard=False), EpisodeLog(run_dir)
 
