@@ -21,6 +21,7 @@ from astune.backbone.debug.models import DebugModel, choose_model
 from astune.backbone.debug.plan import Attempts, planned
 from astune.backbone.debug.screen import Screen
 from astune.backbone.debug.session import Keep, Session
+from astune.backbone.debug.studio import studio
 from astune.backbone.debug.terminal import Terminal
 from astune.backbone.debug.update import update_view
 from astune.config.load import LoadedConfig
@@ -35,7 +36,6 @@ from astune.support.terminal import Console
 from astune.training.environment_service import environment_service
 from astune.training.rollout_setup import rollout_setup
 from astune.types import Episode, RunReport
-from astune.workflow.agentscope_studio import studio
 
 NO_LIMIT = 7 * 24 * 3600.0
 """Seconds that no debugging session takes."""
@@ -100,12 +100,12 @@ class DebugBackbone:
         studio_id = f"{config.project_name}/{name}/{int(time.time())}"
         with (
             EpisodeLog(run_dir) as log,
-            studio(config.debug.studio_url, project=config.project_name, name=name, run_id=studio_id) as in_studio,
+            studio(config.debug.studio_url, project=config.project_name, name=name, run_id=studio_id) as studio_run,
             on_ctrl_c(partial(_ctrl_c, session)),
             contextlib.suppress(KeyboardInterrupt, bdb.BdbQuit, asyncio.CancelledError),
         ):
             try:
-                run_and_leave(session.play(groups, Keep(settings, run_dir, log), in_studio))
+                run_and_leave(session.play(groups, Keep(settings, run_dir, log), studio_run))
                 return True
             except SetupError:
                 run_dir.discard()  # a run that never began leaves nothing behind

@@ -11,6 +11,7 @@ from astune.backbone.debug.replay import EpisodeReplay, ReplaySource
 from astune.backbone.debug.screen import Screen
 from astune.backbone.debug.stepper import Stepper
 from astune.backbone.debug.stop import Answers, Stage, Stop
+from astune.backbone.debug.studio import Studio
 from astune.backbone.debug.terminal import Interrupted
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.messages import shown_content
@@ -35,13 +36,21 @@ class WatchedSource:
 class DebugObserver(Observer):
     """Looks on in a debug run. What it shows is decoded from the very tokens that are sent and sampled.
 
-    `policy` stands in for the policy, if there is one.
+    `policy` stands in for the policy, if there is one; `studio` is shown the messages too.
     """
 
-    def __init__(self, screen: Screen, stepper: Stepper, chat_format: ChatFormat, policy: Source | None) -> None:
+    def __init__(
+        self,
+        screen: Screen,
+        stepper: Stepper,
+        chat_format: ChatFormat,
+        policy: Source | None,
+        studio: Studio | None,
+    ) -> None:
         self.episodes: list[Episode] = []
         """Those that are over, cancelled ones too."""
         self._screen, self._stepper, self._format, self._policy = screen, stepper, chat_format, policy
+        self._studio = studio
         self._replay: EpisodeReplay | None = None
         self._stage: Stage | None = None
         self._shown: list[tuple[int, ...]] = []
@@ -64,6 +73,8 @@ class DebugObserver(Observer):
 
     def started(self, episode_id: str, task: Task, tracker: ContextTracker, work: Coroutine[Any, Any, object]) -> None:
         self._stage = Stage(episode_id, task, tracker, work)
+        if self._studio is not None:
+            self._studio.question(episode_id, task.query)
         if self._replay is not None:
             self._replay.follow(tracker)
 
@@ -85,7 +96,7 @@ class DebugObserver(Observer):
         stage = self._stage
         assert stage is not None
         for message in self._new_results(call):
-            self._show_result(call, message)
+            self._show_result(stage.episode_id, call, message)
             await self._stop(Stop("tool result", stage, call, message=message))
 
         async def draw(number: int) -> Answer:
@@ -101,6 +112,8 @@ class DebugObserver(Observer):
             self._screen.call_done(call, answer, text, time.perf_counter() - started)
         await self._stop(Stop("answer", stage, call, answers))
         assert answers.current is not None
+        if self._studio is not None:
+            self._studio.answer(stage.episode_id, call.agent, answers.current.message)
         self._shown.append((*call.prompt.ids, *answers.current.output_ids))
         return answers.current
 
@@ -137,9 +150,11 @@ class DebugObserver(Observer):
                 new.append(message)
         return new
 
-    def _show_result(self, call: Call, message: Mapping[str, Any]) -> None:
+    def _show_result(self, episode_id: str, call: Call, message: Mapping[str, Any]) -> None:
         name, arguments = _called(call.request.messages, message.get("tool_call_id"))
         self._screen.tool_result(name, arguments, shown_content(message))
+        if self._studio is not None:
+            self._studio.tool_result(episode_id, call.agent, name, message)
 
 
 def _called(messages: Sequence[Mapping[str, Any]], call_id: object) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from astune.backbone.debug.replay import PATIENCE, EpisodeReplay, same_episode
 from astune.backbone.debug.screen import Screen
 from astune.backbone.debug.stepper import Stepper
 from astune.backbone.debug.stop import Branch
+from astune.backbone.debug.studio import Studio
 from astune.backbone.debug.terminal import Terminal
 from astune.config.schema import AstuneConfig, Config
 from astune.monitor import EpisodeLog, RunDir
@@ -29,7 +30,6 @@ from astune.rollout.verdict import unjudged
 from astune.task_judge.judge_base import GroupJudge
 from astune.training.settings import sampling_for, weighting_for
 from astune.types import Episode, Group, Sample
-from astune.workflow.agentscope_studio import InStudio
 from astune.workflow.lifetime import lifetime
 
 ShowUpdate = Callable[[Sequence[Sample], Group], Awaitable[None]]
@@ -67,16 +67,16 @@ class Session:
     """Whether the run was told to stop."""
     running: bool = False
 
-    async def play(self, groups: Iterable[Attempts], keep: Keep, in_studio: InStudio) -> None:
+    async def play(self, groups: Iterable[Attempts], keep: Keep, studio: Studio | None) -> None:
         """Raises `BdbQuit` if the user quit pdb, CancelledError if the run was stopped, both with what was done kept;
         `InvariantError` for a fault of ASTune, `SetupError` before the first episode."""
         self.running = True
         self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
-        self._keep, self._in_studio = keep, in_studio
+        self._keep = keep
         self._stepper = Stepper(
             self.terminal, self.screen, self.model.chat_format, self.stop, stops=_stops(self.config)
         )
-        self._observer = DebugObserver(self.screen, self._stepper, self.model.chat_format, self.model.source)
+        self._observer = DebugObserver(self.screen, self._stepper, self.model.chat_format, self.model.source, studio)
         self.setup = replace(self.setup, observer=self._observer)
         async with lifetime(self.setup.workflow_factory):
             await self._play(groups)
@@ -136,8 +136,7 @@ class Session:
                 if start is None:
                     self.model.episode_started(attempts.task.task_id)
                 self.screen.episode_started(this, attempts.task)
-                with self._in_studio(this, attempts.task.query):
-                    yield this
+                yield this
                 episode = played[this] = self._observer.episodes[-1]
                 if episode.error is not None and episode.error.kind == bdb.BdbQuit.__name__:
                     raise bdb.BdbQuit
