@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from astune.context_tracker.prompt.messages import shown_content
 from astune.errors import EnvServiceError, RolloutError, WorkflowError
+from astune.workflow.agentscope_toolkit import toolkit_of
 
 if TYPE_CHECKING:
     from astune.clients.env_service import EnvInstance, EnvServiceClient, EnvState
 
 Message = Mapping[str, Any]
+OVER = "The episode is over."
+"""What an agent's tool result says when the environment is done."""
 
 
 class EnvironmentDone(WorkflowError):
@@ -95,14 +98,21 @@ class TaskEnvironment:
             MissingDependency: AgentScope is not installed.
             WorkflowError: the environment has no tools.
         """
-        from astune.workflow.agentscope_toolkit import toolkit_of
-
         if not self.tools:
             raise WorkflowError(
                 f"the environment {self.instance.env_type!r} has no tools: its actions are texts, "
                 "`await tuner.environment.step(text)`"
             )
-        return toolkit_of(self)
+        return toolkit_of(self.tools, self._result)
+
+    async def _result(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """What an agent's tool call comes to: no error once the environment is done, as a framework would only show
+        the error to the model. (That of a service which fails ends the episode at the next model call.)"""
+        try:
+            text = await self.call(name, arguments)
+        except EnvironmentDone:
+            return OVER
+        return f"{text}\n{OVER}" if self.done else text
 
     def check_service(self) -> None:
         """Raises EnvServiceError if a step has failed at the service: nothing that follows can count any more."""
