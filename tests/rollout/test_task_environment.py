@@ -102,11 +102,11 @@ def meets(trouble, then):
     return workflow
 
 
-async def end_of(make, url, trouble, then):
+async def end_of(make, url, trouble, then, seconds=0.3):
     """(stop reason, stage of the error, score) of an episode whose workflow meets the trouble; it has no verdict
     unless all went well."""
     workflow = meets(trouble, then)
-    setup = make(url, workflow, episode_timeout=0.3 if then == "times out" else 30.0)
+    setup = make(url, workflow, episode_timeout=seconds if then == "times out" else 30.0)
     episode = asyncio.ensure_future(run(setup))
     if then == "is cancelled":
         await workflow.met.wait()
@@ -145,7 +145,7 @@ async def test_how_episodes_end_whose_service_is_killed(make):
 
     with own_service(EnvServiceConfig(serve=SERVE)) as service:
         known = partial(make, token=service.own_token)
-        ends = await asyncio.gather(*[end_of(known, service.env_url, killed, then) for then in ENDS])
+        ends = await asyncio.gather(*[end_of(known, service.env_url, killed, then, seconds=3.0) for then in ENDS])
     assert ends == [BROKEN if then != "is cancelled" else StopReason.CANCELLED for then in ENDS]
 
 
