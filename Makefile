@@ -60,7 +60,7 @@ test-histories: $(VENV)/.done
 # What may go wrong made to go wrong: the tests of docs/reliability.md in every environment that is built, then kills,
 # hostile agents, malformed requests, and 512 sessions at once for so many MINUTES.
 attack: $(VENV)/.done
-	$(BIN)/python tests/attack/attack.py --minutes $(MINUTES)
+	$(BIN)/python -m tests.attack.attack --minutes $(MINUTES)
 
 check: $(VENV)/.done
 	$(BIN)/ruff check .

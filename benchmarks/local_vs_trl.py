@@ -11,7 +11,7 @@ sampler gets no stop tokens. Both run in this one process with the same threads,
 pairs. The clock runs over whole steps, logging included.
 
 ASTune's side is its real loop: episodes, an agent per attempt, token-exact timelines, the run folder. The agents
-are those of `agents.py`. The floor is the one of `floor.py`: what the same tokens cost in plain torch loops.
+are those of `answer_agents.py`. The floor is the one of `floor.py`: what the same tokens cost in plain torch loops.
 
 Prompts have about 97 tokens, and in a second table about 400, as tool descriptions make them.
 """
@@ -39,7 +39,7 @@ from typing import Any
 import torch
 import transformers
 import trl
-from agents import AgentScope, OpenAIClient, TunerChat, messages, reward
+from answer_agents import AgentScope, OpenAIClient, TunerChat, messages, reward
 from datasets import Dataset
 from floor import Shape, generation_seconds, training_seconds
 from rich.console import Console
@@ -95,7 +95,7 @@ class Ours:
             "model": {"path": model, "device": "cpu"},
             "task_reader": {"jsonl": {"training": {"file_path": "tasks.jsonl"}}},
             "rollout": {
-                "agentscope_learn_protocol": f"{Path(__file__).with_name('agents.py')}:{agent.__name__}",
+                "agentscope_learn_protocol": f"{Path(__file__).with_name('answer_agents.py')}:{agent.__name__}",
                 "num_repeat": REPEAT,
                 "max_concurrent": PROMPTS * REPEAT,
                 "max_tokens": ANSWER,

@@ -25,8 +25,8 @@ from astune.support.resources import tiny_model_dir
 from astune.types import Episode, Span, StopReason, Task, Timeline, Turn, Verdict, WorkflowOutput
 from astune.viewer.view import write_view
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "viewer"))
-from chromium import Chromium  # type: ignore[import-not-found]
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.viewer.chromium import Chromium  # type: ignore[import-not-found]
 
 SENTENCE = "the agent reads a table of prices and asks the calculator for 12 * 7 then writes that café has 84 pens"
 GROUP, STEP = 8, 128

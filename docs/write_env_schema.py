@@ -4,18 +4,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from astune.environment.protocol import CALLS, VERSION, Failure
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from pydantic import BaseModel  # noqa: E402
-from pydantic.json_schema import models_json_schema  # noqa: E402
-
-from astune.environment.protocol import CALLS, VERSION, Failure  # noqa: E402
-
 FILE = ROOT / "docs" / "environment_service.schema.json"
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from astune.config.keys import FIELDS, LEAVES
+from astune.config.render import default_yaml
+from astune.config.section import Located
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from astune.config.keys import FIELDS, LEAVES  # noqa: E402
-from astune.config.render import default_yaml  # noqa: E402
-from astune.config.section import Located  # noqa: E402
-
 PAGE = ROOT / "docs" / "configuration.md"
 BEGIN, END = "<!-- tables -->\n", "<!-- end -->\n"
 

@@ -1,4 +1,4 @@
-"""Make the model that ships with ASTune: `python scripts/build_tiny_model.py` (some fifteen minutes on one core).
+"""Make the model that ships with ASTune: `python -m scripts.build_tiny_model` (some fifteen minutes on one core).
 
 From random weights: a tokenizer is trained on the texts of the demo's problems, then a causal language model of
 Qwen3's architecture is trained on conversations of a sloppy solver (`tiny_model/demonstrations.py`). Equal seeds
@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import math
 import random
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,14 +21,11 @@ from torch.nn import functional
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
 from transformers.cache_utils import DynamicCache
 
+from scripts.tiny_model.demonstrations import Habits, demonstrations
+from scripts.tiny_model.tokenizer import save_tokenizer, train_tokenizer
+from tutorial.math_agent.make_tasks import problems
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
-
-from tiny_model.demonstrations import Habits, demonstrations  # noqa: E402
-from tiny_model.tokenizer import save_tokenizer, train_tokenizer  # noqa: E402
-
-from tutorial.math_agent.make_tasks import problems  # noqa: E402
-
 CONTEXT_LENGTH = 2048
 OTHER_TOKENS = 0.1
 """Weight in the loss of tokens that the assistant did not write; the assistant's count 1."""

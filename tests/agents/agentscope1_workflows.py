@@ -14,10 +14,10 @@ from agentscope.pipeline import MsgHub, sequential_pipeline
 from agentscope.plan import PlanNotebook
 from agentscope.token import CharTokenCounter
 from agentscope.tool import Toolkit, ToolResponse
-from answers import CHIEF, CLERK, GUIDE, OPTIMIST, SCEPTIC, SCOUT
 from pydantic import BaseModel
 
 from astune import WorkflowOutput
+from tests.agents.answers import CHIEF, CLERK, GUIDE, OPTIMIST, SCEPTIC, SCOUT
 
 MCP_SERVER = Path(__file__).parent / "mcp_server.py"
 

@@ -12,11 +12,11 @@ from agentscope.mcp import MCPClient, StdioMCPConfig
 from agentscope.message import SystemMsg, TextBlock, UserMsg
 from agentscope.pipeline import TeamMember, TeamPipeline
 from agentscope.tool import FunctionTool, ToolChunk, Toolkit
-from answers import CHIEF, CLERK, GUIDE, OPTIMIST, SCEPTIC, SCOUT
 from pydantic import BaseModel
 
 from astune import WorkflowOutput
 from astune.workflow.agentscope import training_defaults
+from tests.agents.answers import CHIEF, CLERK, GUIDE, OPTIMIST, SCEPTIC, SCOUT
 
 MCP_SERVER = Path(__file__).parent / "mcp_server.py"
 

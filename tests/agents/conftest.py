@@ -11,9 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import importlib
-import sys
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +23,6 @@ from astune.testing import ScriptedPolicy, write_test_model_dir
 from astune.types import Sampling, Task
 from astune.workflow.workflow_base import as_workflow
 
-sys.path.insert(0, str(Path(__file__).parent))  # for the modules beside this one
 CONTEXT_LENGTH = 8192
 
 
@@ -45,7 +42,7 @@ if installed_line():
 def pytest_generate_tests(metafunc):
     """A test that takes `workflow` runs once for each workflow of the installed line."""
     if "workflow" in metafunc.fixturenames:
-        from answers import ANSWERS
+        from tests.agents.answers import ANSWERS
 
         metafunc.parametrize("workflow", ANSWERS.get(installed_line(), {}))
 
@@ -65,9 +62,9 @@ def play(chat_format, line):
     """`play(workflow)` gives the episode of the workflow of that name, and the calls of the policy; played once."""
     if not line:
         pytest.skip("AgentScope is not installed")
-    from answers import ANSWERS, script
+    from tests.agents.answers import ANSWERS, script
 
-    workflows = importlib.import_module(f"agentscope{line}_workflows")
+    workflows = importlib.import_module(f"tests.agents.agentscope{line}_workflows")
 
     @functools.cache
     def play_once(workflow):

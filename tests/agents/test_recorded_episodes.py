@@ -6,8 +6,6 @@ Golden files are written anew by `REGENERATE=1 python -m pytest tests/agents` (s
 import os
 
 import pytest
-from answers import BOTH
-from golden import FOLDER, from_golden, golden_path, golden_text, to_golden
 
 from astune.algorithm import check_episode
 from astune.context_tracker.forks import (
@@ -21,6 +19,8 @@ from astune.context_tracker.forks import (
 from astune.context_tracker.merge.timeline import merge_turns
 from astune.context_tracker.prompt.messages import meaning
 from astune.types import StopReason
+from tests.agents.answers import BOTH
+from tests.agents.golden import FOLDER, from_golden, golden_path, golden_text, to_golden
 
 TEAM = {"chief": [None], "clerk": [None], "scout": [None]}
 FORKS = {
@@ -115,7 +115,7 @@ def test_reasoning_that_a_formatter_drops_is_the_models_all_the_same(play):
 
 
 def test_there_is_a_recorded_episode_of_every_workflow():
-    from answers import ANSWERS
+    from tests.agents.answers import ANSWERS
 
     names = {(line, workflow) for line, workflows in ANSWERS.items() for workflow in workflows}
     assert {golden_path(line, workflow) for line, workflow in names} == set(GOLDEN_FILES)

@@ -1,8 +1,8 @@
 """`make attack`: everything that may go wrong, made to go wrong, and a table of what happened.
 
-    python tests/attack/attack.py                      all of it, with five minutes of load
-    python tests/attack/attack.py --minutes 1
-    python tests/attack/attack.py --only kills doors
+    python -m tests.attack.attack                      all of it, with five minutes of load
+    python -m tests.attack.attack --minutes 1
+    python -m tests.attack.attack --only kills doors
 
 First the tests that prove the rows of docs/reliability.md, in every environment that is there; then the long form, in
 which chance has a part: kills, faults, doors and load. The exit code is 1 where a row fails. Nothing but addresses of
@@ -21,21 +21,16 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from astune.support.visible import tell, visible
+from docs.write_reliability import Row, rows
+from tests.attack import doors, hostile, kills, load
+from tests.attack.found import Found
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
-
-import doors  # noqa: E402
-import hostile  # noqa: E402
-import kills  # noqa: E402
-import load  # noqa: E402
-from found import Found  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.markup import escape  # noqa: E402
-from rich.table import Table  # noqa: E402
-from write_reliability import Row, rows  # noqa: E402
-
-from astune.support.visible import tell, visible  # noqa: E402
-
 SUITES = {
     ".venv": ("tests",),
     ".venv-as1": ("tests/agents", "tests/gateway", "tests/workflow"),

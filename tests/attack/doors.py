@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from found import Found
-from servers import TINKER_PYTHON, Served
+from tests.attack.found import Found
+from tests.attack.servers import TINKER_PYTHON, Served
 
 SECONDS = 5.0
 """The longest that an answer may take."""

@@ -13,14 +13,13 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from found import Found
-from hostile_agents import AGENTS
-
 from astune.backbone.local import LocalBackbone
 from astune.config.load import load_config
 from astune.monitor.episodes import read_episodes
 from astune.monitor.metrics import read_metrics
 from astune.types import Episode, RunReport
+from tests.attack.found import Found
+from tests.attack.hostile_agents import AGENTS
 
 HERE = Path(__file__).parent
 HONEST = 6

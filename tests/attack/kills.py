@@ -16,9 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from found import Found
-
 from astune.monitor.metrics import read_metrics
+from tests.attack.found import Found
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMES = {"time", "throughput", "seconds"}

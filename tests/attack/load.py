@@ -14,8 +14,8 @@ import time
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from found import Found
-from servers import Served
+from tests.attack.found import Found
+from tests.attack.servers import Served
 
 CALLS = 8
 """Of each session."""

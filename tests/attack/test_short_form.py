@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import attack
-import doors
-import hostile
-import load
 import pytest
-from found import Found
+
+from tests.attack import attack, doors, hostile, load
+from tests.attack.found import Found
 
 
 def failed(found: Iterable[Found]) -> list[Found]:

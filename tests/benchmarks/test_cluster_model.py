@@ -6,30 +6,24 @@ import json
 import random
 import re
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import cluster_model
 import pytest
+from cluster.clock import Clock, Event, Process, all_of, any_of
+from cluster.engine import Engine, Speed
+from cluster.recorded import read_run, rollout_seconds, train_seconds_per_token, with_fitted_calls
+from cluster.rollout import Explorer
+from cluster.schedule import Outcome, Schedule, Simulation, Trainer, limit, longest, simulate
+from cluster.workload import Attempt, Batch, Call, LogNormal, Shape, drawn, resampled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import cluster_model  # noqa: E402
-from cluster.clock import Clock, Event, Process, all_of, any_of  # noqa: E402
-from cluster.engine import Engine, Speed  # noqa: E402
-from cluster.recorded import read_run, rollout_seconds, train_seconds_per_token, with_fitted_calls  # noqa: E402
-from cluster.rollout import Explorer  # noqa: E402
-from cluster.schedule import Outcome, Schedule, Simulation, Trainer, limit, longest, simulate  # noqa: E402
-from cluster.workload import Attempt, Batch, Call, LogNormal, Shape, drawn, resampled  # noqa: E402
-
-sys.path.remove(str(ROOT / "benchmarks"))  # agents.py there is not the package that other tests look for
-
 SYNC = 3.0
 SECOND_PER_TOKEN = Speed(step=1.0, per_call_running=0.0)
 ONE_ENGINE = Explorer(engines=1, runners_per_engine=4, attempts_per_runner=1, speed=SECOND_PER_TOKEN)

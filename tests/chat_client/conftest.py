@@ -1,10 +1,5 @@
-import sys
-from pathlib import Path
-
 import pytest
 from loguru import logger
-
-sys.path.insert(0, str(Path(__file__).parent))  # for asking.py
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import time
 from itertools import pairwise
 
 import pytest
-from asking import GOOD, QUESTION, Score, chat_models
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from astune.config.judges import LlmJudgeConfig
 from astune.errors import ConfigError, JudgeError, PolicyError
 from astune.testing import ScriptedChatServer
 from astune.testing.chat_server import chat_completion
+from tests.chat_client.asking import GOOD, QUESTION, Score, chat_models
 
 PRICES = {"prompt_price": 2_000_000, "completion_price": 1_000_000}
 

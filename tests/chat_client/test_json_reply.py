@@ -1,12 +1,12 @@
 import json
 
 import pytest
-from asking import Score
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from astune.clients.json_reply import last_object, read_reply, response_format
+from tests.chat_client.asking import Score
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -7,7 +7,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from asking import GOOD, QUESTION, Score, chat_models
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
@@ -16,12 +15,13 @@ from astune.clients.chat_models import Usage
 from astune.clients.reply_cache import CachedReply, ReplyCache, cache_key
 from astune.errors import ConfigError, JudgeError, PolicyError
 from astune.testing import ScriptedChatServer
+from tests.chat_client.asking import GOOD, QUESTION, Score, chat_models
 
+ROOT = Path(__file__).parents[2]
 REPLY = CachedReply("text", "m", Usage(2, 0, 3, 4, cost=None))
 ELSEWHERE = """
-import asyncio, sys
-sys.path.insert(0, {here!r})
-from asking import QUESTION, Score, chat_models
+import asyncio
+from tests.chat_client.asking import QUESTION, Score, chat_models
 class Server:
     base_url = {url!r}
 answer = asyncio.run(chat_models(Server, cache={cache!r}).ask(QUESTION, Score))
@@ -53,10 +53,9 @@ async def test_a_reply_is_paid_once_whoever_asks(file):
 
 def test_a_reply_is_paid_once_by_two_processes(file):
     with ScriptedChatServer([GOOD, GOOD]) as server:
-        here = str(Path(__file__).parent)
-        script = ELSEWHERE.format(here=here, url=server.base_url, cache=str(file))
+        script = ELSEWHERE.format(url=server.base_url, cache=str(file))
         said = [
-            subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+            subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True).stdout
             for _ in range(2)
         ]
     assert said == ["3 1 0\n", "3 0 1\n"]

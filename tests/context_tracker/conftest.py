@@ -1,5 +1,4 @@
 import asyncio
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from astune.testing import ScriptedPolicy, write_test_model_dir
 from astune.types import Sampling
 
 TEMPLATES = Path(__file__).parent / "templates"
-sys.path.insert(0, str(Path(__file__).parent))  # for histories.py
 
 
 @pytest.fixture(scope="session")

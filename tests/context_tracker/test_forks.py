@@ -4,13 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
-from test_template_families import ADD, FAMILIES, Family, write_family_dir
 
 from astune.context_tracker import forks
 from astune.context_tracker.prompt.builder import PromptBuilder
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.messages import meaning
 from astune.token_ids import TokenIds
+from tests.context_tracker.test_template_families import ADD, FAMILIES, Family, write_family_dir
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 OTHER_TOOL = {**ADD, "function": {**ADD["function"], "name": "subtract"}}

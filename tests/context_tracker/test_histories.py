@@ -4,7 +4,11 @@ import os
 from random import Random
 
 import pytest
-from histories import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astune.context_tracker.merge.timeline import TurnForest
+from tests.context_tracker.histories import (
     Call,
     check_all,
     check_credit,
@@ -12,10 +16,6 @@ from histories import (
     grow,
     random_history,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from astune.context_tracker.merge.timeline import TurnForest
 
 HISTORIES = int(os.environ.get("HISTORIES", "500"))
 

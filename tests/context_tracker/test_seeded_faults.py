@@ -88,6 +88,9 @@ FAULTS = [
 ]  # fmt: skip
 
 
+CHECKS = "tests.context_tracker.histories"
+
+
 class _MutantLoader(SourceFileLoader):
     """Loads a module from its source with the fault in it."""
 
@@ -113,15 +116,17 @@ class _MutantFinder:
 @contextmanager
 def checks_with(fault: Fault | None) -> Iterator[ModuleType]:
     """`histories.py` on top of a copy of astune of its own, with the fault in it. The copy is gone afterwards."""
-    ours = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] in ("astune", "histories")}
+    ours = {
+        name: sys.modules.pop(name) for name in list(sys.modules) if name == CHECKS or name.split(".")[0] == "astune"
+    }
     finders = [_MutantFinder(fault)] if fault else []
     sys.meta_path[:0] = finders
     try:
-        yield importlib.import_module("histories")
+        yield importlib.import_module(CHECKS)
     finally:
         for finder in finders:
             sys.meta_path.remove(finder)
-        for name in [name for name in sys.modules if name.split(".")[0] in ("astune", "histories")]:
+        for name in [name for name in sys.modules if name == CHECKS or name.split(".")[0] == "astune"]:
             del sys.modules[name]
         sys.modules.update(ours)
 

@@ -7,12 +7,12 @@ from collections import Counter
 from random import Random
 
 import pytest
-from histories import AGGREGATIONS, Call, check_samples, facts, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astune.context_tracker.tracker import ChatRequest, ContextTracker
 from astune.types import Episode, Generation, Sampling, StopReason, Task, Verdict
+from tests.context_tracker.histories import AGGREGATIONS, Call, check_samples, facts, rows
 
 HISTORIES = int(os.environ.get("HISTORIES", "500")) // 5
 SYSTEM = {"role": "system", "content": "Be brief."}

@@ -6,7 +6,6 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_template_families import ADD, FAMILIES, QUESTION, answers, assert_says, call, write_family_dir
 
 from astune.context_tracker.prompt.builder import PromptBuilder
 from astune.context_tracker.prompt.chat_format import ChatFormat
@@ -17,6 +16,15 @@ from astune.context_tracker.tracker import ContextTracker
 from astune.context_tracker.write_answer import answer_ids
 from astune.errors import WorkflowError
 from astune.types import Generation, Sampling
+from tests.context_tracker.test_template_families import (
+    ADD,
+    FAMILIES,
+    QUESTION,
+    answers,
+    assert_says,
+    call,
+    write_family_dir,
+)
 
 BY_NAME = {family.template: family for family in FAMILIES}
 SAID = ("qwen2_5", "qwen3", "mistral_v13", "deepseekv3")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,7 @@ from typing import Any
 import pytest
 
 from astune.doctor import Finding, Patient, examine, memory
-
-sys.path.insert(0, str(Path(__file__).parent))  # for clinic.py and chat_api.py
-from clinic import AGENT, BACKBONES, Clinic, lines, rows, write_config
+from tests.doctor.clinic import AGENT, BACKBONES, Clinic, lines, rows, write_config
 
 
 @pytest.fixture(autouse=True)

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clinic import AGENT, BACKBONES, Clinic, lines, problems, rows, the_problem, write_config
 
 from astune.cli.doctor import doctor
 from astune.doctor import Finding, Patient, examine, packages, show, to_json
 from astune.doctor.training import LOCAL_LOSSES
 from astune.support.terminal import Console
+from tests.doctor.clinic import AGENT, BACKBONES, Clinic, lines, problems, rows, the_problem, write_config
 
 GOLDEN = Path(__file__).with_name("golden.json")
 TUTORIAL = Path(__file__).parents[2] / "tutorial"

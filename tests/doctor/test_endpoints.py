@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from chat_api import api
-from clinic import Clinic, problems, the_problem
 
 from astune.testing.chat_server import chat_completion
+from tests.doctor.chat_api import api
+from tests.doctor.clinic import Clinic, problems, the_problem
 
 HELLO = chat_completion({"content": "Hello"})
 EXACT = chat_completion(

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from clinic import TRAINS, Clinic, lines, problems, rows, the_problem
 
 from astune.doctor import memory
 from astune.doctor.memory import Memory
 from astune.doctor.model_size import read_size
 from astune.support.resources import tiny_model_dir
+from tests.doctor.clinic import TRAINS, Clinic, lines, problems, rows, the_problem
 
 MODEL = {"model": {"path": "./model"}}
 Change = Callable[[str], str]

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from clinic import AGENT, Clinic, lines, problems, rows, the_problem
 
 from astune.doctor import dry_run, workflow
 from astune.monitor import blocking
+from tests.doctor.clinic import AGENT, Clinic, lines, problems, rows, the_problem
 
 WORKFLOW = {"rollout": {"agentscope_learn_protocol": "agent.py:agent"}}
 OWN_JUDGE = {"task_judge": {"judge_protocol": "judge.py:judge"}}

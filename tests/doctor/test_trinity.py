@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 
 import pytest
-from clinic import Clinic, problems
+
+from tests.doctor.clinic import Clinic, problems
 
 FIX = "set it to 'cosine' or 'constant', or trinity.algorithm.optimizer.lr_scheduler_type, which counts there instead"
 

@@ -1,13 +1,7 @@
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # for misbehaving.py
-
-from misbehaving import MisbehavingService
-
 from astune.clients import env_service
+from tests.env_client.misbehaving import MisbehavingService
 
 
 @pytest.fixture(scope="session")

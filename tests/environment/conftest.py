@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from astune.testing import EnvServer
-
-sys.path.insert(0, str(Path(__file__).parent))  # for rooms.py
-from rooms import Caller, Rooms
+from tests.environment.rooms import Caller, Rooms
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rooms import Rooms
 
 from astune.environment.instances import Instances
 from astune.environment.metrics import Metrics
 from astune.environment.protocol import CallError, CreateRequest, ServiceReply, StepRequest
 from astune.support.threads import Workers
+from tests.environment.rooms import Rooms
 
 LIMIT = 3
 IDS = st.sampled_from(["1", "2", "3", "4"])

@@ -11,11 +11,11 @@ from typing import Any
 
 import httpx
 import pytest
-from rooms import Rooms
 
 from astune.environment.protocol import CALLS, ERRORS, Created, Failure, StepRequest, parse, read_action
 from astune.plugins import load_plugin
 from astune.testing import EnvServer
+from tests.environment.rooms import Rooms
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "environment_service.md").read_text(encoding="utf-8")

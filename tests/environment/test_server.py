@@ -16,12 +16,12 @@ from typing import Any
 
 import httpx
 import pytest
-from rooms import LOOK, Caller, Rooms, eventually
 
 from astune.environment import instances, server
 from astune.environment.protocol import MAX_ID, Created, EnvironmentInfo, InstanceInfo, Stepped
 from astune.errors import ConfigError
 from astune.testing import EnvServer
+from tests.environment.rooms import LOOK, Caller, Rooms, eventually
 
 ROOT = Path(__file__).parents[2]
 Serve = Callable[..., Caller]

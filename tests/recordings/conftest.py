@@ -1,15 +1,8 @@
-import sys
-from pathlib import Path
-
 import pytest
 
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.testing import write_test_model_dir
-
-FOLDER = Path(__file__).parent
-sys.path[:0] = [str(FOLDER), str(FOLDER.parent / "agents")]  # for the modules beside this one and the real agents
-
-from played import installed_line  # noqa: E402
+from tests.recordings.played import installed_line
 
 
 @pytest.fixture(scope="session")

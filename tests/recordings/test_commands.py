@@ -3,8 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from habits import HabitPolicy
-from played import play
 
 from astune.cli import main
 from astune.config.schema import Config
@@ -13,6 +11,8 @@ from astune.plugins import load_plugin
 from astune.recordings.recording import recording_path, write_recording
 from astune.rollout.verdict import unjudged
 from astune.types import EpisodeError, StopReason, Task
+from tests.recordings.habits import HabitPolicy
+from tests.recordings.played import play
 
 JUDGES = """\
 import asyncio

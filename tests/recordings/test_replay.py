@@ -4,11 +4,7 @@ import asyncio
 import importlib
 from dataclasses import replace
 
-import habits
 import pytest
-from answers import ANSWERS, script
-from habits import HABITS, TASKS, HabitPolicy, user
-from played import installed_line, play, replay, run, setup_of
 
 from astune import WorkflowOutput
 from astune.backbone.debug.replay import EpisodeReplay, ReplayObserver, same_episode
@@ -22,6 +18,10 @@ from astune.testing import ScriptedChatServer, ScriptedPolicy, write_test_model_
 from astune.testing.chat_server import chat_completion
 from astune.training.rollout_setup import NoPolicy
 from astune.types import Sampling, StopReason
+from tests.agents.answers import ANSWERS, script
+from tests.recordings import habits
+from tests.recordings.habits import HABITS, TASKS, HabitPolicy, user
+from tests.recordings.played import installed_line, play, replay, run, setup_of
 
 EPISODES = [(name, number) for name in HABITS for number in range(len(TASKS))]
 
@@ -88,7 +88,7 @@ def test_the_habits_are_what_they_say(chat_format):
 
 @pytest.mark.parametrize("name", ANSWERS.get(installed_line(), ()))
 def test_a_real_agent_replays_byte_for_byte(name, line, chat_format, tmp_path):
-    workflow = getattr(importlib.import_module(f"agentscope{line}_workflows"), name)
+    workflow = getattr(importlib.import_module(f"tests.agents.agentscope{line}_workflows"), name)
     recorded = play(workflow, script(ANSWERS[line][name]), chat_format)
     assert recorded.stop_reason is StopReason.COMPLETED
     again = replay(workflow, as_recorded(recorded, tmp_path), chat_format)

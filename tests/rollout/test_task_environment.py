@@ -3,7 +3,6 @@ instance is left behind."""
 
 import asyncio
 import contextlib
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,9 +22,7 @@ from astune.rollout.group import run_group
 from astune.task_judge.env_service_as_judge import EnvServiceJudge
 from astune.testing import EnvServer
 from astune.types import Sampling, StopReason, Task, WorkflowOutput
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "environment"))
-from corridor import Corridor
+from tests.environment.corridor import Corridor
 
 SERVE = f"{Path(__file__).parents[1] / 'environment' / 'corridor.py'}:Corridor"
 TASK = Task("a", "", env_type="corridor")

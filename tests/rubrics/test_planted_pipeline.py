@@ -1,8 +1,5 @@
 """The pipeline as a whole in the planted world: it finds what made the labels, and nothing where nothing did."""
 
-import importlib.util
-import sys
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -10,23 +7,12 @@ import pytest
 
 from astune.judging.agreement import wilson
 from astune.testing import Faults, PlantedWorld
-
-PATH = Path(__file__).parents[2] / "benchmarks" / "rubrics.py"
-
-
-@pytest.fixture(scope="module")
-def benchmark() -> Any:
-    spec = importlib.util.spec_from_file_location("benchmark_of_rubrics", PATH)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+from benchmarks.rubrics import run
 
 
 @pytest.mark.slow
-def test_over_20_seeds_it_finds_the_planted_criteria_and_beats_the_judge_without_them(benchmark: Any) -> None:
-    outcomes = [benchmark.run(PlantedWorld(seed, 60), seed) for seed in range(20)]
+def test_over_20_seeds_it_finds_the_planted_criteria_and_beats_the_judge_without_them() -> None:
+    outcomes = [run(PlantedWorld(seed, 60), seed) for seed in range(20)]
     assert mean(one.recall for one in outcomes) >= 0.9
     better = [one.learned.test.accuracy - one.learned.without_rubric.accuracy for one in outcomes]
     assert mean(better) > 0.1
@@ -35,8 +21,8 @@ def test_over_20_seeds_it_finds_the_planted_criteria_and_beats_the_judge_without
 
 
 @pytest.mark.slow
-def test_with_shuffled_labels_it_is_no_better_than_chance(benchmark: Any) -> None:
-    outcomes = [benchmark.run(PlantedWorld(seed, 60, shuffled_labels=True), seed) for seed in range(20)]
+def test_with_shuffled_labels_it_is_no_better_than_chance() -> None:
+    outcomes = [run(PlantedWorld(seed, 60, shuffled_labels=True), seed) for seed in range(20)]
     tests = [one.learned.test for one in outcomes if one.learned]
     n = sum(test.n for test in tests)
     low, high = wilson(sum(test.accuracy * test.n for test in tests), n)
@@ -45,17 +31,17 @@ def test_with_shuffled_labels_it_is_no_better_than_chance(benchmark: Any) -> Non
 
 
 @pytest.mark.parametrize("kind", ["paired", "ranked"])
-def test_it_learns_from_pairs_and_ranks(benchmark: Any, kind: Any) -> None:
-    outcomes = [benchmark.run(PlantedWorld(seed, 40, kind, noise=0.0, judge_noise=0.0), seed) for seed in range(3)]
+def test_it_learns_from_pairs_and_ranks(kind: Any) -> None:
+    outcomes = [run(PlantedWorld(seed, 40, kind, noise=0.0, judge_noise=0.0), seed) for seed in range(3)]
     assert mean(one.recall for one in outcomes) >= 0.75
     assert mean(one.learned.test.accuracy for one in outcomes) > 0.8
 
 
-def test_http_its_order_of_replies_and_its_faults_change_nothing(benchmark: Any) -> None:
+def test_http_its_order_of_replies_and_its_faults_change_nothing() -> None:
     """Calls that fail and replies that break off are asked for again."""
     faulty = PlantedWorld(0, 20, faults=Faults(failing=0.02, malformed=0.02, missing=0.02, repeated=0.02))
-    here, over_http = benchmark.run(PlantedWorld(0, 20), 0), benchmark.run(PlantedWorld(0, 20), 0, http=True)
+    here, over_http = run(PlantedWorld(0, 20), 0), run(PlantedWorld(0, 20), 0, http=True)
     assert here.learned == over_http.learned
     assert here.replies == over_http.replies
-    learned = benchmark.run(faulty, 0, http=True).learned
+    learned = run(faulty, 0, http=True).learned
     assert learned is not None and learned.test.could_not_judge <= 1

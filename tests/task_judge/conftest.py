@@ -1,6 +1,4 @@
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,8 +6,6 @@ import pytest
 from astune.config.judges import TaskJudgeConfig
 from astune.task_judge import MathAnswerAsJudge
 from astune.types import Episode, StopReason, Task, WorkflowOutput
-
-sys.path.insert(0, str(Path(__file__).parent))  # for llm_judging.py
 
 MakeEpisode = Callable[..., Episode]
 

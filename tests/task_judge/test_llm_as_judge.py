@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from llm_judging import attempt, attempts, config, fences, reply, task, turn
 
 from astune.config.judges import TaskJudgeConfig
 from astune.errors import ConfigError, JudgeError
@@ -11,6 +10,7 @@ from astune.task_judge.judge_base import GroupJudge
 from astune.task_judge.llm.judge import LlmAsJudge
 from astune.testing import ScriptedChatServer
 from astune.types import StopReason, Task
+from tests.task_judge.llm_judging import attempt, attempts, config, fences, reply, task, turn
 
 CRITERIA = {"help": {"text": "It helps.", "min": 0, "max": 4, "weight": 3}, "polite": {"text": "Polite.", "max": 1}}
 

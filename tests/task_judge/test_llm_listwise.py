@@ -6,13 +6,13 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llm_judging import attempt, attempts, config, fences, quality, reply, task
 
 from astune.errors import JudgeError
 from astune.task_judge.llm.judge import LlmAsJudge
 from astune.task_judge.llm.listwise import RankingReply, check_ranking
 from astune.testing import ScriptedChatServer
 from astune.types import StopReason
+from tests.task_judge.llm_judging import attempt, attempts, config, fences, quality, reply, task
 
 
 async def judged(script, episodes, **llm):

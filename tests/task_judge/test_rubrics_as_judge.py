@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from llm_judging import attempts, config, fences, reply, task
 
 from astune.config.judges import RubricsJudgeConfig, TaskJudgeConfig
 from astune.errors import ConfigError
@@ -11,6 +10,7 @@ from astune.task_judge import make_judge
 from astune.task_judge.llm.rubric import Criterion, Rubric, load_rubric, save_rubric
 from astune.task_judge.llm.rubrics_judge import CriteriaReply, RubricsAsJudge, check_scores, rubric_reward
 from astune.testing import ScriptedChatServer
+from tests.task_judge.llm_judging import attempts, config, fences, reply, task
 
 RUBRIC = Rubric(
     name="support",

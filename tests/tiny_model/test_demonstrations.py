@@ -2,9 +2,8 @@ import json
 import random
 from itertools import islice
 
-from tiny_model.demonstrations import Habits, attempt, demonstrations
-
 from astune.support.resources import tutorial_dir
+from scripts.tiny_model.demonstrations import Habits, attempt, demonstrations
 from tutorial.math_agent.calculator import calculator
 from tutorial.math_agent.make_tasks import problems, split_of
 

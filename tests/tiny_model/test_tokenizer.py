@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_model.demonstrations import Habits, demonstrations
-from tiny_model.tokenizer import PHRASES, VOCABULARY, save_tokenizer, train_tokenizer
 from tokenizers import Tokenizer
 
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.support.resources import tiny_model_dir
+from scripts.tiny_model.demonstrations import Habits, demonstrations
+from scripts.tiny_model.tokenizer import PHRASES, VOCABULARY, save_tokenizer, train_tokenizer
 from tutorial.math_agent.make_tasks import problems
 
 TOKENIZER = Tokenizer.from_file(str(tiny_model_dir() / "tokenizer.json"))

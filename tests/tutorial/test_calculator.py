@@ -1,7 +1,8 @@
 import pytest
-from calculator import calculator
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tutorial.math_agent.calculator import calculator
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
 import re
 from itertools import islice
 
-import make_tasks
 import pytest
-from calculator import calculator
 
 from astune.support.resources import tutorial_dir
+from tutorial.math_agent import make_tasks
+from tutorial.math_agent.calculator import calculator
 
 DATA = tutorial_dir() / "math_agent" / "data"
 

@@ -6,14 +6,10 @@ import hashlib
 import html
 import re
 import socket
-import sys
 from pathlib import Path
 
 import httpx
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # for chromium.py
-from chromium import PROGRAM, Chromium
 
 from astune.judging.figures import Label, judge_figures
 from astune.judging.report import JudgeReport
@@ -22,6 +18,7 @@ from astune.viewer.judge_page import write_judge_page
 from astune.viewer.report import write_report
 from astune.viewer.serve import view_app
 from astune.viewer.view import write_view
+from tests.viewer.chromium import PROGRAM, Chromium
 
 POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">')
 

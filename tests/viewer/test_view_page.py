@@ -2,22 +2,18 @@
 
 import json
 import re
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # for chromium.py
-from chromium import PROGRAM, Chromium
-from conftest import play_run
-from test_view import HOSTILE, empty_run, golden_run, small_episode
 
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.monitor import EpisodeLog, read_episodes
 from astune.types import EpisodeError, StopReason, Task, Timeline, WorkflowOutput
 from astune.viewer.run_index import index_run, read_entry
 from astune.viewer.view import write_view
+from tests.viewer.chromium import PROGRAM, Chromium
+from tests.viewer.conftest import play_run
+from tests.viewer.test_view import HOSTILE, empty_run, golden_run, small_episode
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs the program chromium (Debian: apt install chromium)")
 COUNT = "document.querySelector('#count').innerText"

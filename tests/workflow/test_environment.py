@@ -1,9 +1,7 @@
 """A task's environment, stepped by hand."""
 
 import asyncio
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -12,9 +10,7 @@ from astune.errors import RolloutError, WorkflowError
 from astune.testing import EnvServer
 from astune.types import Task
 from astune.workflow.environment import EnvironmentDone, TaskEnvironment
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "environment"))
-from corridor import Corridor
+from tests.environment.corridor import Corridor
 
 
 @pytest.fixture

@@ -1,9 +1,7 @@
 """The tools of an environment in the hands of real AgentScope agents, of whichever line is installed."""
 
 import json
-import sys
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +12,7 @@ from astune.testing import EnvServer
 from astune.workflow.environment import TaskEnvironment
 
 pytest.importorskip("agentscope")
-sys.path.insert(0, str(Path(__file__).parents[1] / "environment"))
-from corridor import Corridor
+from tests.environment.corridor import Corridor
 
 LINE = int(metadata.version("agentscope").split(".")[0])
 SCHEMA_OF_NO_ARGUMENTS = {"type": "object", "properties": {}}
