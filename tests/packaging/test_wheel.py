@@ -82,7 +82,7 @@ def test_an_installed_astune_finds_its_own_files(installed: Path) -> None:
     demo = installed / "astune/tutorial/math_agent/demo.yaml"
     shown = astune(installed, "config", "show", "--conf", str(demo))
     assert f"{installed}/astune/tutorial/math_agent/" in shown
-    code = "import astune.resources as r; print(r.default_config_dir(), r.tutorial_dir(), r.tiny_model_dir())"
+    code = "import astune.support.resources as r; print(r.default_config_dir(), r.tutorial_dir(), r.tiny_model_dir())"
     environment = {**os.environ, "PYTHONPATH": str(installed)}
     out = subprocess.run([sys.executable, "-c", code], env=environment, cwd="/", check=True, capture_output=True)
     assert out.stdout.decode().split() == [
