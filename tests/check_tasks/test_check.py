@@ -22,7 +22,6 @@ from astune.task_judge import register_judge
 from astune.task_judge.judge_base import AT_ONCE
 from astune.task_judge.math.final_answer import extract_answer, reference_answer
 from astune.types import Episode, StopReason, Task, Verdict
-from tests.doctor.clinic import Clinic, lines, problems, rows, the_problem
 
 SUMS = [Task(f"t{n}", f"What is {n} plus {n}?", answer=str(2 * n)) for n in range(1, 6)]
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from clinic import Clinic, lines, problems, rows, the_problem
 
 from astune.task_judge.llm.fence import read_fences
 from astune.testing import ScriptedChatServer
+from tests.doctor.clinic import Clinic, lines, problems, rows, the_problem
 
 
 def scored(scorer: str, count: int = 12, **fields: str) -> str:
