@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from astune.check_tasks.judged_tasks import JudgedTasks
-from astune.check_tasks.near_misses import KINDS as NEAR
-from astune.check_tasks.near_misses import OF_NUMBERS, near_misses
+from astune.check_tasks.near_misses import NEAR_MISSES, OF_NUMBERS, near_misses
 from astune.check_tasks.try_answers import OnTried, TriedAnswer, in_best_words, try_answers
 from astune.check_tasks.wordings import EMPTY, MATH_JUDGE, NO_ANSWER, UNKNOWN, all_at_once, as_answer, right_answer
 from astune.task_judge import MathAnswerAsJudge
@@ -32,7 +31,7 @@ GOLD, READ, REPEATED, ALL, OTHER = (
 MUST_PASS = (GOLD, READ)
 ALWAYS = (GOLD, EMPTY, UNKNOWN, REPEATED, ALL)
 """Answers that `check_tasks` gives to every task."""
-KINDS = (GOLD, READ, EMPTY, UNKNOWN, REPEATED, ALL, OTHER, *NEAR)
+KINDS = (GOLD, READ, EMPTY, UNKNOWN, REPEATED, ALL, OTHER, *NEAR_MISSES)
 """All of them. The first must be right, of the second an answer in other words must be able to be; the others must be
 wrong."""
 

@@ -26,7 +26,7 @@ OF_NUMBERS = (
     "another unit", "upside down", "another numerator", "another denominator", "the numerator alone",
 )  # fmt: skip
 """Kinds that also suit judges which take more than one answer to be right."""
-KINDS = (
+NEAR_MISSES = (
     *OF_NUMBERS,
     "a part of it", "another element", "the other way round", "other brackets", "another option", "the opposite",
     "another first word", "another last word", "its negation",
@@ -53,7 +53,7 @@ _OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
 
 
 def near_misses(task: Task) -> dict[str, str]:
-    """By their kinds, of those in `KINDS` that suit the reference answer."""
+    """By kind, of those in `NEAR_MISSES` that suit the reference answer."""
     reference = reference_answer(task.answer or "")
     normal = normalise(reference)
     if not normal or "\n" in reference or len(reference) > MAX_QUANTITY:

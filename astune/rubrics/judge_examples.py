@@ -20,8 +20,8 @@ from astune.rubrics.examples import RubricExample
 from astune.rubrics.measure import Key
 from astune.rubrics.prompts import HOLISTIC_MAX, HolisticReply, holistic_messages
 from astune.support.concurrency import all_ended
+from astune.task_judge.llm.pointwise import CriteriaReply, check_scores, rubric_messages, rubric_reward
 from astune.task_judge.llm.rubric import Criterion, Rubric
-from astune.task_judge.llm.rubrics_judge import CriteriaReply, check_scores, rubric_messages, rubric_reward
 
 MOST_CRITERIA_OF_A_CALL = 10
 

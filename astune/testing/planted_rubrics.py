@@ -29,8 +29,8 @@ from typing import Any, Literal
 from astune.errors import nearest
 from astune.rubrics.prompts import ARRANGE, HOLISTIC, HOLISTIC_MAX, PROPOSE, REVISE
 from astune.task_judge.llm.fence import read_fences
+from astune.task_judge.llm.pointwise import JUDGE
 from astune.task_judge.llm.rubric import Rubric
-from astune.task_judge.llm.rubrics_judge import JUDGE
 from astune.testing.chat_server import Script, ScriptedChatServer
 from astune.testing.planted_features import (
     FEATURES,

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from astune.check_tasks.check import ALL, ALWAYS, GOLD, OTHER, REPEATED, check_judged, wrong_answers
 from astune.check_tasks.judged_tasks import JudgedTasks, by_judge
-from astune.check_tasks.near_misses import KINDS as NEAR
-from astune.check_tasks.near_misses import near_misses
+from astune.check_tasks.near_misses import NEAR_MISSES, near_misses
 from astune.check_tasks.try_answers import episode_of, try_answers
 from astune.check_tasks.wordings import BY_FORMAT, EMPTY, UNKNOWN, all_at_once, as_answer, options
 from astune.config.judges import TaskJudgeConfig
@@ -139,7 +138,7 @@ async def test_what_is_near_every_reference_of_the_zoo_is_wrong_to_the_math_judg
     (judged,) = by_judge(tasks, TaskJudgeConfig(judge_protocol="MathAnswerAsJudge"))
     checked, _ = await check_judged(judged)
     assert [(one.task.answer, one.misjudged) for one in checked if one.misjudged] == []
-    assert {kind for one in checked for kind in one.tried} >= {*NEAR} - {"another option", "another unit"}
+    assert {kind for one in checked for kind in one.tried} >= {*NEAR_MISSES} - {"another option", "another unit"}
 
 
 @pytest.mark.parametrize(
@@ -173,7 +172,7 @@ def test_near_misses_differ_in_value(answer, kinds):
 @given(st.text(max_size=60) | st.from_regex(r"-?\$?[0-9,]{1,9}(\.[0-9]{1,3})?( (km|clips))?%?", fullmatch=True))
 def test_any_reference_has_near_misses_that_are_other_texts(answer):
     for kind, text in near_misses(Task("t", "?", answer=answer)).items():
-        assert kind in NEAR and text != reference_answer(answer)
+        assert kind in NEAR_MISSES and text != reference_answer(answer)
 
 
 async def test_another_tasks_answer_is_one_of_another_value():

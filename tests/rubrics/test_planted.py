@@ -23,8 +23,8 @@ from astune.rubrics.prompts import (
     propose_messages,
     revise_messages,
 )
+from astune.task_judge.llm.pointwise import JUDGE, CriteriaReply, check_scores, rubric_messages
 from astune.task_judge.llm.rubric import Criterion, Rubric
-from astune.task_judge.llm.rubrics_judge import JUDGE, CriteriaReply, check_scores, rubric_messages
 from astune.testing import Faults, PlantedWorld
 from astune.testing.planted_features import FEATURES, VAGUE, draw_answer, draw_message, features_of, meaning
 from astune.testing.planted_rubrics import Kind, PlantedModel, meanings

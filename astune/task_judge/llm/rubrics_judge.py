@@ -13,30 +13,10 @@ from pathlib import Path
 from astune.config.judges import TaskJudgeConfig
 from astune.errors import ConfigError, JudgeError
 from astune.task_judge.llm.judge import LlmJudge
-from astune.task_judge.llm.pointwise import (
-    JUDGE,
-    CriteriaReply,
-    CriterionScore,
-    check_scores,
-    criterion_line,
-    pointwise,
-    rubric_messages,
-    rubric_reward,
-)
+from astune.task_judge.llm.pointwise import pointwise
 from astune.task_judge.llm.rubric import Rubric, load_rubric
 from astune.task_judge.llm.scoring import AttemptScore, JudgeJob
 from astune.task_judge.llm.shown_attempt import ShownAttempt
-
-__all__ = [
-    "JUDGE",
-    "CriteriaReply",
-    "CriterionScore",
-    "RubricsAsJudge",
-    "check_scores",
-    "criterion_line",
-    "rubric_messages",
-    "rubric_reward",
-]
 
 KEY = "astune.task_judge.rubrics.file"
 
