@@ -49,6 +49,7 @@ class Accuracy:
 
 
 def measure(examples: Sequence[RubricExample], kind: Kind, rewards: Rewards, pass_at: float) -> Accuracy:
+    """The accuracy of `rewards` on `examples`; scored answers pass from `pass_at` on."""
     right = [how_right(example, kind, rewards, pass_at) for example in examples]
     labels: list[Hashable] = []
     given: list[Hashable] = []
@@ -68,7 +69,7 @@ def keys(example: RubricExample) -> list[Key]:
 
 
 def how_right(example: RubricExample, kind: Kind, rewards: Rewards, pass_at: float) -> float:
-    """From 0 to 1."""
+    """Share of the example that the rewards get right, from 0 to 1."""
     if kind == "scored":
         reward = rewards[example.id, 0]
         return float(reward is not None and (reward >= pass_at) == example.good)

@@ -71,7 +71,7 @@ async def listwise(job: JudgeJob, attempts: Sequence[ShownAttempt]) -> list[Atte
 
 
 def _rewards(places: Sequence[int]) -> list[float]:
-    """Of each place among all: the share of the others behind it, and half of those beside it."""
+    """The reward of each place: the share of the others behind it, and half of those beside it."""
     return [
         (sum(other > place for other in places) + (places.count(place) - 1) / 2) / (len(places) - 1) for place in places
     ]

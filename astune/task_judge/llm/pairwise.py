@@ -41,7 +41,8 @@ class PairReply(BaseModel):
 
 @dataclass(frozen=True)
 class PairResult:
-    """Of a first with a second answer. Scores are those of the first: 1 for a win, 0.5 for a tie, one per vote."""
+    """A first answer compared with a second one. Scores are those of the first, one per vote: 1 for a win, 0.5 for a
+    tie."""
 
     scores: tuple[float, ...]
     consistent: float | None = None
@@ -149,7 +150,7 @@ def _unordered(first: ShownAttempt, second: ShownAttempt) -> tuple[str, str]:
 def _result(
     first: ShownAttempt, second: ShownAttempt, found: dict[tuple[str, str], PairResult | JudgeError], votes: int
 ) -> PairResult | JudgeError:
-    """Of the first attempt with the second."""
+    """The first attempt compared with the second."""
     if first.text == second.text:
         return PairResult((0.5,) * votes)
     if first.text is None or second.text is None:

@@ -117,7 +117,7 @@ class Rubric(Section):
 
 
 def load_rubric(path: Path) -> Rubric:
-    """Raises `ConfigError` that names file, line and key of all that is wrong.
+    """Reads a rubric. Raises `ConfigError` that names file, line and key of all that is wrong.
 
     Criteria that were changed since the report was written are taken as they are; a warning says so.
     """

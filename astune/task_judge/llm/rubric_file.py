@@ -53,7 +53,8 @@ class RubricFile:
 
 
 def read_rubric_file(path: Path, versions: Sequence[int]) -> RubricFile:
-    """Raises `ConfigError` for what is no file, no YAML, or says another schema than `versions`."""
+    """Reads values and lines. Raises `ConfigError` for what is no file, no YAML, or says another schema than
+    `versions`."""
     text, lines = _text(path), dict[Loc, int]()
     with yaml_errors(path):
         loader = Loader(text)

@@ -18,7 +18,7 @@ from astune.task_judge.math.quantity import Quantity, read_quantity, without_lab
 
 
 class Relation(Enum):
-    """Of an answer to a reference."""
+    """The relation of an answer to a reference."""
 
     EQUAL = "equal"
     DIFFERENT = "different"
@@ -60,7 +60,8 @@ _DEGREES = re.compile(r"(\d+(?:\.\d+)?)\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ)")
 
 
 def compare(reference: str, answer: str) -> Relation:
-    """Of two normalised answers. Numbers are compared exactly, up to the noise of floating point (relative 1e-12)."""
+    """The relation of two normalised answers. Numbers are compared exactly, up to the noise of floating point (relative
+    1e-12)."""
     if len(answer) > MAX_LENGTH or not answer:
         return Relation.EQUAL if _squeeze(reference) == _squeeze(answer) else Relation.UNREAD
     answer = _without_answer_label(reference, answer)
@@ -127,7 +128,7 @@ def _without_answer_label(reference: str, answer: str) -> str:
 
 
 def _one_side(text: str, other: str) -> str:
-    r"""Of an exact value and its rounding, \pi \approx 3.14, the rounding where `other` is a decimal."""
+    r"""One side of an exact value and its rounding, \pi \approx 3.14: the rounding where `other` is a decimal."""
     sides = _APPROXIMATION.fullmatch(text)
     if sides is None or "," in sides[1] or is_words(sides[1]):
         return text
@@ -146,7 +147,7 @@ def _squeeze(text: str) -> str:
 
 
 def _choices(reference: str, answer: str) -> bool | None:
-    """Of options A to J: (B), B., B. 12 apples; AC is A and C."""
+    """Compares options A to J: (B), B., B. 12 apples; AC is A and C."""
     if _CHOICES.fullmatch(reference):
         listed = re.fullmatch(r"\(?[A-J]\)?(?:(?:\s*,\s*|\s+)(?:and\s+)?\(?[A-J]\)?)+", answer)
         return sorted(reference) == sorted(re.findall("[A-J]", answer)) if listed else None
@@ -166,7 +167,7 @@ def _yes_or_no(reference: str, answer: str) -> bool | None:
 
 
 def _times(reference: str, answer: str) -> bool | None:
-    """Of times of day: 3:30 PM is 15:30, and 3:30 where one of them does not say which half of the day."""
+    """Compares times of day: 3:30 PM is 15:30, and 3:30 where one of them does not say which half of the day."""
     expected, given = _TIME.fullmatch(reference), _TIME.fullmatch(answer)
     if not (expected and given) or not all(found[2] or found[3] for found in (expected, given)):
         return None
@@ -185,7 +186,7 @@ def _minutes(time: re.Match[str]) -> int:
 
 
 def _ratios(reference: str, answer: str) -> bool | None:
-    """3:4 is 6:8 and 3 to 4; a ratio of two is their quotient, but 5:1 is not 5."""
+    """Compares ratios: 3:4 is 6:8 and 3 to 4; a ratio of two is their quotient, but 5:1 is not 5."""
     expected, given = _ratio(reference), _ratio(answer)
     if min(len(expected), len(given)) == 1 and max(len(expected), len(given)) > 1:
         (number,), parts = sorted((expected, given), key=len)
@@ -204,7 +205,7 @@ def _ratio(text: str) -> list[Fraction]:
 
 
 def _bases(reference: str, answer: str) -> bool | None:
-    """12 in base 7 and 12 in base 8; math-verify drops the base. 12 in base 7 is not 12, but 5 in base 8 is 5."""
+    """Compares numbers with their bases, which math-verify drops. 12 in base 7 is not 12, but 5 in base 8 is 5."""
     expected, given = _BASE.fullmatch(reference), _BASE.fullmatch(answer)
     if given is not None and reference.isdecimal():
         return given[1] == reference and len(reference) == 1 and int(reference) < int(given[2])
@@ -214,7 +215,7 @@ def _bases(reference: str, answer: str) -> bool | None:
 
 
 def _dates(reference: str, answer: str) -> bool | None:
-    """2024-01-05 is no difference and 1/5/2024 no quotient: a date equals its own text only."""
+    """Compares dates: 2024-01-05 is no difference and 1/5/2024 no quotient; a date equals its own text only."""
     return False if _DATE.fullmatch(reference) or _DATE.fullmatch(answer) else None
 
 

@@ -150,8 +150,9 @@ def _is_near(expected: Any, given: Any, half: float) -> bool:
 
 
 def _by_sides(expected: Any, given: Any) -> bool | None:
-    """Of statements without anything unknown: sympy and math-verify only tell of those whether they are true. 2+2=4 is
-    the same as 4=2+2 and no other statement; its value is 4. An answer 6+6=12 is 12 if both of its sides are."""
+    """Compares statements without anything unknown, of which sympy and math-verify only tell whether they are true.
+    2+2=4 is the same as 4=2+2 and no other statement; its value is 4. An answer 6+6=12 is 12 if both of its sides
+    are."""
     of_reference, of_answer = _relations(expected), _relations(given)
     if any(each.free_symbols for each in of_reference):
         of_reference = ()
@@ -172,7 +173,7 @@ def _by_sides(expected: Any, given: Any) -> bool | None:
 
 
 def _relations(formula: Any) -> tuple[Any, ...]:
-    """Of an equation or inequality, or of a chain a = b = c; none of anything else."""
+    """The relations in an equation or inequality, or in a chain a = b = c; none of anything else."""
     parts = formula._unsorted_args if isinstance(formula, And) else (formula,)
     return tuple(parts) if all(isinstance(part, Relational) for part in parts) else ()
 
@@ -207,8 +208,8 @@ def _is_solved(formula: Any) -> bool:
 
 
 def _by_value(expected: Any, given: Any) -> bool | None:
-    """What can be told without `sympy.simplify`, most of math-verify's time: formulas that differ by more than
-    rounding where all variables have some value are not equal, and those whose difference cancels are. y = f(x) is
+    """Compares without `sympy.simplify`, most of math-verify's time, where that is enough: formulas that differ by more
+    than rounding where all variables have some value are not equal, and those whose difference cancels are. y = f(x) is
     what f is."""
     if _defines(expected) and _defines(given) and expected.lhs == given.lhs:
         return _by_value(expected.rhs, given.rhs)

@@ -65,7 +65,7 @@ def _expected(task: Task, place: str, entry: Any) -> Expected:
 
 
 def order_matters(task: Task) -> bool:
-    """Raises `JudgeError` for what is no truth value."""
+    """Whether calls must come in the order in which the task expects them. Raises `JudgeError` for no truth value."""
     ordered = task.metadata.get(ORDERED)
     if ordered is not None and not isinstance(ordered, bool):
         raise JudgeError(f"task {task.task_id!r}: {ORDERED} must be true or false, found {ordered!r:.80}")
@@ -101,8 +101,8 @@ def serve(expected: Sequence[Expected], calls: Sequence[CheckedCall], ordered: b
 
 
 def _in_any_order(expected: Sequence[Expected], calls: Sequence[CheckedCall]) -> dict[int, int]:
-    """First where the arguments are given and right, then where any will do, then by name; calls that succeeded come
-    before those that failed. No choice can spoil another: right arguments are equal arguments."""
+    """Serves first those whose arguments are given and right, then where any will do, then by name; calls that
+    succeeded come before those that failed. No choice can spoil another: right arguments are equal arguments."""
     order = sorted(range(len(calls)), key=lambda number: calls[number].failed)
     exact = [number for number, one in enumerate(expected) if one.arguments is not None]
     served: dict[int, int] = {}
