@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,23 @@ PLACES = {
     "appworld": {"worlds/appworld_worker.py"},
 }
 """Where the libraries of readers and environments may be imported."""
+IN_A_CIRCLE = {
+    "astune.monitor.learning",
+    "astune.monitor.progress",
+    "astune.monitor.progress_view",
+    "astune.monitor.summary",
+}
+"""Modules that import each other; the list can only get shorter."""
+TWO_MEANINGS = {
+    "Answer",
+    "Entry",
+    "Failure",
+    "Row",
+    "Script",
+    "Session",
+    "ToolCall",
+}
+"""Names that classes of two modules have; the list can only get shorter."""
 MOST_LINES_OF_A_MODULE = 400
 MOST_LINES_OF_A_FUNCTION = 60
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if "tutorial" not in path.parts)
@@ -86,9 +104,9 @@ def violations(module: Path, text: str) -> Iterator[str]:
             yield f"astune/{module}:{line} imports {name}: upward or sideways"
 
 
-def test_every_module_has_a_layer() -> None:
+def test_every_module_has_a_layer_and_every_layer_has_modules() -> None:
     assert len(MODULES) > 10
-    assert {home(module) for module in MODULES} - {"assets", "default_config"} <= set(RANK)
+    assert {home(module) for module in MODULES} == set(RANK)
 
 
 @pytest.mark.parametrize("module", MODULES, ids=str)
@@ -127,6 +145,48 @@ def test_the_rule_finds_what_it_forbids(module: str, text: str, expected: str) -
 )
 def test_the_rule_lets_through_what_is_allowed(module: str, text: str) -> None:
     assert list(violations(Path(module), text)) == []
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Module -> the modules of astune that it imports."""
+    names = {module: ".".join(("astune", *module.with_suffix("").parts)) for module in MODULES}
+    names = {module: name.removesuffix(".__init__") for module, name in names.items()}
+    graph = {}
+    for module, name in names.items():
+        found = {dotted for _, dotted in imports(module, (PACKAGE / module).read_text())}
+        found |= {dotted.rpartition(".")[0] for dotted in found - set(names.values())}  # `from module import function`
+        graph[name] = found & set(names.values()) - {name}
+    return graph
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """Not from functions and TYPE_CHECKING blocks either: a circle is one subject in several files."""
+    graph = import_graph()
+    TopologicalSorter({name: found - IN_A_CIRCLE for name, found in graph.items()}).prepare()
+    in_a_circle = {name for name in IN_A_CIRCLE if name in reached(graph, name)}
+    assert in_a_circle == IN_A_CIRCLE, "what is in no circle any more is to be taken off the list"
+
+
+def reached(graph: dict[str, set[str]], start: str) -> set[str]:
+    """All that a module imports, directly or through others."""
+    found: set[str] = set()
+    following = [start]
+    while following:
+        more = graph[following.pop()] - found
+        found |= more
+        following += more
+    return found
+
+
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    homes: dict[str, list[str]] = {}
+    for module in MODULES:
+        for node in ast.parse((PACKAGE / module).read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(str(module))
+    shared = {name: places for name, places in homes.items() if len(places) > 1 and name not in TWO_MEANINGS}
+    assert shared == {}
+    assert {name for name in TWO_MEANINGS if len(homes.get(name, [])) < 2} == set(), "to be taken off the list"
 
 
 def test_no_module_is_too_long() -> None:
