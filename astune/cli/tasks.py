@@ -188,7 +188,7 @@ def _histogram(lengths: _Lengths) -> list[str]:
 
 
 def _problems(sets: TaskSets, stops: str) -> list[str]:
-    found = [*sets.training.skipped, *sets.validation.skipped]
+    found = [*sets.training.skipped, *sets.held_out.skipped]
     lines = [_here(problem) for problem in found[:MOST_SHOWN]]
     if len(found) > MOST_SHOWN:
         lines.append(f"... {len(found) - MOST_SHOWN:,} more bad records (all with --json)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from astune.config.schema import AlgorithmConfig, AstuneConfig, Config, SynchronizerConfig
-from astune.config.tasks import CsvConfig, TaskReaderConfig
+from astune.config.tasks import CSV_SUFFIXES, CsvConfig, TaskReaderConfig
 from astune.sampling import LEAST_TEMPERATURE, LEAST_TOP_P, is_greedy
 
 ASKS_MODELS = {"LlmAsJudge", "MathAnswerAndLlmAsJudge", "RubricsAsJudge"}
@@ -147,7 +147,7 @@ def task_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
             "not set; a stream (astune.task_reader.huggingface.streaming) has no end that is known, so say how many",
         )
     files = (reader.jsonl.training.file_path, reader.jsonl.validation.file_path, reader.huggingface.dataset_path)
-    if not any(file and file.endswith((".csv", ".tsv")) for file in files):
+    if not any(file and file.endswith(CSV_SUFFIXES) for file in files):
         for name, value in reader.csv:
             if value != getattr(CsvConfig(), name):
                 yield f"astune.task_reader.csv.{name}", "for .csv and .tsv files, and no file of tasks is one"

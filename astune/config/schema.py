@@ -175,7 +175,7 @@ class SynchronizerConfig(Section):
 
 
 class EvaluationConfig(Section):
-    before: bool = Field(True, description="evaluate on the validation tasks before the first step")
+    before: bool = Field(True, description="evaluate on the held-out tasks before the first step")
     after: bool = Field(True, description="evaluate after the last step")
     every: NonNegativeInt = Field(0, description="steps between evaluations; 0: none in between")
     decoding: tuple[Literal["sampled", "greedy"], ...] = Field(

@@ -21,6 +21,9 @@ class JsonlReaderConfig(Section):
     validation: JsonlFile = Field(default_factory=JsonlFile, description="held-out tasks for evaluation")
 
 
+CSV_SUFFIXES = (".csv", ".tsv")
+
+
 class CsvConfig(Section):
     separator: Literal["comma", "semicolon", "tab", "pipe"] | None = Field(
         None, description="between columns of .csv files: comma, semicolon, tab or pipe; null: comma, in .tsv files tab"

@@ -36,7 +36,7 @@ def check_tasks(patient: Patient) -> Iterator[Finding]:
     sets = yield from _read(patient)
     if sets is None:
         return
-    training, validation = list(sets.training), list(sets.validation)
+    training, validation = list(sets.training), list(sets.held_out)
     if not training and not validation:
         return
     patient.tasks = {"training": training, "validation": validation}
@@ -86,7 +86,7 @@ def _read(patient: Patient) -> Generator[Finding, None, TaskSets | None]:
     except AstuneError as error:
         yield _unreadable(patient, error)
         return None
-    yield from _bad_records([*sets.training.skipped, *sets.validation.skipped], stops=config.on_bad_record == "error")
+    yield from _bad_records([*sets.training.skipped, *sets.held_out.skipped], stops=config.on_bad_record == "error")
     for said, setting in ((sets.repeated_ids, config.on_duplicate_id), (sets.overlap, config.on_overlap)):
         for warning in said:
             where, _, what = warning.partition(": ")

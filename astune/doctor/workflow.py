@@ -80,7 +80,7 @@ def dry_setup(patient: Patient) -> RolloutSetup:
         chat_format = patient.chat_format
     except Missing:
         chat_format = ChatFormat.load(tiny_model_dir(), tool_call_format="hermes")
-    clients = {
+    auxiliary_models = {
         name: ChatClient(
             name, model.model_copy(update={"api_key_env": None}), key=f"astune.rollout.auxiliary_models.{name}"
         )
@@ -94,7 +94,7 @@ def dry_setup(patient: Patient) -> RolloutSetup:
         judge=_judge(patient),
         config=config.rollout,
         judge_timeout=SECONDS,
-        clients=clients,
+        auxiliary_models=auxiliary_models,
         environments=environments_of(service),
         environment_params=service.params,
     )

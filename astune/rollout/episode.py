@@ -57,42 +57,36 @@ async def run_episode(
     """One attempt at `task`. Never raises for what the workflow, the policy or the judge do; cancellation passes
     through, and the workflow is cancelled with it. `judged=False` leaves the verdict to `judge_together`."""
     with under_way(episode_id) as this:
-        return await _attempt(task, setup, this, seed, sampling, judged)
-
-
-async def _attempt(
-    task: Task, setup: RolloutSetup, this: UnderWay, seed: int, sampling: Sampling, judged: bool
-) -> Episode:
-    started = time.monotonic()
-    tracker = ContextTracker(
-        setup.policy,
-        setup.chat_format,
-        sampling,
-        max_turns=setup.config.max_turns,
-        max_tokens=setup.config.max_episode_tokens,
-        seed=seed,
-        clients=setup.clients,
-        allow_inexact=setup.config.allow_inexact,
-        wrap=setup.observer.source,
-    )
-    tuner = Tuner(task, this.episode_id, tracker, setup.chat_format, setup.policy.context_length, setup.notes)
-    episode = None
-    try:
-        episode = await _played(tuner, tracker, setup)
-        if not tuner.environment_done:
-            _warn_of_unused_call(episode)
-        _warn_of_inexact_turns(tracker, setup)
-        if judged and episode.stop_reason not in FAILED:
-            await setup.observer.judging(episode)
-            episode = await judge_episode(episode, setup)
-    except asyncio.CancelledError:
-        cut = episode or _episode(tuner, tracker, _End(StopReason.CANCELLED))
-        metrics = _metrics(tracker, this, time.monotonic() - started)
-        setup.observer.ended(replace(cut, stop_reason=StopReason.CANCELLED, metrics=metrics))
-        raise
-    episode = replace(episode, metrics=_metrics(tracker, this, time.monotonic() - started))
-    setup.observer.ended(episode)
-    return episode
+        started = time.monotonic()
+        tracker = ContextTracker(
+            setup.policy,
+            setup.chat_format,
+            sampling,
+            max_turns=setup.config.max_turns,
+            max_tokens=setup.config.max_episode_tokens,
+            seed=seed,
+            clients=setup.auxiliary_models,
+            allow_inexact=setup.config.allow_inexact,
+            wrap=setup.observer.source,
+        )
+        tuner = Tuner(task, episode_id, tracker, setup.chat_format, setup.policy.context_length, setup.notes)
+        episode = None
+        try:
+            episode = await _played(tuner, tracker, setup)
+            if not tuner.environment_done:
+                _warn_of_unused_call(episode)
+            _warn_of_inexact_turns(tracker, setup)
+            if judged and episode.stop_reason not in FAILED:
+                await setup.observer.judging(episode)
+                episode = await judge_episode(episode, setup)
+        except asyncio.CancelledError:
+            cut = episode or _episode(tuner, tracker, _End(StopReason.CANCELLED))
+            metrics = _metrics(tracker, this, time.monotonic() - started)
+            setup.observer.ended(replace(cut, stop_reason=StopReason.CANCELLED, metrics=metrics))
+            raise
+        episode = replace(episode, metrics=_metrics(tracker, this, time.monotonic() - started))
+        setup.observer.ended(episode)
+        return episode
 
 
 async def _played(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup) -> Episode:
@@ -199,7 +193,7 @@ def _warn_of_unused_call(episode: Episode) -> None:
 def _warn_of_inexact_turns(tracker: ContextTracker, setup: RolloutSetup) -> None:
     """Once per run and source."""
     for name, count in tracker.inexact_turns.items():
-        client = setup.clients[name]
+        client = setup.auxiliary_models[name]
         if not client.warned:
             client.warned = True
             logger.warning(

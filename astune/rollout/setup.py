@@ -30,8 +30,8 @@ class RolloutSetup:
     """The limits of an episode; `episode_timeout` is the workflow's alone, judging comes on top."""
     judge_timeout: float
     """Seconds the judge may take for one episode, or for a group that it judges at once."""
-    clients: Mapping[str, ChatClient] = field(default_factory=dict)
-    """The models of `astune.rollout.auxiliary_models`."""
+    auxiliary_models: Mapping[str, ChatClient] = field(default_factory=dict)
+    """The models that agents may run on beside the policy, by name."""
     observer: Observer = field(default_factory=Observer)
     task_judges: TaskJudges | None = None
     """The judges that tasks name themselves."""

@@ -10,10 +10,9 @@ from __future__ import annotations
 import codecs
 from pathlib import Path
 
-from astune.config.tasks import CsvConfig
+from astune.config.tasks import CSV_SUFFIXES, CsvConfig
 from astune.errors import ConfigError, TaskError, nearest
 
-CSV_SUFFIXES = (".csv", ".tsv")
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
 ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "utf-32", "latin-1", "cp1252")
 MARKS = {

@@ -12,9 +12,9 @@ from typing import Any
 
 import httpx
 
-from astune.config.tasks import CsvConfig, HuggingFaceReaderConfig, TaskReaderConfig
+from astune.config.tasks import CSV_SUFFIXES, CsvConfig, HuggingFaceReaderConfig, TaskReaderConfig
 from astune.errors import ConfigError, MissingDependency, TaskError, nearest
-from astune.task_reader.csv_file import CSV_SUFFIXES, csv_options
+from astune.task_reader.csv_file import csv_options
 from astune.task_reader.table_reader import TableReader
 from astune.task_reader.task_reader_base import Row, Rows, Split
 

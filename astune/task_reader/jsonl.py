@@ -18,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 
+from astune.config.tasks import CSV_SUFFIXES
 from astune.errors import TaskError, nearest
 from astune.task_reader.table_reader import SourceError, TableReader
 from astune.task_reader.task_reader_base import Row, Rows, Split
@@ -25,7 +26,7 @@ from astune.task_reader.task_reader_base import Row, Rows, Split
 BATCH = 1 << 20
 """Bytes whose lines are looked for at a time."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-TABLE_SUFFIXES = (".json", ".csv", ".tsv", ".parquet")
+TABLE_SUFFIXES = (".json", ".parquet", *CSV_SUFFIXES)
 """Files that the package `datasets` reads; all others are taken for JSON Lines."""
 
 

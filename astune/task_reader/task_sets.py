@@ -63,7 +63,7 @@ class TaskSet(Sequence[Task]):
 @dataclass(frozen=True)
 class TaskSets:
     training: TaskSet
-    validation: TaskSet
+    held_out: TaskSet
     repeated_ids: tuple[str, ...] = ()
     """Ids that are there twice, where the configuration says warn; each begins with the place of the first."""
     overlap: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class TaskSets:
         return (*self.repeated_ids, *self.overlap)
 
     def of(self, split: Split) -> TaskSet:
-        return self.training if split == "training" else self.validation
+        return self.training if split == "training" else self.held_out
 
 
 def forgiving(config: TaskReaderConfig) -> TaskReaderConfig:
@@ -90,19 +90,19 @@ def read_task_sets(config: TaskReaderConfig, look: Look | None = None) -> TaskSe
     with each task that stays, so that nobody has to read them all again.
     Raises `TaskError` that begins with the place of what is wrong, and what `look` raises.
     """
-    training, validation = _sources(config)
-    if _holds_out(config, validation):
+    training, held_out = _sources(config)
+    if _is_to_be_divided(config, held_out):
         return _divided(training, config, look)
-    numbered = len(validation.tasks) > 0
-    trained = _gone_through(training, config, config.max_training_tasks, look, numbered=numbered)
-    held_out = _gone_through(validation, config, config.max_validation_tasks, look, numbered=numbered)
-    overlap = _overlap(training, trained, validation, held_out)
+    numbered = len(held_out.tasks) > 0
+    chosen = _chosen(training, config, config.max_training_tasks, look, numbered=numbered)
+    others = _chosen(held_out, config, config.max_validation_tasks, look, numbered=numbered)
+    overlap = _overlap(training, chosen, held_out, others)
     if overlap and config.on_overlap == "error":
         raise TaskError(f"{overlap[0]}. Take them out of one of the two, or set astune.task_reader.on_overlap: warn")
     return TaskSets(
-        _task_set(training, trained.positions),
-        _task_set(validation, held_out.positions),
-        (*training.warnings(), *validation.warnings()),
+        _task_set(training, chosen.positions),
+        _task_set(held_out, others.positions),
+        (*training.warnings(), *held_out.warnings()),
         tuple(overlap),
     )
 
@@ -110,20 +110,20 @@ def read_task_sets(config: TaskReaderConfig, look: Look | None = None) -> TaskSe
 def stream_tasks(config: TaskReaderConfig, split: Split) -> Iterator[Task]:
     """The tasks of `read_task_sets`, in its order, each as soon as it is read; what comes after it is not checked, nor
     whether the other split has the same question. Where a fraction is held out, all are read before the first."""
-    training, validation = _sources(config)
-    if _holds_out(config, validation):
+    training, held_out = _sources(config)
+    if _is_to_be_divided(config, held_out):
         yield from _divided(training, config, None).of(split)
         return
     source, limit = (
-        (training, config.max_training_tasks) if split == "training" else (validation, config.max_validation_tasks)
+        (training, config.max_training_tasks) if split == "training" else (held_out, config.max_validation_tasks)
     )
     for selected in islice(source, limit):
         yield _named(selected.task, selected.new_id)
 
 
 @dataclass(frozen=True)
-class _Gone:
-    """Positions of the selected tasks, and the numbers of their questions, if those were asked for."""
+class _Chosen:
+    """Positions of the selected tasks of a source, and the numbers of their questions, if those were asked for."""
 
     positions: array[int] = field(default_factory=lambda: array("Q"))
     questions: array[int] = field(default_factory=lambda: array("Q"))
@@ -134,30 +134,31 @@ def _sources(config: TaskReaderConfig) -> tuple[TaskSource, TaskSource]:
     return TaskSource(reader, "training", config), TaskSource(reader, "validation", config)
 
 
-def _holds_out(config: TaskReaderConfig, validation: TaskSource) -> bool:
-    return config.validation_fraction is not None and len(validation.tasks) == 0
+def _is_to_be_divided(config: TaskReaderConfig, held_out: TaskSource) -> bool:
+    """Whether the held-out tasks are a part of the training tasks, as they have no source of their own."""
+    return config.validation_fraction is not None and len(held_out.tasks) == 0
 
 
-def _gone_through(
+def _chosen(
     source: TaskSource, config: TaskReaderConfig, limit: int | None, look: Look | None, *, numbered: bool
-) -> _Gone:
-    gone = _Gone()
+) -> _Chosen:
+    chosen = _Chosen()
     for selected in islice(source, limit):
         if look is not None:
             look(selected.task)
-        gone.positions.append(selected.position)
+        chosen.positions.append(selected.position)
         if numbered:
-            gone.questions.append(question_number(selected.task, config.split_seed))
-    return gone
+            chosen.questions.append(question_number(selected.task, config.split_seed))
+    return chosen
 
 
 def _divided(source: TaskSource, config: TaskReaderConfig, look: Look | None) -> TaskSets:
     """The training source in two parts."""
     assert config.validation_fraction is not None
-    gone = _gone_through(source, config, None, look, numbered=True)
-    below = held_out_below(gone.questions, config.validation_fraction)
+    chosen = _chosen(source, config, None, look, numbered=True)
+    below = held_out_below(chosen.questions, config.validation_fraction)
     trained, held_out = array("Q"), array("Q")
-    for position, question in zip(gone.positions, gone.questions, strict=True):
+    for position, question in zip(chosen.positions, chosen.questions, strict=True):
         (held_out if question < below else trained).append(position)
     return TaskSets(
         _task_set(source, trained[: config.max_training_tasks]),
@@ -170,16 +171,16 @@ def _task_set(source: TaskSource, positions: array[int]) -> TaskSet:
     return TaskSet(source.tasks, positions, source.new_ids, tuple(source.skipped), source.filtered)
 
 
-def _overlap(training: TaskSource, trained: _Gone, validation: TaskSource, held_out: _Gone) -> list[str]:
-    """What is to be said of questions that are on both sides."""
-    both = set(held_out.questions).intersection(trained.questions)
+def _overlap(training: TaskSource, chosen: _Chosen, held_out: TaskSource, others: _Chosen) -> list[str]:
+    """A warning of questions that are both trained on and held out, if there are any."""
+    both = set(others.questions).intersection(chosen.questions)
     if not both:
         return []
-    shared = [index for index, question in enumerate(held_out.questions) if question in both]
-    first_held_out = held_out.positions[shared[0]]
-    first_trained = trained.positions[trained.questions.index(held_out.questions[shared[0]])]
+    shared = [index for index, question in enumerate(others.questions) if question in both]
+    first_held_out = others.positions[shared[0]]
+    first_trained = chosen.positions[chosen.questions.index(others.questions[shared[0]])]
     return [
-        f"{validation.place_at(first_held_out)}: {len(shared):,} of {len(held_out.positions):,} held-out tasks are "
+        f"{held_out.place_at(first_held_out)}: {len(shared):,} of {len(others.positions):,} held-out tasks are "
         f"trained on too, this one as {training.place_at(first_trained)}: the evaluation would show memory, not skill"
     ]
 

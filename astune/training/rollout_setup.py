@@ -42,7 +42,7 @@ def rollout_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat)
         config=config.rollout,
         task_judges=TaskJudges(config.task_judge),
         judge_timeout=config.task_judge.seconds,
-        clients={
+        auxiliary_models={
             name: ChatClient(name, model, key=f"astune.rollout.auxiliary_models.{name}")
             for name, model in config.rollout.auxiliary_models.items()
         },

@@ -61,7 +61,7 @@ def read_inputs(loaded: LoadedConfig, stack: ExitStack) -> Inputs:
     advantage = load_plugin(config.algorithm.advantage, kind="advantage", builtin=ADVANTAGES)
     config = stack.enter_context(environment_service(config))
     tasks = read_tasks(config)
-    return Inputs(config, advantage, TaskSchedule(tasks.training, config), tasks.validation)
+    return Inputs(config, advantage, TaskSchedule(tasks.training, config), tasks.held_out)
 
 
 def finished(run_dir: RunDir, inputs: Inputs) -> RunReport | None:

@@ -57,7 +57,7 @@ def test_each_split_has_its_file_and_its_limit(tmp_path: Path) -> None:
     validation = write(tmp_path / "valid.jsonl", *(json.dumps({"query": f"v{n}"}) for n in range(5)))
     both = read(training, validation, max_training_tasks=3, max_validation_tasks=2)
     assert [task.query for task in both.training] == ["t0", "t1", "t2"]
-    assert [task.query for task in both.validation] == ["v0", "v1"]
+    assert [task.query for task in both.held_out] == ["v0", "v1"]
     assert len(read(training, validation).training) == 5
 
 
@@ -137,7 +137,7 @@ def test_rows_and_places_are_those_of_reading_line_by_line(
 def test_without_a_validation_file_there_are_no_validation_tasks(tmp_path: Path) -> None:
     path = write(tmp_path / "train.jsonl", '{"query": "a"}')
     assert TaskReaderJsonl(config(path)).read("validation") == []
-    assert len(read(path).validation) == 0
+    assert len(read(path).held_out) == 0
 
 
 def test_a_compressed_file_reads_the_same(tmp_path: Path) -> None:

@@ -36,9 +36,9 @@ def config(training: int = 6, validation: int = 3, seed: int = 0, **datasets: di
 
 def test_data_sets_take_turns_and_the_splits_share_no_question() -> None:
     sets = read_task_sets(config(gcd={}, coin_flip={"min_trials": 3, "max_trials": 3}))
-    assert [task.task_id for task in sets.validation] == ["gcd-0", "coin_flip-0", "gcd-1"]
+    assert [task.task_id for task in sets.held_out] == ["gcd-0", "coin_flip-0", "gcd-1"]
     assert [task.metadata["dataset"] for task in sets.training] == ["coin_flip", "gcd"] * 3
-    questions = [task.query for split in (sets.training, sets.validation) for task in split]
+    questions = [task.query for split in (sets.training, sets.held_out) for task in split]
     assert len(set(questions)) == 9
 
 

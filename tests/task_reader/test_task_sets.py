@@ -114,11 +114,11 @@ def test_no_question_is_on_both_sides_and_every_task_is_on_one(
         assert "nothing can be held out" in problem(folder, rows, validation_fraction=fraction, **LENIENT)
         return
     sets = read(folder, rows, validation_fraction=fraction, split_seed=seed, **LENIENT)
-    trained, held_out = set(map(folded, sets.training)), set(map(folded, sets.validation))
+    trained, held_out = set(map(folded, sets.training)), set(map(folded, sets.held_out))
     assert not trained & held_out
     assert trained and held_out
-    assert sorted(queries([*sets.training, *sets.validation])) == sorted(row["query"] for row in rows)
-    assert len({task.task_id for task in [*sets.training, *sets.validation]}) == len(rows)
+    assert sorted(queries([*sets.training, *sets.held_out])) == sorted(row["query"] for row in rows)
+    assert len({task.task_id for task in [*sets.training, *sets.held_out]}) == len(rows)
 
 
 @given(st.integers(2, 60), st.floats(0.01, 0.99), st.integers(0, 3))
@@ -136,7 +136,7 @@ def test_the_split_does_not_depend_on_the_order_of_rows(
     shuffled = list(rows)
     random.shuffle(shuffled)
     sides = [
-        sorted(queries(read(folder, some, validation_fraction=fraction, **LENIENT).validation))
+        sorted(queries(read(folder, some, validation_fraction=fraction, **LENIENT).held_out))
         for some in (rows, shuffled)
     ]
     assert sides[0] == sides[1]
@@ -175,7 +175,7 @@ def test_a_stream_gives_the_tasks_that_reading_gives(
     chosen = config(folder, rows, held_out, **most_of, **selected, **LENIENT)
     sets = read_task_sets(chosen)
     assert list(stream_tasks(chosen, "training")) == list(sets.training)
-    assert list(stream_tasks(chosen, "validation")) == list(sets.validation)
+    assert list(stream_tasks(chosen, "validation")) == list(sets.held_out)
     assert [task.place for task in stream_tasks(chosen, "training")] == [task.place for task in sets.training]
 
 
@@ -229,9 +229,9 @@ PINNED_NUMBERS = [15081703712194250967, 9323484722122722707, 1785864456152479667
 def test_the_split_and_the_ids_are_pinned(tmp_path: Path) -> None:
     rows = [{"question": f"What is {n} + {n * n % 17}?", "answer": n, "tags": ["ä", None, 0.1 * n]} for n in range(200)]
     sets = read(tmp_path, rows, validation_fraction=0.1, split_seed=7)
-    assert [task.place.rpartition(":")[2] for task in sets.validation[:8]] == PINNED_LINES
-    ids = "\n".join(task.task_id for task in [*sets.training, *sets.validation])
-    assert (len(sets.validation), hashlib.sha256(ids.encode()).hexdigest()[:16]) == PINNED_IDS
+    assert [task.place.rpartition(":")[2] for task in sets.held_out[:8]] == PINNED_LINES
+    ids = "\n".join(task.task_id for task in [*sets.training, *sets.held_out])
+    assert (len(sets.held_out), hashlib.sha256(ids.encode()).hexdigest()[:16]) == PINNED_IDS
     assert sets.training[0].task_id == PINNED_FIRST_ID
 
 
@@ -254,7 +254,7 @@ def test_whoever_looks_on_sees_every_task_that_stays_once(tmp_path: Path, settin
     seen: list[Task] = []
     rows = [*asked("a", "b", "c", "d"), "no row\n"]
     sets = read_task_sets(config(tmp_path, rows, on_bad_record="skip", filter="query != 'b'", **settings), seen.append)
-    assert sorted(queries(seen)) == sorted([*queries(sets.training), *queries(sets.validation)]) == ["a", "c", "d"]
+    assert sorted(queries(seen)) == sorted([*queries(sets.training), *queries(sets.held_out)]) == ["a", "c", "d"]
 
 
 def test_the_limit_counts_what_the_filter_leaves(tmp_path: Path) -> None:
@@ -290,19 +290,19 @@ def test_limits_apply_to_each_side_of_a_fraction(tmp_path: Path) -> None:
     chosen = config(tmp_path, rows, validation_fraction=0.4)
     everything = read_task_sets(chosen)
     few = read_task_sets(chosen.model_copy(update={"max_training_tasks": 3, "max_validation_tasks": 2}))
-    assert (len(everything.training), len(everything.validation)) == (12, 8)
+    assert (len(everything.training), len(everything.held_out)) == (12, 8)
     assert queries(few.training) == queries(everything.training[:3])
-    assert queries(few.validation) == queries(everything.validation[:2])
+    assert queries(few.held_out) == queries(everything.held_out[:2])
 
 
 def test_a_fraction_is_not_held_out_where_validation_has_a_source(tmp_path: Path) -> None:
     sets = read(tmp_path, asked("a", "b", "c"), asked("d"), validation_fraction=0.5)
-    assert (queries(sets.training), queries(sets.validation)) == (["a", "b", "c"], ["d"])
+    assert (queries(sets.training), queries(sets.held_out)) == (["a", "b", "c"], ["d"])
 
 
 def test_another_seed_holds_out_other_questions(tmp_path: Path) -> None:
     rows = asked(*map(str, range(50)))
-    sides = [queries(read(tmp_path, rows, validation_fraction=0.2, split_seed=seed).validation) for seed in (0, 0, 1)]
+    sides = [queries(read(tmp_path, rows, validation_fraction=0.2, split_seed=seed).held_out) for seed in (0, 0, 1)]
     assert sides[0] == sides[1] != sides[2]
 
 
@@ -372,7 +372,7 @@ def test_a_question_that_is_trained_on_and_held_out_is_an_error_or_a_warning(
         "memory, not skill. Take them out of one of the two, or set astune.task_reader.on_overlap: warn"
     )
     sets = read(tmp_path, *rows, on_overlap="warn")
-    assert (len(sets.training), len(sets.validation), len(sets.warnings)) == (2, 2, 1)
+    assert (len(sets.training), len(sets.held_out), len(sets.warnings)) == (2, 2, 1)
 
 
 @pytest.mark.parametrize(("trained", "held_out"), DIFFERENT)
@@ -388,7 +388,7 @@ def test_one_world_asked_twice_stays_on_one_side(tmp_path: Path) -> None:
     rows = [{"env_type": "maze", "query": "Go.", "n": n} for n in (1, 1, 2, 3, 4)]
     for seed in range(10):
         sets = read(tmp_path, rows, validation_fraction=0.2, split_seed=seed)
-        assert not {task.metadata["n"] for task in sets.training} & {task.metadata["n"] for task in sets.validation}
+        assert not {task.metadata["n"] for task in sets.training} & {task.metadata["n"] for task in sets.held_out}
 
 
 # Plug-ins, and what sets are.
@@ -401,8 +401,8 @@ def test_the_list_of_a_plug_in_is_selected_the_same_way(plugin: str) -> None:
     sets = read_task_sets(listed.model_copy(update={"filter": "level > 0 and query != '2 * 2?'"}))
     assert [task.task_id for task in sets.training] == ["1", "3", "0"]
     sets = read_task_sets(listed.model_copy(update={"on_duplicate_id": "warn", "validation_fraction": 0.4}))
-    assert sorted(task.task_id for task in [*sets.training, *sets.validation]) == ["0", "0-2", "1", "2", "3"]
-    assert len(sets.validation) == 2
+    assert sorted(task.task_id for task in [*sets.training, *sets.held_out]) == ["0", "0-2", "1", "2", "3"]
+    assert len(sets.held_out) == 2
 
 
 @pytest.mark.parametrize(

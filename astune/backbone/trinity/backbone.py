@@ -106,7 +106,7 @@ def prepare_episodes(loaded: LoadedConfig) -> Prepared:
     load_plugin(config.algorithm.advantage, kind="advantage", builtin=ADVANTAGES)
     tasks = read_tasks(config)
     nothing = "no validation tasks are configured, so nothing is evaluated"
-    notes = () if tasks.validation else (nothing,)
+    notes = () if tasks.held_out else (nothing,)
     return Prepared(TaskSchedule(tasks.training, config).total_steps, len(tasks.training), notes)
 
 

@@ -31,7 +31,7 @@ class AstuneTaskReader(BufferReader):  # type: ignore[misc]
         settings = self._parts.config
         tasks = read_tasks(settings)
         self._schedule = TaskSchedule(tasks.training, settings)
-        self._evaluation = Evaluation(self._parts, tasks.validation)
+        self._evaluation = Evaluation(self._parts, tasks.held_out)
         self._per_step = settings.trainer.tasks_per_step
         self._step = config.index // self._per_step
         self._resumed = self._step > 0
