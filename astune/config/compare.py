@@ -1,4 +1,4 @@
-"""Which options two configurations of one run differ in, and which of them make it another run."""
+"""Find the options in which a resumed run differs from what it was, and that make it another run."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ MAY_CHANGE = (
 
 
 def changes(former: Path, config: Config) -> list[str]:
-    """What `config` has otherwise than the config.yaml of a run, one key in a line, less what `MAY_CHANGE`. Keys that
-    one version of ASTune has and the other has not count with their defaults. Raises ConfigError for a file that is no
+    """Options in which `config` differs from the config.yaml of a run, one in a line, less `MAY_CHANGE`. Keys that one
+    version of ASTune has and the other has not count with their defaults. Raises ConfigError for a file that is no
     YAML."""
     old, new, default = read_yaml(former).values, _as_saved(config), _as_saved(Config())
     found = []

@@ -52,7 +52,7 @@ def children(key: str) -> list[str]:
 
 
 def unknown_key(key: str) -> str:
-    """What to say of a key that is not in the schema: the one that was probably meant, or those there are.
+    """Advice about a key that is not in the schema: the one that was probably meant, or those there are.
 
     A misspelt name among the siblings goes before the same name in another section.
     """

@@ -1,4 +1,4 @@
-"""Reads the configuration: code defaults < overlay of the backbone < the user's file < `key=value` overrides.
+"""Read the configuration: code defaults < overlay of the backbone < the user's file < `key=value` overrides.
 
     loaded = load_config(Path("demo.yaml"), ["astune.trainer.total_steps=10"])
     loaded.config.astune.trainer.total_steps     # 10
@@ -43,7 +43,7 @@ EXPECTED = {
     "string_type": "text (put it in quotes)",
     "tuple_type": "a list",
 }
-"""How the schema's complaints read in plain words; the others are understandable as they are."""
+"""Pydantic's types of errors in plain words; the others are understandable as they are."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,7 @@ def load_config(
     for key, value in (options or {}).items():
         command.put(key, value, "command line")
     stack = _Stack(conf, [user, command])
+    # Which overlay lies below the user's layers is for these layers to say.
     overlay = default_config_dir() / f"{stack.get('astune.backbone')}.yaml"
     if overlay.is_file():
         stack = _Stack(conf, [read_yaml(overlay), user, command])
@@ -131,7 +132,7 @@ class _Stack:
             inside[name] = value
 
     def place(self, key: str) -> Place | None:
-        """Where the topmost layer that has `key` writes it."""
+        """The place of `key` in the topmost layer that has it."""
         return next((layer.places[key] for layer in reversed(self.layers) if key in layer.places), None)
 
     def origins(self) -> dict[str, Place]:

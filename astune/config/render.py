@@ -1,4 +1,4 @@
-"""Writes a configuration as YAML, plain or with a comment after every value."""
+"""Write a configuration as YAML, plain or with a comment after every value."""
 
 from __future__ import annotations
 

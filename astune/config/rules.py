@@ -72,7 +72,7 @@ def _rollouts(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
 
 
 def plays_episodes(astune: AstuneConfig) -> bool:
-    """Whether there are rollouts: else examples are learned, and no workflow, tasks or judge are needed."""
+    """True if there are rollouts; else examples are learned, and no workflow, tasks or judge are needed."""
     return astune.algorithm.method == "rl" or astune.backbone == "debug"
 
 

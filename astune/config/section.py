@@ -1,4 +1,4 @@
-"""What all sections of the configuration have in common."""
+"""The base of all sections of the configuration."""
 
 from __future__ import annotations
 

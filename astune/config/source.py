@@ -1,4 +1,4 @@
-"""What one file or the command line says, with the place of every key; nothing is checked against the schema yet."""
+"""Read one file or the command line, with the place of every key; nothing is checked against the schema yet."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _text(path: Path) -> str:
 
 
 def _repeated_keys(node: yaml.Node | None, prefix: str, path: Path) -> Iterator[str]:
-    """What to say of keys that stand twice in one section. Raises `ConfigError` for a key that is not text."""
+    """Problems: keys that stand twice in one section. Raises `ConfigError` for a key that is not text."""
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
             yield from _repeated_keys(item, prefix, path)

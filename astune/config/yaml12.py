@@ -41,7 +41,7 @@ for _tag, _pattern, _first in SCALARS:
 
 @contextmanager
 def yaml_errors(path: Path) -> Iterator[None]:
-    """What the reader of YAML finds wrong in the file becomes a `ConfigError` with its line and column."""
+    """Turn errors of the YAML reader into a `ConfigError` with line and column."""
     try:
         yield
     except yaml.MarkedYAMLError as error:

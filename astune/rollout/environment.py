@@ -1,4 +1,4 @@
-"""The environment of an episode: it is made when the episode begins, scored when it ends, and released."""
+"""Make the environment of an episode when it begins, have it scored when it ends, and release it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def enter_environment(tuner: Tuner, setup: RolloutSetup) -> None:
 
 
 async def with_score(episode: Episode, instance: EnvInstance | None, setup: RolloutSetup) -> Episode:
-    """`episode` with what its environment says of it: a score, or why there is none."""
+    """`episode` with the score that its environment gives it, or the reason why there is none."""
     if instance is None:
         return episode
     try:

@@ -46,7 +46,7 @@ LIMITS: dict[type[Exception], StopReason] = {
     TooManyTokens: StopReason.MAX_TOKENS,
     ContextOverflow: StopReason.CONTEXT_OVERFLOW,
 }
-"""What a model call raises when the agent has used up a limit."""
+"""Errors of a model call that mean that the agent has used up a limit, and the end that an episode then has."""
 
 Stage = Literal["workflow", "policy", "environment"]
 
@@ -95,7 +95,7 @@ async def _played(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup) ->
         try:
             end = await _run(tuner, tracker, setup)
         finally:
-            tuner.close()
+            tuner.close()  # calls under way end before the turns are read
         episode = _episode(tuner, tracker, end)
         return episode if end.stop_reason in FAILED else await with_score(episode, tuner.instance, setup)
     finally:
@@ -121,7 +121,7 @@ def _episode(tuner: Tuner, tracker: ContextTracker, end: _End) -> Episode:
 
 @dataclass(frozen=True)
 class _End:
-    """How the workflow ended."""
+    """The end of a workflow: why, and with which output or error."""
 
     stop_reason: StopReason
     output: WorkflowOutput | None = None

@@ -77,7 +77,7 @@ def verdict_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def evaluation_metrics(episodes: Sequence[Episode], seconds: float) -> dict[str, float]:
-    """What an evaluation found: `success` and `reward` where they are known, `unjudged` and `seconds`."""
+    """Figures of an evaluation: `success` and `reward` where they are known, `unjudged` and `seconds`."""
     found = verdict_metrics(episodes)
     named = {"success": "success/mean", "reward": "reward/mean"}
     metrics = {name: found[key] for name, key in named.items() if key in found}
@@ -86,7 +86,7 @@ def evaluation_metrics(episodes: Sequence[Episode], seconds: float) -> dict[str,
 
 
 def _judging_metrics(prefix: str, episodes: Sequence[Episode]) -> dict[str, float]:
-    """What the judges cost that ask other models; nothing if none does."""
+    """Cost of the judges that ask other models; nothing if none does."""
     cost = judging_cost([episode.verdict for episode in episodes if episode.verdict is not None])
     return {f"{prefix}{name}": value for name, value in cost.items()}
 

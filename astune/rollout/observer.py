@@ -15,7 +15,7 @@ class Observer:
     want to see."""
 
     def source(self, name: str | None, source: Source) -> Source:
-        """What answers in place of `source`, the auxiliary model of that name or (None) the policy."""
+        """The model that answers in place of `source`: of the auxiliary model of that name, or of the policy (None)."""
         return source
 
     def started(self, episode_id: str, task: Task, tracker: ContextTracker, work: Coroutine[Any, Any, object]) -> None:

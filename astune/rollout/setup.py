@@ -1,4 +1,4 @@
-"""What all episodes of a run have in common."""
+"""The parts of a rollout, which all its episodes share."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class RolloutSetup:
     task_judges: TaskJudges | None = None
     """The judges that tasks name themselves."""
     notes: Notes = field(default_factory=Notes)
-    """What was said once in this run."""
+    """Warnings that are given once per run."""
     environments: EnvServiceClient | None = None
-    """Where tasks with an `env_type` get their instances."""
+    """The service at which tasks with an `env_type` get their instances."""
     environment_params: Mapping[str, Any] = field(default_factory=dict)
     """Sent along when an instance is made."""
 

@@ -1,4 +1,4 @@
-"""Somebody else's code with a time limit."""
+"""Run somebody else's coroutine within a time limit."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ async def within(
     """
     job = asyncio.ensure_future(_contained(work, what))
     try:
+        # Not wait_for: it waits on for code that does not let itself be cancelled.
         await asyncio.wait({job}, timeout=seconds)
     except asyncio.CancelledError:
         await _stop(job, what, before_cancel)

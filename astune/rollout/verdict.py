@@ -1,4 +1,4 @@
-"""The verdict of an episode: who gives it, and what becomes of an episode whose judge fails."""
+"""Give an episode its verdict: the reward that its workflow returned, or the judge's; a judge may fail."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def ask_judge(judge: Judge, episode: Episode, seconds: float) -> Verdict:
 
 
 async def verdict_or_error(judge: Judge, episode: Episode, seconds: float) -> Verdict | Exception:
-    """What `ask_judge` returns or raises."""
+    """The verdict of `ask_judge`, or the error that it raises."""
     try:
         return await ask_judge(judge, episode, seconds)
     except Exception as error:
@@ -98,8 +98,8 @@ async def verdict_or_error(judge: Judge, episode: Episode, seconds: float) -> Ve
 
 
 async def ask_group(judge: GroupJudge, episodes: Sequence[Episode], seconds: float) -> list[Verdict | Exception]:
-    """What the judge says of each attempt at one task, checked: a verdict, or the error that kept it from one. One
-    attempt is nothing to compare: it is judged alone. The whole must be done within `seconds`."""
+    """The judge's answer for each attempt at one task, checked: a verdict, or the error that kept it from one. A lone
+    attempt has nothing to be compared with: it is judged by itself. All must be done within `seconds`."""
     if not episodes:
         return []
     if len(episodes) == 1:

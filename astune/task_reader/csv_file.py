@@ -1,4 +1,4 @@
-"""How a CSV file is written: its separator and its encoding, as configured, and whether the file agrees.
+"""Check that a CSV file has the separator and the encoding that are configured.
 
 >>> _ = Path("tasks.csv").write_text("query;answer")
 >>> csv_options(Path("tasks.csv"), CsvConfig(separator="semicolon"))
@@ -21,12 +21,12 @@ MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-"""How files of an encoding may begin; the longer ones first, as they begin with a shorter one."""
+"""Byte order marks and their encodings; the longer ones first, as they begin with a shorter one."""
 KEY = "astune.task_reader.csv"
 
 
 def csv_options(path: Path, config: CsvConfig) -> dict[str, str]:
-    """What a reader of CSV has to know of the file; nothing where it is no CSV.
+    """Arguments for the reader of CSV; none where the file is no CSV.
 
     Raises:
         ConfigError: there is no such encoding.

@@ -1,4 +1,4 @@
-"""What a key of `astune.task_reader.fields` takes from a row: a column, a path into it, or a template.
+"""Take from a row what a key of `astune.task_reader.fields` names: a column, a path into it, or a template.
 
 >>> row = {"question": "Which?", "data": {"options": ["red", "blue"]}}
 >>> Template.parse("{question}\\n{data.options:letters}", "query").value(row, "train.jsonl:1")

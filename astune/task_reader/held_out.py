@@ -1,6 +1,6 @@
-"""Which tasks are held out, and whether a held-out question is trained on.
+"""Number questions, to hold some out and to find those that are on both sides.
 
-Both go by the question, so a question that is there twice lands on one side, under any id.
+Both go by the question, not by the id: a question that is there twice lands on one side.
 """
 
 from __future__ import annotations

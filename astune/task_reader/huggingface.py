@@ -127,12 +127,12 @@ def _builder(datasets: Any, source: HuggingFaceReaderConfig, path: str, csv: Csv
 
 
 def _is_saved(path: str) -> bool:
-    """Whether `save_to_disk` wrote the folder."""
+    """True if `save_to_disk` wrote the folder."""
     return any((Path(path) / name).is_file() for name in ("state.json", "dataset_dict.json"))
 
 
 def _part(datasets: Any, splits: Mapping[str, Any], split: str) -> Any:
-    """What `split`, maybe a slice or a sum, names of a saved data set."""
+    """The rows of a saved data set that `split` names, which may be a slice or a sum."""
     sizes = {name: len(rows) for name, rows in splits.items()}
     parts = datasets.ReadInstruction.from_spec(split).to_absolute(sizes)
     return datasets.concatenate_datasets([splits[part.splitname].select(range(part.from_, part.to)) for part in parts])
@@ -160,7 +160,7 @@ def _datasets() -> Any:
 
 @contextmanager
 def _explained(path: str, name: str | None) -> Iterator[None]:
-    """What `datasets` raises, as `TaskError`."""
+    """Turn errors of `datasets` into `TaskError`."""
     try:
         yield
     except (ConnectionError, httpx.TransportError) as error:

@@ -70,7 +70,7 @@ class JsonlRows:
     def __init__(self, path: Path) -> None:
         self._name = str(path)
         self._starts = array("Q", [0])
-        """Where row i begins; one entry more than rows are known: where the next one would."""
+        """The byte at which row i begins; the last entry is for the row after those that are known."""
         self._blanks = array("Q")
         """For each blank line the number of rows before it."""
         self._ended = False
@@ -92,7 +92,7 @@ class JsonlRows:
         return len(self._starts) - 1
 
     def has(self, index: int) -> bool:
-        """Whether there is a row `index`, for which no more is read than has to be."""
+        """True if there is a row `index`; reads no further than it takes to know."""
         while index >= len(self._starts) - 1 and not self._ended:
             self._find_more()
         return index < len(self._starts) - 1

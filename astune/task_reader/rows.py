@@ -1,4 +1,4 @@
-"""From a row of a data set to a `Task`; shared by all readers of tables.
+"""Turn a row of a data set into a `Task`; shared by all readers of tables.
 
 >>> RowMapping(FieldsConfig()).record({"question": "6 * 12?", "answer": "72"}, "gsm8k.jsonl:1").task.query
 '6 * 12?'
@@ -98,7 +98,7 @@ class RowMapping:
         return self._extracted(str(value), place)
 
     def _extracted(self, answer: str, place: str) -> str:
-        """What `answer_regex` finds in the answer: its first group, or all that matches if it has none."""
+        """The part of the answer that `answer_regex` finds: its first group, or all that matches if it has none."""
         if self._answer_regex is None:
             return answer
         found = self._answer_regex.search(answer)
@@ -141,8 +141,7 @@ class RowMapping:
 
 
 class _Source:
-    """Where in a row the value of one key is: where the key says, else in the first of the default columns that has
-    a value."""
+    """The place of one key's value in a row: the configured one, else the first default column that has a value."""
 
     def __init__(self, key: str, configured: str | None, defaults: tuple[str, ...], *, template: bool = False) -> None:
         self._configured = None if configured is None else parse_selector(configured, key, template=template)

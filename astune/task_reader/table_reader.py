@@ -1,4 +1,4 @@
-"""What readers of tables have in common: a row becomes a `Task` when it is looked at."""
+"""The base of readers of tables: a row becomes a `Task` when it is looked at."""
 
 from __future__ import annotations
 

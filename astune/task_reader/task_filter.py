@@ -34,7 +34,7 @@ class TaskFilter:
             raise ConfigError(f"{KEY}: {expression!r} is no Jinja expression: {error.message}") from error
 
     def keeps(self, record: Record, place: str) -> bool:
-        """Whether the expression is true of it. Raises `TaskError` that begins with `place` where it is neither."""
+        """True if the expression holds for the record. Raises `TaskError` that begins with `place` if it fails."""
         task = record.task
         values = {**record.row, **{name: getattr(task, name) for name in TASK_FIELDS}}
         try:

@@ -9,12 +9,13 @@ from astune.types import Task
 
 Split: TypeAlias = Literal["training", "validation"]
 SPLITS: tuple[Split, ...] = ("training", "validation")
+""""validation" is the name that configurations have for the held-out tasks."""
 Row: TypeAlias = Mapping[str, Any]
 
 
 @runtime_checkable
 class TaskReader(Protocol):
-    """Where tasks come from.
+    """A source of tasks.
 
     Two calls with the same split give equal tasks in the same order. Limits, filters, held-out fractions and the
     checks of ids and overlaps are applied to what any reader returns (see `task_sets`).
@@ -34,4 +35,4 @@ class Rows(Protocol):
         """Raises `TaskError` that begins with the place."""
 
     def place(self, index: int) -> str:
-        """Where the row stands, as `train.jsonl:17`, counted from 1."""
+        """The place of the row, as `train.jsonl:17`, counted from 1."""

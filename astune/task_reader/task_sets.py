@@ -31,13 +31,13 @@ class TaskSet(Sequence[Task]):
     """
 
     tasks: Sequence[Task] = field(repr=False)
-    """What the reader gives."""
+    """All tasks, as the reader gives them."""
     positions: Sequence[int] = field(repr=False)
-    """Where in it the selected ones are."""
+    """The positions of the selected ones among them."""
     new_ids: Mapping[int, str] = field(default_factory=dict, repr=False)
     """By position, where the task has another id than the reader gave it."""
     skipped: tuple[str, ...] = ()
-    """What was wrong with the bad records that were left out; each begins with its place."""
+    """Errors of the bad records that were left out; each begins with its place."""
     filtered: int = 0
     """Rows that the filter left out."""
 

@@ -1,4 +1,4 @@
-"""One source of tasks, gone through once: bad records, the filter, ids."""
+"""Select tasks from one source: leave out bad records and those that the filter refuses, and make ids unique."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Selected(NamedTuple):
 
 
 class TaskSource:
-    """What a reader gives for a split. Going through it fills in `skipped`, `filtered` and `new_ids`, once.
+    """The tasks that a reader gives for a split. Iterating selects among them and fills in `skipped`, `filtered` and
+    `new_ids`; it is done once.
 
     Raises `TaskError` where nothing is left at the end, unless it is a validation split without a source.
     """
@@ -84,7 +85,7 @@ class TaskSource:
         return task.place or f"{self._split} task {position + 1}"
 
     def warnings(self) -> list[str]:
-        """What is to be said of ids that were there twice."""
+        """One warning if ids were there twice, else none."""
         more = f", and so for {self._repeated - 1:,} more" if self._repeated > 1 else ""
         return [f"{self._first_repeated}{more}"] if self._repeated else []
 
@@ -126,7 +127,7 @@ class TaskSource:
         self._repeated += 1
 
     def _first_place_of(self, task_id: str, stop: int) -> str | None:
-        """Where before `stop` the task is that has the id from its row, read again: nothing of it was kept."""
+        """The place of the task before `stop` whose row has this id. Reads the source again, as ids are not kept."""
         for position in range(stop):
             try:
                 record = self._record(position)

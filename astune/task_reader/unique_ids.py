@@ -13,7 +13,7 @@ BUCKETS = 1 << 15
 
 
 class UniqueIds:
-    """Which ids were there. Keeps 64 bits of each, about 16 bytes where a set of texts takes 100.
+    """The ids that were there. Keeps 64 bits of each, about 16 bytes where a set of texts takes 100.
 
     Two of a million ids share their 64 bits with a chance of 3 in 100 million; the later then counts as a copy.
     """
@@ -23,8 +23,8 @@ class UniqueIds:
         self._copies: dict[str, int] = {}
 
     def add(self, task_id: str) -> bool:
-        """Whether it is new."""
-        number = hash(task_id)
+        """Add an id; False if it was there before."""
+        number = hash(task_id)  # differs between processes, and does not leave this one
         bucket = self._buckets.get(number % BUCKETS)
         if bucket is None:
             self._buckets[number % BUCKETS] = array("q", [number])

@@ -1,4 +1,4 @@
-"""The AgentScope side: models and outputs of AgentScope, 2.x or 1.x, whichever is installed.
+"""Models and outputs of AgentScope, 2.x or 1.x, whichever is installed.
 
 What to know when an agent is trained on AgentScope 2.x (`training_defaults` takes care of the first two):
 
@@ -44,7 +44,7 @@ MODEL_NAME = "policy"
 """The name that requests and answers carry. Nothing is chosen by it."""
 
 _WAITING = "I'm waiting for your permission or the external execution to finish."
-"""What an AgentScope 2.x agent replies when it stops at a permission question."""
+"""The reply of an AgentScope 2.x agent that stops at a permission question."""
 
 _FIXED = ("credential", "model", "model_name", "api_key", "organization", "client_type", "client_kwargs", "max_retries")
 """Arguments of `OpenAIChatModel` that decide where calls go; `tuner.model` sets them."""
@@ -79,7 +79,7 @@ def chat_model(
         arguments |= {"model": MODEL_NAME, "credential": credential, "max_retries": 0}
         arguments |= {} if context_size is None else {"context_size": context_size}
     model = model_class(**(arguments | options))
-    model.client = client
+    model.client = client  # neither line takes a client that is made already
     if major == 2:
         _watch_tools(model, log)
     return model
@@ -101,7 +101,8 @@ def _watch_tools(model: Any, log: ToolLog) -> None:
 
 
 def _what_failed(result: Any) -> str | None:
-    """What a tool result of AgentScope 2.x says, if the tool raised, was refused or could not take its arguments."""
+    """The text of a failed tool result of AgentScope 2.x: the tool raised, was refused or could not take its
+    arguments. None if it did not fail."""
     if result.state not in ("error", "denied"):
         return None
     if isinstance(result.output, str):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Message = Mapping[str, Any]
 OVER = "The episode is over."
-"""What an agent's tool result says when the environment is done."""
+"""The end of an agent's tool result when the environment is done."""
 
 
 class EnvironmentDone(WorkflowError):
@@ -43,7 +43,7 @@ class TaskEnvironment:
         """`first` is what creating the instance gave; what steps meet at the service is added to `failures`."""
         self.instance = instance
         self.messages: tuple[Message, ...] = tuple(first.messages)
-        """What the agent starts from, in OpenAI's shape."""
+        """The messages that the agent starts from, in OpenAI's shape."""
         self.tools: tuple[Message, ...] = tuple(first.info.get("tools") or ())
         """The environment's tools, in OpenAI's shape; none where actions are text."""
         self.done = first.done
@@ -65,7 +65,7 @@ class TaskEnvironment:
         )
 
     async def step(self, action: str | Message) -> EnvState:
-        """What the environment answers to a text, or to an assistant message with a text, tool calls, or both.
+        """Act with a text, or with an assistant message that has a text, tool calls, or both; returns the answer.
 
         Raises:
             EnvironmentDone: the environment was done before; nothing was asked of it.
@@ -106,8 +106,8 @@ class TaskEnvironment:
         return toolkit_of(self.tools, self._result)
 
     async def _result(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """What an agent's tool call comes to: no error once the environment is done, as a framework would only show
-        the error to the model. (That of a service which fails ends the episode at the next model call.)"""
+        """The result of an agent's tool call, as text. A call after the end is no error: frameworks show errors to the
+        model. Nor does a failing service have to get through them; it ends the episode at the next model call."""
         try:
             text = await self.call(name, arguments)
         except EnvironmentDone:

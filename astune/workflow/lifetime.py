@@ -1,4 +1,4 @@
-"""What the episodes of a run share: `setup` of a workflow class before the first of them, `teardown` after the last."""
+"""Open what the episodes of a run share before the first (`Workflow.setup`), close it after the last (`teardown`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said once per run, however many episodes it is true of."""
+"""Warnings that are given once per run, however many episodes they are true of."""
 
 from __future__ import annotations
 

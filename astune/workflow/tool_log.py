@@ -1,4 +1,4 @@
-"""What became of an episode's tool calls, as the agent's framework says of each result."""
+"""Count an episode's tool calls and those that failed, as the agent's framework reports each result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a workflow is handed: models, in the shape the agent's framework wants."""
+"""Hand a workflow its models, in the shape that the agent's framework wants."""
 
 from __future__ import annotations
 
@@ -48,13 +48,12 @@ class Tuner:
         self.task = task
         self.episode_id = episode_id
         self.failures: list[Exception] = []
-        """What model calls and the service of the environment raised, in order, whether or not the agent passed it
-        on."""
+        """Errors of model calls and of the environment's service, in order, whether or not the agent passed them on."""
         self.tools = ToolLog()
         self.agent_rewards: dict[str, float] = {}
         self.turn_rewards: dict[int, float] = {}
         self.instance: EnvInstance | None = None
-        """What has to be released when the episode ends."""
+        """The environment's instance, to be released when the episode ends."""
         self._environment: TaskEnvironment | None = None
         self._tracker = tracker
         self._chat_format = chat_format
@@ -198,7 +197,7 @@ class Tuner:
 
     @property
     def environment_done(self) -> bool:
-        """Whether the episode has an environment, and it is done."""
+        """True if the episode has an environment and that is done."""
         return self._environment is not None and self._environment.done
 
     def use_environment(

@@ -95,7 +95,7 @@ def task_row(task: Task) -> dict[str, Any]:
 
 
 def as_workflow(target: object) -> WorkflowFactory:
-    """What makes one workflow per episode, from a `Workflow` class or an async function.
+    """Turn a `Workflow` class or an async function into a factory of workflows, one per episode.
 
     A function takes `task` (the row as a dict) and `model`, and may take `auxiliary_models`, `logger` and
     `tuner`; or it takes exactly `task` (a `Task`) and `tuner`.
