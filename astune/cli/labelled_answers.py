@@ -15,9 +15,10 @@ from typing import Any
 from astune.config.tasks import FieldsConfig
 from astune.errors import TaskError, nearest
 from astune.judging.figures import Label
+from astune.judging.labels import check_one_scale
 from astune.support.foreign import text_of
 from astune.task_reader.jsonl import read_jsonl
-from astune.task_reader.rows import RowMapping, check_one_scale
+from astune.task_reader.rows import RowMapping
 from astune.types import Episode, StopReason, Task, WorkflowOutput
 
 LABEL_FIELDS = ("label", "is_correct")

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from astune.errors import TaskError, nearest
+from astune.judging.labels import check_one_scale
 from astune.task_reader.jsonl import read_jsonl
-from astune.task_reader.rows import check_one_scale
 
 Kind = Literal["scored", "paired", "ranked"]
 
