@@ -62,7 +62,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Generation:
-    """What a policy returns. `logprobs[i]` is the natural logarithm of the probability of `output_ids[i]`
+    """The answer of a policy to a prompt. `logprobs[i]` is the natural logarithm of the probability of `output_ids[i]`
     under the softmax of `logits / temperature` (of `logits` when greedy), before top-p and top-k cut it."""
 
     output_ids: tuple[int, ...]
@@ -199,7 +199,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class WorkflowOutput:
-    """What a workflow returns. `reward=None` means: ask the judge.
+    """The result of a workflow. `reward=None` means: ask the judge.
 
     `response` is the name AgentScope 1.x's tuner has for `answer`; giving either sets both.
     """
@@ -218,7 +218,7 @@ class WorkflowOutput:
 
 @dataclass(frozen=True)
 class JudgeOutput:
-    """What a judge function in the style of AgentScope 1.x's tuner returns."""
+    """The result of a judge function in the style of AgentScope 1.x's tuner."""
 
     reward: float
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -226,7 +226,7 @@ class JudgeOutput:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a judge says of an episode. A judge that cannot tell raises `JudgeError`."""
+    """The judgement of an episode. A judge that cannot tell raises `JudgeError`."""
 
     reward: float
     passed: bool | None = None
@@ -240,7 +240,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class EpisodeError:
-    """What went wrong in an episode, as data."""
+    """The error of an episode, as data."""
 
     stage: Literal["workflow", "judge", "policy", "environment"]
     kind: str
@@ -251,7 +251,7 @@ class EpisodeError:
 
 @dataclass(frozen=True)
 class ToolUse:
-    """How often a tool was called in an episode, how many of the calls failed, and what the first failure said."""
+    """The calls of one tool in an episode: how many, how many failed, and what the first failure said."""
 
     calls: int = 0
     errors: int = 0
@@ -282,7 +282,7 @@ class Episode:
     """The calls whose results the model was shown, by tool, where the agent's framework says which failed: AgentScope
     does."""
     env_score: float | None = None
-    """What the episode's environment says of it: the task's, or the one named with `tuner.use_environment`."""
+    """The score that the episode's environment gives it: the task's, or the one named with `tuner.use_environment`."""
     env_error: str = ""
     """Why that environment gave no score, if it was asked for one."""
 
@@ -334,7 +334,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Update:
-    """What one optimizer step came to. A `skipped` one was thrown away, as its loss or its gradient was no finite
+    """The result of one optimizer step. A `skipped` one was thrown away, as its loss or its gradient was no finite
     number: weights and optimizer are what they were."""
 
     metrics: Mapping[str, float]
@@ -382,8 +382,8 @@ class Learner(Protocol):
 
 @dataclass(frozen=True)
 class RunReport:
-    """How a run ended. `summary` holds the figures of the final table. `learned_nothing` is a run that went through all
-    its steps, none of which changed the model."""
+    """The end of a run. `summary` holds the figures of the final table. `learned_nothing` is the status of a run that
+    went through all its steps, none of which changed the model."""
 
     run_dir: Path
     steps: int

@@ -1,4 +1,4 @@
-"""How much each trained token counts in the loss.
+"""Weights of trained tokens in the loss.
 
     loss_aggregation   counts the same          a token's weight                      from
     episode_mean       every episode            1 / (episodes x its tokens)           GRPO, arXiv 2402.03300
@@ -57,7 +57,7 @@ def token_weights(entries: Sequence[Entry], aggregation: LossAggregation, max_to
 
 
 def _unit(entry: Entry, aggregation: LossAggregation) -> Hashable:
-    """What counts as one."""
+    """The unit that an entry belongs to, all of which count the same."""
     units: dict[LossAggregation, Hashable] = {
         "episode_mean": entry.episode,
         "constant": entry.episode,

@@ -1,4 +1,4 @@
-"""Who gets the advantage: agents, turns, and the branches of an episode.
+"""Credit: the advantage that agents, turns and the branches of an episode get.
 
 Outcome: an episode's reward is compared with the other attempts of its group. An agent with rewards of its own
 (`tuner.reward`) is compared with itself in the other attempts. Process: once a turn of an agent has a reward
@@ -61,7 +61,7 @@ class EpisodeCredit:
 
     @cached_property
     def _gains(self) -> dict[int, float]:
-        """What each turn adds to itself and to the turns before it: its own, and the mean of what the rewritten
+        """The gain that each turn adds to itself and to those before it: its own, and the mean of what the rewritten
         conversations that follow it add up to."""
         gains: dict[int, float] = {}
         if not self.of_turn:
@@ -113,7 +113,7 @@ def credit_group(group: Group, estimator: AdvantageFunction) -> list[EpisodeCred
 
 
 def span_shares(episode: Episode, credit: Credit) -> list[tuple[float, ...]]:
-    """For each timeline, how much each span counts on it: 0 for context. A trainable turn's shares sum to 1, with
+    """Share of each span in its turn, by timeline: 0 for context. A trainable turn's shares sum to 1, with
     `per_branch` to its branches."""
     branches = Counter(span.turn for timeline in episode.timelines for span in timeline.spans)
     shares = []

@@ -1,4 +1,4 @@
-"""What must hold of every step, checked from the turns alone (`astune.monitor.check_invariants`).
+"""Check what must hold of every step, from the turns alone (`astune.monitor.check_invariants`).
 
 Written against the definitions, not against the code that makes timelines and samples: it shares nothing with it.
 """

@@ -14,7 +14,7 @@ UNJUDGED, NO_SIGNAL = "unjudged", "no_signal"
 
 @dataclass(frozen=True)
 class Receipt:
-    """What became of the tokens that were sampled in a step.
+    """Account of the tokens that were sampled in a step: trained, or dropped and why.
 
     Invariants: `sampled == trained + sum(dropped.values())`; `trained == sum(trained_by_version.values())`; tokens
     times weight over all samples is `weight_sum`: 1, or 0 if there is no sample (any number with `constant`).
@@ -34,7 +34,7 @@ class Receipt:
     flattened: int = 0
     """Tokens of all timelines, context included: what a trainer that shares nothing computes."""
     unique: int = 0
-    """What one computes that shares all prefixes within an episode."""
+    """The same for a trainer that shares all prefixes within an episode."""
     dropped: dict[str, int] = field(default_factory=dict)
     """Sampled tokens by the reason they are not trained: `unjudged`, `no_signal`, `skipped_update`, or what
     `Turn.excluded` says."""

@@ -1,4 +1,4 @@
-"""What the launcher needs from a backbone, and the check that no setting of the user is silently without effect."""
+"""The border between the launcher and a backbone, and the check that no setting of the user is silently ignored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from astune.types import RunReport
 UPDATE_SECTIONS = frozenset(
     {"astune.algorithm.clip_high", "astune.algorithm.clip_low", "astune.algorithm.loss", "astune.trainer"}
 )
-"""What the debugger has no use for, unless `astune.debug.with_update` shows an optimizer step."""
+"""Sections that the debugger has no use for, unless `astune.debug.with_update` shows an optimizer step."""
 
 
 class Backbone(Protocol):
@@ -43,7 +43,7 @@ def covers(sections: Iterable[str], key: str) -> bool:
 
 
 def check_keys(backbone: Backbone, loaded: LoadedConfig) -> list[str]:
-    """The sections that the user set and `backbone` has no use for, to be shown before the run.
+    """Find the sections that the user set and `backbone` has no use for, to be shown before the run.
 
     Raises `ConfigError` for keys set by the user, away from their defaults, that `backbone` does not know at all.
     """

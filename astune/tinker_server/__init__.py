@@ -3,9 +3,10 @@
 With it Trinity-RFT's `tinker` engine and trainer run on this machine, on its CPU or its GPU:
 
     app.py          addresses, keys, JSON: one small function for each request of the SDK
-    service.py      what there is, and what each request does
-    sessions.py     what belongs to one client
+    service.py      the state of the server, and what each request does
+    sessions.py     the state that belongs to one client
     jobs.py         answers that are fetched later, and requests of one model in their order
+    fields.py       the fields of a JSON body, checked as they come in
     wire.py         the SDK's protobuf messages and the parts of its JSON that hold tokens
     rows.py         token rows as one packed prefix tree, and the log-probabilities of their targets
     training.py     a model under training: gradients, AdamW, saving and loading
@@ -13,5 +14,5 @@ With it Trinity-RFT's `tinker` engine and trainer run on this machine, on its CP
     versions.py     the weights that are sampled, a few of them in memory
     checkpoints.py  tinker:// paths as folders that are complete or absent
     server.py       the process: socket, event loop, what a client needs to know
-    process.py      the server as a child process of a program
+    child.py        the server as a child process of a program
 """

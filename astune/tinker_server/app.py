@@ -16,18 +16,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from astune.tinker_server.checkpoints import Checkpoint
 from astune.tinker_server.errors import RequestError
 from astune.tinker_server.fields import read_body, text
-from astune.tinker_server.service import Service
+from astune.tinker_server.service import TinkerService
 from astune.tinker_server.wire import PROTOBUF
 
 FETCH_SECONDS = 30.0
-"""How long an answer is waited for before the client has to ask again; the SDK itself waits for 45."""
+"""Seconds for which an answer is waited for before the client has to ask again; the SDK itself waits for 45."""
 CLIENT_CONFIG = {"pjwt_auth_enabled": False, "proto_compress_fwdbwd": False}
-"""For the SDK: send the plain key and plain bytes."""
+"""Tell the SDK to send the plain key and plain bytes."""
 
 Handler: TypeAlias = "Callable[[Request], Awaitable[Response]]"
 
 
-def tinker_app(service: Service, api_key: str) -> ASGIApp:
+def tinker_app(service: TinkerService, api_key: str) -> ASGIApp:
     """Serves whoever sends `api_key`; 401 to all others, thus to pages of a browser too, whatever their Origin."""
     api = _Api(service)
     posts: dict[str, Handler] = {
@@ -110,7 +110,7 @@ def _later(request_id: str) -> Response:
 class _Api:
     """One method for each address. Those that answer `_later` have their result fetched by `retrieve_future`."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: TinkerService) -> None:
         self._service = service
 
     async def capabilities(self, _: Request) -> Response:

@@ -21,7 +21,7 @@ from astune.errors import nearest
 from astune.support.paths import MOST_BYTES, inside, is_name
 from astune.tinker_server.errors import RequestError, not_found
 
-Kind: TypeAlias = Literal["weights", "sampler_weights"]
+CheckpointKind: TypeAlias = Literal["weights", "sampler_weights"]
 ABOUT_FILE = "tinker.json"
 """In every checkpoint: an id of its own, when it was saved, and what the client said about its model."""
 SCRATCH = ".unfinished"
@@ -34,7 +34,7 @@ class CheckpointPath:
     """`str(path)` is what clients know it by."""
 
     model_id: str
-    kind: Kind
+    kind: CheckpointKind
     name: str
 
     @classmethod
@@ -50,7 +50,7 @@ class CheckpointPath:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is in `folder`. A checkpoint saved anew under the same name has another `version`."""
+    """A saved model and where it is. One saved anew under the same name has another `version`."""
 
     path: CheckpointPath
     folder: Path
@@ -83,7 +83,7 @@ class CheckpointStore:
         """All of one model, the oldest first."""
         if not _is_name(model_id):
             raise not_found(f"there is no model {model_id!r:.300}")
-        kinds: tuple[Kind, Kind] = ("weights", "sampler_weights")
+        kinds: tuple[CheckpointKind, CheckpointKind] = ("weights", "sampler_weights")
         paths = [
             CheckpointPath(model_id, kind, folder.name)
             for kind in kinds
@@ -146,5 +146,5 @@ class CheckpointStore:
 
 
 def _is_name(text: str) -> bool:
-    """As `is_name`, and not that of a folder of the server's own, such as `SCRATCH`."""
+    """Whether a folder may be called so, and none of the server's own, such as `SCRATCH`, is."""
     return is_name(text) and _FIRST.match(text) is not None

@@ -61,7 +61,7 @@ def flag(body: Body, name: str) -> bool:
 
 
 def given(body: Body, *names: str) -> tuple[str, ...]:
-    """Those of the names that the body has; null is as good as absent."""
+    """Return those of the names that the body has; null counts as absent."""
     return tuple(name for name in names if body.get(name) is not None)
 
 

@@ -13,13 +13,13 @@ from loguru import logger
 from astune.errors import ContextOverflow
 from astune.tinker_server.errors import RequestError, not_found
 
-Reply: TypeAlias = "bytes | dict[str, Any]"
+JobResult: TypeAlias = "bytes | dict[str, Any]"
 """A protobuf message, or what becomes JSON."""
 
 KEPT = 64
 """Answers that stay after they were fetched: a client asks again if the connection broke."""
 GAP_SECONDS = 60.0
-"""How long a request waits for one with a smaller number that never came."""
+"""Seconds for which a request waits for one with a smaller number that never came."""
 
 T = TypeVar("T")
 
@@ -28,16 +28,16 @@ class Jobs:
     """Work under way or done, by request id. A failure is an answer too, in words and with whose fault it was."""
 
     def __init__(self) -> None:
-        self._tasks: dict[str, asyncio.Task[Reply]] = {}
+        self._tasks: dict[str, asyncio.Task[JobResult]] = {}
         self._fetched: deque[str] = deque()
 
-    def start(self, request_id: str, work: Callable[[], Awaitable[Reply]]) -> str:
+    def start(self, request_id: str, work: Callable[[], Awaitable[JobResult]]) -> str:
         """Start `work`, unless a request of this id was started before: then this is the same request again."""
         if request_id not in self._tasks:
             self._tasks[request_id] = asyncio.create_task(_answer(request_id, work))
         return request_id
 
-    async def fetch(self, request_id: str, seconds: float) -> Reply | None:
+    async def fetch(self, request_id: str, seconds: float) -> JobResult | None:
         """The answer, or None if it takes longer than `seconds`. Raises `RequestError` for an unknown id."""
         task = self._tasks.get(request_id)
         if task is None:
@@ -58,7 +58,7 @@ class Jobs:
             self._tasks.pop(request_id).cancel()
 
 
-async def _answer(request_id: str, work: Callable[[], Awaitable[Reply]]) -> Reply:
+async def _answer(request_id: str, work: Callable[[], Awaitable[JobResult]]) -> JobResult:
     try:
         return await work()
     except (RequestError, ContextOverflow) as error:
@@ -68,7 +68,7 @@ async def _answer(request_id: str, work: Callable[[], Awaitable[Reply]]) -> Repl
         return {"error": f"{type(error).__name__}: {error}", "category": "server"}
 
 
-class Turns:
+class RequestQueue:
     """Runs the requests of one model one at a time, in the order of their numbers, which begin at 1.
 
     The SDK sends the parts of one large batch side by side, the first one last. A number that does not come within

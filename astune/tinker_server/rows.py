@@ -18,7 +18,7 @@ MOST_LOGITS = 2**28
 
 
 @dataclass(frozen=True)
-class Row:
+class TargetRow:
     """`targets[i]` is to follow `tokens[: i + 1]`; `weights[i]` is its weight in the loss. All (n,), n at least 1."""
 
     tokens: np.ndarray
@@ -46,7 +46,7 @@ def most_tokens(vocabulary: int) -> int:
     return min(MOST_TOKENS, max(MOST_LOGITS // vocabulary, 1))
 
 
-def row_batches(rows: Sequence[Row], limit: int, device: torch.device) -> Iterator[RowBatch]:
+def row_batches(rows: Sequence[TargetRow], limit: int, device: torch.device) -> Iterator[RowBatch]:
     """Sort rows so that shared prefixes meet, and cut them into trees of at most `limit` tokens (one row at least)."""
     order = sorted(range(len(rows)), key=lambda number: (rows[number].tokens.astype(">i4").tobytes(), number))
     for part in split([rows[number].tokens for number in order], limit):
@@ -54,7 +54,7 @@ def row_batches(rows: Sequence[Row], limit: int, device: torch.device) -> Iterat
         yield _batch(numbers, [rows[number] for number in numbers], device)
 
 
-def _batch(numbers: tuple[int, ...], rows: Sequence[Row], device: torch.device) -> RowBatch:
+def _batch(numbers: tuple[int, ...], rows: Sequence[TargetRow], device: torch.device) -> RowBatch:
     tree = pack([row.tokens for row in rows])
 
     def tensor(array: np.ndarray, dtype: torch.dtype = torch.long) -> torch.Tensor:
@@ -80,5 +80,5 @@ def logits_of(model: Any, batch: RowBatch, temperature: float) -> torch.Tensor:
 
 
 def target_logprobs(logits: torch.Tensor, batch: RowBatch) -> torch.Tensor:
-    """Of every target of the batch (e,), under the softmax of `logits`."""
+    """Log-probabilities (e,) of the targets of the batch under the softmax of `logits`."""
     return logits[batch.source, batch.targets] - torch.logsumexp(logits, dim=-1)[batch.source]

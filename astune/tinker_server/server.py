@@ -18,7 +18,7 @@ from astune.errors import ConfigError
 from astune.sampling import LEAST_TEMPERATURE, MOST_TEMPERATURE, is_greedy
 from astune.support.serving import BACKLOG, bound_socket, server_config, url_of
 from astune.tinker_server.app import tinker_app
-from astune.tinker_server.service import Service
+from astune.tinker_server.service import TinkerService
 
 _KEEP_ALIVE_SECONDS = 3600
 """Longer than any client pauses, for a connection that ends just as it is used again fails the request."""
@@ -70,7 +70,7 @@ def serve(config: TinkerServerConfig, ready: Callable[[str], None], stop: Callab
 async def _serve(config: TinkerServerConfig, ready: Callable[[str], None], stop: Callable[[], bool]) -> None:
     model = _model_config(config)
     listener = _listen(config.host, config.port)
-    service = Service(
+    service = TinkerService(
         model,
         config.directory,
         slots=config.slots,

@@ -1,4 +1,4 @@
-"""What the server knows: sessions, models under training, and who samples which version."""
+"""The state of a server: sessions, models under training, and who samples which version."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from astune.backbone.model_dir import load_chat_format, resolve_model_dir
 from astune.config.schema import ModelConfig
 from astune.errors import nearest
 from astune.tinker_server import wire
-from astune.tinker_server.checkpoints import Checkpoint, CheckpointPath, CheckpointStore, Kind
+from astune.tinker_server.checkpoints import Checkpoint, CheckpointKind, CheckpointPath, CheckpointStore
 from astune.tinker_server.errors import RequestError, not_found
 from astune.tinker_server.fields import flag, given, section, text, whole
-from astune.tinker_server.jobs import Jobs, Reply, Turns
+from astune.tinker_server.jobs import JobResult, Jobs, RequestQueue
 from astune.tinker_server.loop_thread import LoopThread
-from astune.tinker_server.sessions import Sampled, Session, Training
+from astune.tinker_server.sessions import ClientSession, Sampled, Training
 from astune.tinker_server.training import OPTIMIZER_FILE, AdamStep, TrainedModel
 from astune.tinker_server.versions import Version, Versions, generate, score_prompt
 
@@ -34,7 +34,7 @@ MOST_SAMPLES = 4096
 T = TypeVar("T")
 
 
-class Service:
+class TinkerService:
     """All state of a server. It lives in the event loop, which is always free to hear clients: four threads train,
     read weights, score prompts (each one piece of work at a time) and sample.
 
@@ -71,7 +71,7 @@ class Service:
             reader=self._reader,
         )
         self._store = CheckpointStore(directory)
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, ClientSession] = {}
         self._jobs = Jobs()
         self._limits = wire.Limits(vocabulary=1, context_length=1)
 
@@ -96,7 +96,7 @@ class Service:
 
     @property
     def tokenizer_name(self) -> str:
-        """Where the SDK finds the tokenizer. It takes two slashes for those of a hub id with a variant."""
+        """The name by which the SDK finds the tokenizer. It takes two slashes for those of a hub id with a variant."""
         name = str(self._folder.resolve())
         return name + "/" if name.count("/") == 2 else name
 
@@ -104,25 +104,25 @@ class Service:
     def _base(self) -> Version:
         return Version(self._folder, "base")
 
-    async def fetch(self, request_id: str, seconds: float) -> Reply | None:
+    async def fetch(self, request_id: str, seconds: float) -> JobResult | None:
         return await self._jobs.fetch(request_id, seconds)
 
     def create_session(self) -> str:
         self._close_lost_sessions()
         session_id = uuid.uuid4().hex[:12]
-        self._sessions[session_id] = Session(time.monotonic())
+        self._sessions[session_id] = ClientSession(time.monotonic())
         return session_id
 
     def heartbeat(self, session_id: str) -> None:
         self._session(session_id).heard = time.monotonic()
 
-    def _session(self, session_id: str) -> Session:
+    def _session(self, session_id: str) -> ClientSession:
         if session_id not in self._sessions:
             raise not_found(f"there is no session {session_id!r}; was the server started anew?")
         return self._sessions[session_id]
 
     def _close_lost_sessions(self) -> None:
-        """Gives back the memory of models whose client is gone."""
+        """Give back the memory of models whose client is gone."""
         now = time.monotonic()
         for session_id in [name for name, each in self._sessions.items() if now - each.heard > LOST_SECONDS]:
             logger.info("session {} closed: its client is gone", session_id)
@@ -138,9 +138,9 @@ class Service:
         about = {"base_model": body["base_model"], "lora": section(body, "lora_config")}
         whole(about["lora"], "rank")
 
-        async def work() -> Reply:
+        async def work() -> JobResult:
             loaded = await self._in(self._reader, self._load_for_training)
-            session.models[model_id] = Training(self._trained(loaded), Turns(), about)
+            session.models[model_id] = Training(self._trained(loaded), RequestQueue(), about)
             return {"model_id": model_id, "type": "create_model"}
 
         return self._jobs.start(f"{model_id}-0", work)
@@ -166,7 +166,7 @@ class Service:
         self.training(model_id)
         del self._sessions[model_id.rpartition("-")[0]].models[model_id]
 
-        async def work() -> Reply:
+        async def work() -> JobResult:
             return {"model_id": model_id, "type": "unload_model"}
 
         return self._jobs.start(f"{model_id}-unload", work)
@@ -174,7 +174,7 @@ class Service:
     def forward(self, body: bytes) -> str:
         message = wire.read_forward(body)
 
-        async def work(model: TrainedModel) -> Reply:
+        async def work(model: TrainedModel) -> JobResult:
             rows = wire.read_rows(message, self._limits)
             found = await self._in(self._trainer, lambda: model.forward(rows, backward=not message.forward_only))
             return wire.forward_reply(*found)
@@ -184,12 +184,12 @@ class Service:
     def optim_step(self, body: Mapping[str, Any]) -> str:
         adam = AdamStep(**section(body, "adam_params"))
 
-        async def work(model: TrainedModel) -> Reply:
+        async def work(model: TrainedModel) -> JobResult:
             return {"metrics": await self._in(self._trainer, lambda: model.step(adam)), "type": "optim_step"}
 
         return self._in_turn(text(body, "model_id"), whole(body, "seq_id"), work)
 
-    def save(self, body: Mapping[str, Any], kind: Kind) -> str:
+    def save(self, body: Mapping[str, Any], kind: CheckpointKind) -> str:
         """Answers with the path, or, where the client gave no name, with a sampling session of what was saved."""
         model_id, number, overwrite = text(body, "model_id"), whole(body, "seq_id"), flag(body, "overwrite")
         name = text(body, "path") if given(body, "path") else ""
@@ -201,7 +201,7 @@ class Service:
             with self._store.writing(path, about, overwrite=overwrite) as folder:
                 model.save(folder, optimizer=kind == "weights")
 
-        async def work(model: TrainedModel) -> Reply:
+        async def work(model: TrainedModel) -> JobResult:
             if body.get("ttl_seconds") is not None:
                 raise RequestError("ttl_seconds is not supported: a checkpoint stays until it is deleted")
             await self._in(self._trainer, lambda: write(model))
@@ -217,7 +217,7 @@ class Service:
             raise RequestError("load_weights needs a model_id: create the model first")
         path, with_optimizer = text(body, "path"), flag(body, "optimizer")
 
-        async def work(model: TrainedModel) -> Reply:
+        async def work(model: TrainedModel) -> JobResult:
             folder = self._store.find(CheckpointPath.parse(path)).folder
             optimizer = folder / OPTIMIZER_FILE if with_optimizer else None
             if optimizer is not None and not optimizer.exists():
@@ -228,10 +228,10 @@ class Service:
 
         return self._in_turn(text(body, "model_id"), whole(body, "seq_id"), work)
 
-    def _in_turn(self, model_id: str, number: int, work: Callable[[TrainedModel], Awaitable[Reply]]) -> str:
+    def _in_turn(self, model_id: str, number: int, work: Callable[[TrainedModel], Awaitable[JobResult]]) -> str:
         training = self.training(model_id)
         return self._jobs.start(
-            f"{model_id}-{number}", lambda: training.turns.run(number, lambda: work(training.model))
+            f"{model_id}-{number}", lambda: training.queue.run(number, lambda: work(training.model))
         )
 
     async def create_sampling_session(self, body: Mapping[str, Any]) -> str:
@@ -275,7 +275,7 @@ class Service:
         sampled = self.sampled(sampler_id)
         return self._jobs.start(f"{sampler_id}-{number}", lambda: self._sample(sampled, body))
 
-    async def _sample(self, sampled: Sampled, body: Mapping[str, Any]) -> Reply:
+    async def _sample(self, sampled: Sampled, body: Mapping[str, Any]) -> JobResult:
         prompt = wire.read_prompt(body["prompt"], self._limits)
         room = self._limits.context_length - len(prompt)
         sampling = wire.read_sampling(body["sampling_params"], room, self._chat_format.stop_token_ids, self._limits)

@@ -1,4 +1,4 @@
-"""What belongs to one client."""
+"""The state that belongs to one client."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from astune.tinker_server.checkpoints import CheckpointPath
-from astune.tinker_server.jobs import Turns
+from astune.tinker_server.jobs import RequestQueue
 from astune.tinker_server.training import TrainedModel
 from astune.tinker_server.versions import Version
 
 
 @dataclass
-class Session:
+class ClientSession:
     heard: float
     models: dict[str, Training] = field(default_factory=dict)
     samplers: dict[str, Sampled] = field(default_factory=dict)
@@ -23,13 +23,13 @@ class Training:
     """A model under training and the order of its requests. `about` is what the client said when it made it."""
 
     model: TrainedModel
-    turns: Turns
+    queue: RequestQueue
     about: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """What a sampling session samples; `path` is None for the base model."""
+    """The weights that a sampling session samples; `path` is None for the base model."""
 
     version: Version
     path: CheckpointPath | None

@@ -1,4 +1,9 @@
-"""A model under training: gradients that add up until a step of AdamW, and what of it is saved."""
+"""A model under training: gradients that add up until a step of AdamW, and what of it is saved.
+
+`LocalLearner` cannot stand here: it takes the samples of one update at once, whose targets are the tokens that were
+sampled. A client of the protocol sends rows with targets and weights of its own, over several requests, reads the
+log-probabilities back, and sets AdamW anew for every step.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,7 @@ from loguru import logger
 from astune.backbone.local.model import LoadedModel, save_model
 from astune.tinker_server.errors import RequestError
 from astune.tinker_server.fields import number
-from astune.tinker_server.rows import Row, logits_of, most_tokens, row_batches, target_logprobs
+from astune.tinker_server.rows import TargetRow, logits_of, most_tokens, row_batches, target_logprobs
 
 OPTIMIZER_FILE = "optimizer.pt"
 MOST_ADAM = 1e30
@@ -58,7 +63,7 @@ class TrainedModel:
         self._limit = min(most, micro_batch_tokens or most)
         self._optimizer = torch.optim.AdamW(loaded.model.parameters())
 
-    def forward(self, rows: Sequence[Row], *, backward: bool) -> tuple[list[np.ndarray], float]:
+    def forward(self, rows: Sequence[TargetRow], *, backward: bool) -> tuple[list[np.ndarray], float]:
         """The log-probabilities of the targets of each row, and the loss: minus their sum, weighted. With `backward`
         the gradient of the loss is added to what is there; if that fails, all gradient is thrown away."""
         try:
@@ -67,7 +72,7 @@ class TrainedModel:
             self._optimizer.zero_grad(set_to_none=True)
             raise
 
-    def _forward(self, rows: Sequence[Row], backward: bool) -> tuple[list[np.ndarray], float]:
+    def _forward(self, rows: Sequence[TargetRow], backward: bool) -> tuple[list[np.ndarray], float]:
         found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(rows)
         total = 0.0
         for batch in row_batches(rows, self._limit, self._loaded.device):

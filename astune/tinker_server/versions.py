@@ -16,11 +16,11 @@ import torch
 
 from astune.backbone.local.model import longest_context, read_weights
 from astune.backbone.local.sampler import Sampler
-from astune.tinker_server.rows import Row, logits_of, row_batches, target_logprobs
+from astune.tinker_server.rows import TargetRow, logits_of, row_batches, target_logprobs
 from astune.types import Generation, Sampling
 
 EMPTY_TOKEN, EMPTY_LOGPROB = 0, -99999.0
-"""What stands for nothing among the most likely tokens, by the SDK's `TopkPromptLogprobs`."""
+"""Fill the places of a prompt's most likely tokens that have none, as the SDK's `TopkPromptLogprobs` says."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def score_prompt(model: Any, prompt: Sequence[int], temperature: float, top: int
     top_ids = np.full((len(ids), top), EMPTY_TOKEN, np.int32)
     top_logprobs = np.full((len(ids), top), EMPTY_LOGPROB, np.float32)
     if len(ids) > 1:
-        row = Row(ids[:-1], ids[1:], np.zeros(len(ids) - 1, np.float32))
+        row = TargetRow(ids[:-1], ids[1:], np.zeros(len(ids) - 1, np.float32))
         (batch,) = row_batches([row], len(ids), next(model.parameters()).device)
         logits = logits_of(model, batch, temperature or 1.0)
         logprobs[1:] = target_logprobs(logits, batch).cpu().numpy()

@@ -13,7 +13,7 @@ from tinker.proto import tinker_public_pb2 as pb
 from astune.sampling import MOST_INTEGER, shortened
 from astune.tinker_server.errors import RequestError
 from astune.tinker_server.fields import flag, given, number, section, whole
-from astune.tinker_server.rows import Row
+from astune.tinker_server.rows import TargetRow
 from astune.tinker_server.versions import PromptScores
 from astune.types import Generation, Sampling
 
@@ -25,7 +25,7 @@ TENSOR_DTYPES = {pb.DTYPE_FLOAT32: np.float32, pb.DTYPE_INT64: np.int64, pb.DTYP
 
 @dataclass(frozen=True)
 class Limits:
-    """What rows and prompts must keep to: token ids below `vocabulary`, at most `context_length` of them."""
+    """Limits of rows and prompts: token ids below `vocabulary`, at most `context_length` of them."""
 
     vocabulary: int
     context_length: int
@@ -50,7 +50,7 @@ def read_forward(body: bytes) -> Any:
     return message
 
 
-def read_rows(message: Any, limits: Limits) -> list[Row]:
+def read_rows(message: Any, limits: Limits) -> list[TargetRow]:
     if message.loss_fn != LOSS:
         raise RequestError(
             f"loss function {message.loss_fn!r} is not supported; use {LOSS!r}, or forward_backward_custom for any "
@@ -61,7 +61,7 @@ def read_rows(message: Any, limits: Limits) -> list[Row]:
     return [_row(datum, f"row {number}", limits) for number, datum in enumerate(message.data)]
 
 
-def _row(datum: Any, where: str, limits: Limits) -> Row:
+def _row(datum: Any, where: str, limits: Limits) -> TargetRow:
     for chunk in datum.model_input:
         if chunk.WhichOneof("chunk") != "encoded_text":
             raise RequestError(f"{where} holds {chunk.WhichOneof('chunk')!r}, but this server takes only tokens")
@@ -76,7 +76,7 @@ def _row(datum: Any, where: str, limits: Limits) -> Row:
     limits.check(targets, f"target_tokens of {where}")
     if not np.isfinite(weights).all():
         raise RequestError(f"weights of {where} are not all finite")
-    return Row(tokens, targets, weights)
+    return TargetRow(tokens, targets, weights)
 
 
 def _tensor(inputs: Mapping[str, Any], name: str, where: str) -> np.ndarray:
@@ -133,7 +133,7 @@ def read_prompt(body: Mapping[str, Any], limits: Limits) -> list[int]:
 
 
 def check_sample(body: Mapping[str, Any]) -> None:
-    """Whether a request to sample has values of the right kinds; whether they can be served is seen when it runs."""
+    """Check that a request to sample has values of the right kinds; that they can be served is seen when it runs."""
     for chunk in section(body, "prompt").get("chunks") or ():
         if chunk["type"] == "encoded_text" and not all(type(token) is int for token in chunk["tokens"]):
             raise RequestError("the prompt holds token ids that are no integers")

@@ -56,5 +56,5 @@ def step_of(checkpoint: Path | None) -> int:
 
 
 def evaluated_at(step: int, metrics: Metrics) -> set[str]:
-    """How held-out tasks were decoded in the evaluations at a step that were done."""
+    """Find in the metrics the ways of decoding whose evaluation at a step was written."""
     return {key.split("/")[1] for row in metrics if row["step"] == step for key in row if key.startswith("eval/")}

@@ -17,7 +17,7 @@ Decoding = Literal["sampled", "greedy"]
 
 
 def evaluations_left(config: AstuneConfig, total_steps: int, step: int, evaluated: Collection[str]) -> list[Decoding]:
-    """How held-out tasks are still to be decoded at a step, of which `evaluated` are done."""
+    """List the ways of decoding held-out tasks that are due at a step, less those that are `evaluated` already."""
     evaluation = config.evaluation
     between = evaluation.before if step == 0 else is_due(step, evaluation.every)
     due = evaluation.after if step >= total_steps else between

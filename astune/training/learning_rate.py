@@ -1,4 +1,4 @@
-"""How far each update goes."""
+"""The learning rate of each update."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from astune.config.schema import TrainerConfig
 
 
 def learning_rate(trainer: TrainerConfig, update: int, total_updates: int) -> float:
-    """The learning rate of an update, counted from 0: a linear warm-up, then constant or down to 0 at the end of the
-    run.
+    """Warm up linearly, then stay constant or go down to 0 at the end of the run. `update` counts from 0, skipped ones
+    included.
 
     >>> trainer = TrainerConfig(learning_rate=1.0, warmup_steps=2, lr_schedule="linear")
     >>> [learning_rate(trainer, update, 6) for update in range(6)]

@@ -52,5 +52,5 @@ def rollout_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat)
 
 
 def environments_of(config: EnvServiceConfig) -> EnvServiceClient | None:
-    """What asks for instances of environments; None where no service is named."""
+    """Make the client that asks for instances of environments; None where no service is named."""
     return None if config.env_url is None else EnvServiceClient.of(config)

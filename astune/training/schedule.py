@@ -1,4 +1,4 @@
-"""What a step trains on."""
+"""The tasks of each step, and which steps are due for what happens every few."""
 
 from __future__ import annotations
 

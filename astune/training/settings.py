@@ -10,7 +10,7 @@ from astune.types import Sampling
 
 
 def sampling_for(config: AstuneConfig, decoding: Literal["sampled", "greedy"]) -> Sampling:
-    """How answers are drawn unless the agent asks otherwise: as in training, or greedily."""
+    """Draw answers as in training, or greedily, unless the agent asks otherwise."""
     rollout = config.rollout
     if decoding == "greedy":
         return Sampling(max_tokens=rollout.max_tokens, temperature=0.0)
@@ -18,6 +18,6 @@ def sampling_for(config: AstuneConfig, decoding: Literal["sampled", "greedy"]) -
 
 
 def weighting_for(config: AstuneConfig) -> Weighting:
-    """How trained tokens count in the loss."""
+    """Weight trained tokens in the loss as `astune.algorithm` says."""
     algorithm = config.algorithm
     return Weighting(algorithm.loss_aggregation, algorithm.credit, config.rollout.max_tokens)

@@ -47,7 +47,7 @@ def run_training(loaded: LoadedConfig, load_engine: LoadEngine) -> RunReport:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the user gave, less the model."""
+    """The input of a run as read and checked, less the model."""
 
     config: AstuneConfig
     advantage: AdvantageFunction

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM  # noqa: E402
 from astune.backbone.local.model import LoadedModel, read_weights  # noqa: E402
 from astune.support.resources import tiny_model_dir  # noqa: E402
 from astune.tinker_server.errors import RequestError  # noqa: E402
-from astune.tinker_server.rows import Row  # noqa: E402
+from astune.tinker_server.rows import TargetRow  # noqa: E402
 from astune.tinker_server.training import AdamStep, TrainedModel  # noqa: E402
 
 ADAM = AdamStep(1e-3, 0.9, 0.95, 1e-8, 0.0, 0.0)
@@ -38,17 +38,17 @@ def ours() -> TrainedModel:
     return trained()
 
 
-def row_of(tokens: list[int], targets: list[int], weights: list[float]) -> Row:
-    return Row(np.array(tokens), np.array(targets), np.array(weights, np.float32))
+def row_of(tokens: list[int], targets: list[int], weights: list[float]) -> TargetRow:
+    return TargetRow(np.array(tokens), np.array(targets), np.array(weights, np.float32))
 
 
-def expected_logprobs(plain: Any, row: Row, temperature: float = 1.0) -> Any:
+def expected_logprobs(plain: Any, row: TargetRow, temperature: float = 1.0) -> Any:
     logits = plain(torch.as_tensor(row.tokens)[None]).logits[0] / temperature
     return torch.log_softmax(logits, -1)[torch.arange(len(row.tokens)), torch.as_tensor(row.targets)]
 
 
 @st.composite
-def rows(draw: st.DrawFn) -> list[Row]:
+def rows(draw: st.DrawFn) -> list[TargetRow]:
     """Short rows over three tokens, so that many share prefixes and some are equal or continue each other."""
     made = []
     for _ in range(draw(st.integers(1, 6))):
@@ -61,7 +61,7 @@ def rows(draw: st.DrawFn) -> list[Row]:
 
 @settings(max_examples=25)
 @given(rows(), st.integers(1, 20))
-def test_each_row_gets_what_it_gets_alone(plain: Any, ours: TrainedModel, batch: list[Row], most: int) -> None:
+def test_each_row_gets_what_it_gets_alone(plain: Any, ours: TrainedModel, batch: list[TargetRow], most: int) -> None:
     ours._limit = most
     found, loss = ours.forward(batch, backward=False)
     total = 0.0

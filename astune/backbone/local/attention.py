@@ -19,7 +19,7 @@ ATTENTION = "astune"
 
 
 class Layout(Protocol):
-    """Where keys and values live and which of them each query sees."""
+    """The place of keys and values in memory, and which of them each query sees."""
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
@@ -29,8 +29,8 @@ class Layout(Protocol):
 
 
 def additive_mask(seen: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """What `grouped_attention` adds to the scores, the same in every layer: 0 where `seen` (n, 1, q, k) is True, minus
-    infinity elsewhere. Every query must see at least one key."""
+    """Make what `grouped_attention` adds to the scores, the same in every layer: 0 where `seen` (n, 1, q, k) is True,
+    minus infinity elsewhere. Every query must see at least one key."""
     mask = torch.zeros(seen.shape, dtype=query.dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
     return mask if mask.shape[2] == 1 else mask.repeat(1, 1, query.shape[1] // key.shape[1], 1)
 

@@ -29,7 +29,7 @@ class SpanUpdate:
 
     @property
     def changes(self) -> tuple[float, ...]:
-        """Of the logprobs, by the update."""
+        """The change of each logprob by the update."""
         return tuple(after - before for before, after in zip(self.before, self.after, strict=True))
 
 
@@ -101,7 +101,7 @@ class _Score:
 
     @classmethod
     def next(cls, tokens: int, logprobs: Iterator[float], losses: Iterator[float]) -> _Score:
-        """Of the span that comes next, of so many tokens."""
+        """Take the values of the next span, of so many tokens."""
         return cls(tuple(next(logprobs) for _ in range(tokens)), sum(next(losses) for _ in range(tokens)))
 
 

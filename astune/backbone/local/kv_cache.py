@@ -54,7 +54,7 @@ class KVCache:
         return self.keys[index], self.values[index]
 
     def shared_prefixes(self, prompt: np.ndarray) -> np.ndarray:
-        """For each slot, how many leading tokens of `prompt` it holds; int array (slots,)."""
+        """Count for each slot the leading tokens of `prompt` that it holds; int array (slots,)."""
         width = min(len(prompt), self.positions)
         differs = self.tokens[:, :width] != prompt[:width]
         first = np.where(differs.any(axis=1), differs.argmax(axis=1), width) if width else np.zeros(self.slots, int)

@@ -63,7 +63,7 @@ class LocalLearner:
         if finite:
             for group in self._optimizer.param_groups:
                 group["lr"] = learning_rate
-            self.changes += 1  # before the step, which may be broken off half-way
+            self.changes += 1  # first, as Ctrl-C may break the step off half-way
             self._optimizer.step()
         else:
             logger.warning("update {} skipped: the loss or its gradient is not finite", self.updates)
@@ -95,7 +95,7 @@ class LocalLearner:
         return logprobs, logprobs[batch.source, batch.target]
 
     def weighted_loss(self, batch: MicroBatch, logprob: torch.Tensor) -> torch.Tensor:
-        """What each entry (e,) adds to the loss."""
+        """The share of each entry (e,) in the loss."""
         return self._loss(logprob, batch.sampled, batch.advantage, self._algorithm) * batch.weight
 
     def _backward(self, batch: MicroBatch) -> dict[str, float]:
@@ -119,8 +119,8 @@ class LocalLearner:
         return {name: float(value) for name, value in figures.items()} | {"packed_tokens": float(batch.tokens.numel())}
 
     async def publish(self) -> int:
-        """Where no update was taken since the last time, the weights are what they were, and so is the version; the
-        cache is emptied all the same, as a run that is resumed here begins with an empty one."""
+        """Hand the weights to the sampler. Without an update since the last time they are what they were, and so is the
+        version; the cache is emptied all the same, as a run that is resumed here begins with an empty one."""
         if self.changes == self._published:
             self._sampler.forget()
             return self._sampler.policy_version

@@ -13,7 +13,8 @@ import torch
 from astune.config.schema import AlgorithmConfig
 
 MOST_DIFFERENCE = 20.0
-"""Of two log-probabilities of one token: e**20 is far beyond every clipping, and e**89 is no number in float32."""
+"""Largest difference that counts between two log-probabilities of one token: e**20 is far beyond every clipping, and
+e**89 is no number in float32."""
 
 
 class Loss(Protocol):

@@ -22,7 +22,7 @@ from astune.errors import ModelError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 DISK_ERRORS = (RuntimeError, SafetensorError)
-"""By which torch and safetensors tell of a disk that takes no more."""
+"""Errors by which torch and safetensors tell of a disk that takes no more."""
 MOST_NAMED = 5
 """Tensors that a message names."""
 TOKENIZER_FILES = (
@@ -90,7 +90,7 @@ def load_model(config: ModelConfig) -> LoadedModel:
 
 
 def placement(config: ModelConfig) -> tuple[torch.device, torch.dtype]:
-    """Where the model computes, and in which precision."""
+    """Choose the device on which the model computes, and its precision."""
     name = config.device if config.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ModelError(f"astune.model.device is {name!r}, but torch sees no CUDA device; use 'auto' or 'cpu'")

@@ -26,7 +26,7 @@ QUERY_BLOCK = 128
 SMALLEST_BLOCK, SMALLEST_WIDTH = 16, 64
 """Pieces of fewer queries or keys are padded to so many, so that they are computed together."""
 
-Row: TypeAlias = "Sequence[int] | np.ndarray"
+TokenRow: TypeAlias = "Sequence[int] | np.ndarray"
 """Token ids."""
 
 
@@ -41,7 +41,7 @@ class PackedTree:
     segments: tuple[tuple[int, int, int], ...]
 
 
-def pack(rows: Sequence[Row]) -> PackedTree:
+def pack(rows: Sequence[TokenRow]) -> PackedTree:
     """Merge rows on their common prefixes. `rows` are sorted so that equal beginnings stand together; paths come in
     their order.
 
@@ -64,7 +64,7 @@ def pack(rows: Sequence[Row]) -> PackedTree:
     return PackedTree(tokens, positions, tuple(paths), tuple(segments))
 
 
-def split(rows: Sequence[Row], most_tokens: int) -> Iterator[range]:
+def split(rows: Sequence[TokenRow], most_tokens: int) -> Iterator[range]:
     """Cut sorted `rows` into consecutive ranges whose trees have at most `most_tokens` tokens (one row at least)."""
     start, size = 0, 0
     previous: np.ndarray | None = None
@@ -81,7 +81,7 @@ def split(rows: Sequence[Row], most_tokens: int) -> Iterator[range]:
 
 
 def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
-    """How many leading entries are equal."""
+    """Count the leading entries that are equal."""
     width = min(len(a), len(b))
     differs = a[:width] != b[:width]
     return int(differs.argmax()) if differs.any() else width

@@ -35,7 +35,7 @@ WORTH_WAITING = 16
 
 
 @dataclass(eq=False)
-class Request:
+class GenerationRequest:
     """One answer under way. `pending` is the token whose logits give the next one."""
 
     prompt: np.ndarray
@@ -54,13 +54,13 @@ class Request:
         self.begin()
 
     def begin(self) -> None:
-        """As if nothing was sampled yet."""
+        """Forget what was sampled, if anything."""
         self.uniform = random.Random(self.seed)
         self.output_ids: list[int] = []
         self.logprobs: list[float] = []
 
     def fail(self, error: Exception) -> None:
-        """Unless nobody waits for the answer any more."""
+        """Raise `error` in whoever waits for the answer, if anybody still does."""
         failed = PolicyError(f"the model failed: {type(error).__name__}: {error}")
         failed.__cause__ = error
         if not self.future.done():
@@ -89,8 +89,8 @@ class Sampler:
         parameter = next(model.parameters())
         self._device = parameter.device
         self._cache = KVCache(slots, parameter.dtype, parameter.device)
-        self._waiting: list[Request] = []
-        self._running: dict[int, Request] = {}
+        self._waiting: list[GenerationRequest] = []
+        self._running: dict[int, GenerationRequest] = {}
         self._last_used = [0] * slots
         self._clock = 0
         self._finished = False
@@ -130,7 +130,7 @@ class Sampler:
         loop = asyncio.get_running_loop()
         seed = random.getrandbits(64) if sampling.seed is None else sampling.seed
         window = max((len(text.encode()) for text in sampling.stop), default=0) + 4
-        request = Request(prompt, sampling, loop.create_future(), seed, window)
+        request = GenerationRequest(prompt, sampling, loop.create_future(), seed, window)
         self._waiting.append(request)
         if self._driver is None or self._driver.done():
             self._driver = loop.create_task(self._drive())
@@ -144,7 +144,7 @@ class Sampler:
         return ids.astype(np.int64)
 
     async def _drive(self) -> None:
-        """Step until nobody waits. An error that is no single request's fails all, not the run."""
+        """Step until nobody waits. An error that no single request caused fails them all, and not the run."""
         self._finished = True
         while self._waiting or self._running:
             await self._let_agents_run()
@@ -172,15 +172,16 @@ class Sampler:
             self._fail_one(request, error)
         self.forget()
 
-    def _fail_one(self, request: Request, error: Exception) -> None:
-        """What its slot holds may be no numbers, and is not to be met by those that take the slot next."""
+    def _fail_one(self, request: GenerationRequest, error: Exception) -> None:
+        """Fail one request and wipe its slot: what is in it may be no numbers, and whoever takes the slot next must not
+        meet them."""
         self._release(request)
         self._cache.wipe(request.slot)
         request.fail(error)
 
     def _apart(
-        self, requests: Sequence[Request], work: Callable[[Sequence[Request]], T]
-    ) -> list[tuple[Sequence[Request], T]]:
+        self, requests: Sequence[GenerationRequest], work: Callable[[Sequence[GenerationRequest]], T]
+    ) -> list[tuple[Sequence[GenerationRequest], T]]:
         """`work` on all requests at once; where that raises, on each half, and so on: what raises for one request alone
         fails it. Returns the parts that went well and what `work` gave, in order."""
         try:
@@ -198,8 +199,8 @@ class Sampler:
         long prefix with one of this round wait for the next round and copy it."""
         self._drop_cancelled()
         while self._waiting and len(self._running) < self._cache.slots:
-            admitted: list[Request] = []
-            later: list[Request] = []
+            admitted: list[GenerationRequest] = []
+            later: list[GenerationRequest] = []
             for request in self._waiting:
                 full = len(self._running) == self._cache.slots
                 if full or not self._take_slot(request, admitted):
@@ -217,10 +218,10 @@ class Sampler:
         for request in [request for request in self._running.values() if request.future.done()]:
             self._release(request)
 
-    def _missing(self, request: Request) -> int:
+    def _missing(self, request: GenerationRequest) -> int:
         return len(request.prompt) - 1 - int(self._cache.lengths[request.slot])
 
-    def _take_slot(self, request: Request, admitted: Sequence[Request]) -> bool:
+    def _take_slot(self, request: GenerationRequest, admitted: Sequence[GenerationRequest]) -> bool:
         """Find the slot that saves most; False if waiting for a request of this round saves more."""
         known = self._cache.shared_prefixes(request.prompt[: 0 if request.unshared else -1])
         source = int(known.argmax())
@@ -238,7 +239,7 @@ class Sampler:
         request.slot = target
         return True
 
-    def _prefill(self, requests: list[Request]) -> None:
+    def _prefill(self, requests: list[GenerationRequest]) -> None:
         """Compute keys and values of prompts, requests of similar length side by side."""
         requests.sort(key=self._missing)
         while requests:
@@ -247,7 +248,7 @@ class Sampler:
             requests = requests[len(batch) :]
             self._apart(batch, self._prefill_together)
 
-    def _prefill_together(self, batch: Sequence[Request]) -> None:
+    def _prefill_together(self, batch: Sequence[GenerationRequest]) -> None:
         starts = self._cache.lengths[[request.slot for request in batch]]
         width = self._missing(batch[-1])
         ids = np.zeros((len(batch), width), np.int64)
@@ -265,7 +266,7 @@ class Sampler:
             self._cache.append_each([r.slot for r in requests], [r.pending for r in requests])
             self._advance(requests, logits)
 
-    def _next_logits(self, requests: Sequence[Request]) -> torch.Tensor:
+    def _next_logits(self, requests: Sequence[GenerationRequest]) -> torch.Tensor:
         """Logits (n, vocabulary) after the pending tokens of requests in the order of their slots."""
         running = [request.slot for request in requests]
         rows = running[-1] + 1
@@ -288,7 +289,7 @@ class Sampler:
         ).logits
         return logits[:, -1]
 
-    def _advance(self, requests: Sequence[Request], logits: torch.Tensor) -> None:
+    def _advance(self, requests: Sequence[GenerationRequest], logits: torch.Tensor) -> None:
         """Sample, record, and finish the requests whose answer is complete. `logits` (n, vocabulary)."""
         choices = [(r.sampling.temperature, r.sampling.top_p, r.sampling.top_k) for r in requests]
         uniform = torch.tensor([r.uniform.random() for r in requests], dtype=torch.float64, device=self._device)
@@ -303,7 +304,7 @@ class Sampler:
             except Exception as error:
                 self._fail_one(request, error)
 
-    def _end_if_complete(self, request: Request, token: int, logprob: float) -> None:
+    def _end_if_complete(self, request: GenerationRequest, token: int, logprob: float) -> None:
         if not math.isfinite(logprob):
             if request.unshared or len(request.output_ids) > 1:
                 raise ArithmeticError("its logits are not finite")
@@ -315,7 +316,7 @@ class Sampler:
         elif len(request.output_ids) == request.sampling.max_tokens:
             self._finish(request, stopped=False)
 
-    def _begin_again(self, request: Request) -> None:
+    def _begin_again(self, request: GenerationRequest) -> None:
         """Another request's prompt may have spoilt the beginning that this one took over. Alone it is computed anew."""
         self._release(request)
         self._cache.wipe(request.slot)
@@ -323,7 +324,7 @@ class Sampler:
         request.unshared = True
         self._waiting.append(request)
 
-    def _completes_stop(self, request: Request) -> bool:
+    def _completes_stop(self, request: GenerationRequest) -> bool:
         """Whether the last token completed a stop text."""
         stop = request.sampling.stop
         if not stop or self._decode_text is None:
@@ -331,12 +332,12 @@ class Sampler:
         tail = self._decode_text(request.output_ids[-request.stop_window :])
         return any(text in tail for text in stop)
 
-    def _finish(self, request: Request, *, stopped: bool) -> None:
+    def _finish(self, request: GenerationRequest, *, stopped: bool) -> None:
         self._release(request)
         reason: FinishReason = "stop" if stopped else "length"
         ids, logprobs = tuple(request.output_ids), tuple(request.logprobs)
         request.future.set_result(Generation(ids, logprobs, self.policy_version, reason))
 
-    def _release(self, request: Request) -> None:
+    def _release(self, request: GenerationRequest) -> None:
         del self._running[request.slot]
         self._finished = True
