@@ -52,9 +52,7 @@ TWO_MEANINGS = {
     "Answer",
     "Entry",
     "Failure",
-    "Row",
     "Script",
-    "Session",
     "ToolCall",
 }
 """Names that classes of two modules have; the list can only get shorter."""
