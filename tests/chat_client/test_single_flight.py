@@ -52,18 +52,19 @@ async def test_the_end_of_given_up_work_leaves_what_was_begun_since_alone():
 
     async def second():
         begun.append(1)
+        working.set()
         await done.wait()
         return "shared"
 
     flights, begun = SingleFlight(), []
-    started, ending, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    started, ending, working, done = (asyncio.Event() for _ in range(4))
     first = asyncio.create_task(flights.join("key", slow))
     await started.wait()
     first.cancel()
     await asyncio.wait([first])
     others = [asyncio.create_task(flights.join("key", second))]
     ending.set()
-    await asyncio.sleep(0.01)
+    await working.wait()
     others.append(asyncio.create_task(flights.join("key", second)))
     await asyncio.sleep(0)
     done.set()

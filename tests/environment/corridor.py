@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 
 from astune.environment import Environment, Instance, Observation, function_tool
@@ -14,6 +15,7 @@ class Corridor(Environment):
 
     def __init__(self, *, length: int = 3, greeting: str = "Go right.") -> None:
         self.length, self.greeting = length, greeting
+        self.something_slow_began = threading.Event()
 
     def task_ids(self, split):
         return ["a", "b"]
@@ -21,7 +23,9 @@ class Corridor(Environment):
     def create(self, task_id, params):
         if task_id == "broken":
             raise RuntimeError("the walls fell in")
-        time.sleep(params.get("seconds", 0.0))
+        if "seconds" in params:
+            self.something_slow_began.set()
+            time.sleep(params["seconds"])
         return Walk(self)
 
 
@@ -54,6 +58,7 @@ class Walk(Instance):
         if word == "raise":
             raise RuntimeError("the floor is missing")
         if word == "sleep":
+            self.corridor.something_slow_began.set()
             time.sleep(0.3)
         self.place += word == "right"
         return f"place {self.place}"

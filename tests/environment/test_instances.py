@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -180,20 +181,29 @@ async def test_what_is_in_use_does_not_expire() -> None:
 
 
 async def test_workers_run_as_much_at_once_as_there_are_threads() -> None:
-    workers, rooms = Workers(2), Rooms()
-    waiting = [asyncio.ensure_future(workers.run(lambda: rooms.gate.wait(20))) for _ in range(2)]
-    third = asyncio.ensure_future(workers.run(lambda: "third"))
-    await asyncio.sleep(0.05)
-    assert not third.done()
+    workers, rooms, both = Workers(2), Rooms(), threading.Barrier(3)
+    order: list[str] = []
+
+    def wait() -> None:
+        both.wait(60)
+        rooms.gate.wait(60)
+        order.append("first")
+
+    waiting = [asyncio.ensure_future(workers.run(wait)) for _ in range(2)]
+    third = asyncio.ensure_future(workers.run(lambda: order.append("third")))
+    await asyncio.to_thread(both.wait, 60)
+    assert order == []
     rooms.gate.set()
-    assert await asyncio.gather(*waiting, third) == [True, True, "third"]
+    await asyncio.gather(*waiting, third)
+    assert order[0] == "first"
     workers.stop()
 
 
 async def test_workers_that_were_stopped_take_nothing_and_keep_nobody_waiting() -> None:
     workers, rooms = Workers(1), Rooms()
-    running = asyncio.ensure_future(workers.run(lambda: rooms.gate.wait(20)))
-    await asyncio.sleep(0.01)
+    begun = threading.Event()
+    running = asyncio.ensure_future(workers.run(lambda: begun.set() or rooms.gate.wait(20)))
+    assert await asyncio.to_thread(begun.wait, 60)
     workers.stop()
     with pytest.raises(TimeoutError):
         await running

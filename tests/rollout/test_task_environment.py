@@ -30,9 +30,14 @@ SAMPLING = Sampling(max_tokens=64)
 
 
 @pytest.fixture
-def service():
+def corridor():
+    return Corridor()
+
+
+@pytest.fixture
+def service(corridor):
     """The address of a service in this process, none of whose instances is alive afterwards."""
-    with EnvServer([Corridor()]) as server:
+    with EnvServer([corridor]) as server:
         yield server.url
         assert live_instances(server.url) == 0
 
@@ -230,13 +235,13 @@ async def test_making_an_environment_does_not_count_as_the_workflows_time(make, 
 @pytest.mark.fault(
     "Tools and environments", "an episode is cancelled while its environment is made", "no instance is left behind"
 )
-async def test_an_episode_that_is_cancelled_while_its_environment_is_made_leaves_none(make, service):
+async def test_an_episode_that_is_cancelled_while_its_environment_is_made_leaves_none(make, service, corridor):
     async def workflow(task, tuner):
         raise AssertionError("it must not run")
 
     before = httpx.get(f"{service}/metrics").text
     episode = asyncio.ensure_future(run(make(service, workflow, environment_params={"seconds": 0.5})))
-    await asyncio.sleep(0.2)
+    assert await asyncio.to_thread(corridor.something_slow_began.wait, 60)
     episode.cancel()
     with pytest.raises(asyncio.CancelledError):
         await episode
@@ -244,16 +249,12 @@ async def test_an_episode_that_is_cancelled_while_its_environment_is_made_leaves
     await until(lambda: "astune_env_instances_released_total 1" in httpx.get(f"{service}/metrics").text)
 
 
-async def test_an_episode_that_is_cancelled_in_a_step_leaves_no_environment(make, service):
-    stepping = asyncio.Event()
-
+async def test_an_episode_that_is_cancelled_in_a_step_leaves_no_environment(make, service, corridor):
     async def workflow(task, tuner):
-        stepping.set()
         await tuner.environment.step("sleep")
 
     episode = asyncio.ensure_future(run(make(service, workflow)))
-    await stepping.wait()
-    await asyncio.sleep(0.1)
+    assert await asyncio.to_thread(corridor.something_slow_began.wait, 60)
     episode.cancel()
     with pytest.raises(asyncio.CancelledError):
         await episode
@@ -261,12 +262,11 @@ async def test_an_episode_that_is_cancelled_in_a_step_leaves_no_environment(make
 
 
 async def test_a_cancelled_agent_that_goes_on_after_its_step_was_cut_short_reaches_neither_model_nor_environment(
-    make, service
+    make, service, corridor
 ):
-    stepping, refused = asyncio.Event(), []
+    refused = []
 
     async def workflow(task, tuner):
-        stepping.set()
         with contextlib.suppress(asyncio.CancelledError):  # as AgentScope's agents do
             await tuner.environment.step("sleep")
         for call in (tuner.environment.step("right"), tuner.chat(ChatRequest([{"role": "user", "content": "Hello"}]))):
@@ -276,8 +276,7 @@ async def test_a_cancelled_agent_that_goes_on_after_its_step_was_cut_short_reach
                 refused.append(str(error))
 
     episode = asyncio.ensure_future(run(make(service, workflow, answers=["Never said."])))
-    await stepping.wait()
-    await asyncio.sleep(0.1)
+    assert await asyncio.to_thread(corridor.something_slow_began.wait, 60)
     episode.cancel()
     with pytest.raises(asyncio.CancelledError):
         await episode

@@ -14,8 +14,13 @@ from tests.environment.corridor import Corridor
 
 
 @pytest.fixture
-async def env():
-    with EnvServer([Corridor()]) as server:
+def corridor():
+    return Corridor()
+
+
+@pytest.fixture
+async def env(corridor):
+    with EnvServer([corridor]) as server:
         client = EnvServiceClient(server.url, retries=0)
         first = await client.create("corridor", "a", "i")
         yield TaskEnvironment(client, EnvInstance(server.url, "i"), first, [])
@@ -69,9 +74,9 @@ async def test_after_the_end_a_step_is_refused_in_words_and_reaches_nobody(env):
     assert env.reward == 1.5
 
 
-async def test_after_the_episode_a_step_is_refused_and_one_under_way_is_cancelled(env):
+async def test_after_the_episode_a_step_is_refused_and_one_under_way_is_cancelled(env, corridor):
     under_way = asyncio.ensure_future(env.step("sleep"))
-    await asyncio.sleep(0.1)
+    assert await asyncio.to_thread(corridor.something_slow_began.wait, 60)
     env.close()
     with pytest.raises(asyncio.CancelledError):
         await under_way

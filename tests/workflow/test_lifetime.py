@@ -121,11 +121,12 @@ async def test_the_reason_is_the_error_inside_the_groups_that_anyio_makes():
 
 
 async def test_a_setup_under_way_is_cancelled_with_the_run():
-    ended = []
+    begun, ended = asyncio.Event(), []
 
     class Slow(Base):
         @classmethod
         async def setup(cls):
+            begun.set()
             try:
                 await asyncio.Event().wait()
             finally:
@@ -136,7 +137,7 @@ async def test_a_setup_under_way_is_cancelled_with_the_run():
             pytest.fail("not reached")
 
     task = asyncio.create_task(run())
-    await asyncio.sleep(0.01)
+    await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
