@@ -15,7 +15,7 @@ from astune.environment.check import check_environment
 from astune.environment.registry import BUILT_IN, load_environment, spec_of
 from astune.environment.server import make_app, run_server, token_for
 from astune.errors import ConfigError
-from astune.support.visible import tell
+from astune.support.visible import log_as_server, tell
 
 
 def serve(
@@ -37,6 +37,7 @@ def serve(
         if value <= 0:
             raise ConfigError(f"{name} {value:g}: expected a number above 0")
     given = _token(token_variable)
+    log_as_server()
     out = sys.stdout
     with redirect_stdout(sys.stderr):  # so that the environments' own output does not stand among the lines
         environments = [load_environment(spec, parse_options(options)) for spec in specs]

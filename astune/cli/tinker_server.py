@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from astune.errors import ConfigError, MissingDependency
-from astune.support.visible import tell
+from astune.support.visible import log_as_server, tell
 
 
 def tinker_server(
@@ -28,6 +28,7 @@ def tinker_server(
         ) from error
     if slots < 1:
         raise ConfigError(f"--slots {slots}: 1 or more")
+    log_as_server()
     key = os.environ.get("TINKER_API_KEY") or new_api_key()
     config = TinkerServerConfig(model, directory, host, port, device, dtype, slots, api_key=key)
 

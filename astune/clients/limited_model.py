@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import Any
-
-from loguru import logger
 
 from astune.clients.chat import ChatClient, ChatReply
 from astune.clients.rate_limit import CircuitBreaker, RateLimit
 from astune.clients.usage import Usage, usage_of_call
 from astune.config.chat_models import JudgeModelConfig
 from astune.errors import PolicyError
+
+logger = logging.getLogger(__name__)
 
 
 class LimitedModel:
@@ -45,10 +46,10 @@ class LimitedModel:
             self.last_failure = str(error)
             rest = self._breaker.failed(asyncio.get_running_loop().time())
             if rest:
-                logger.warning("{} rests for {:.0f} s if another model can be asked: {}", self.name, rest, error)
+                logger.warning("%s rests for %.0f s if another model can be asked: %s", self.name, rest, error)
             raise
         self._breaker.answered()
         if reply.usage is None and not self._warned:
             self._warned = True
-            logger.warning("{} does not report tokens: they count as 0, and the cost is unknown", self.name)
+            logger.warning("%s does not report tokens: they count as 0, and the cost is unknown", self.name)
         return reply, usage_of_call(reply.usage, self.config)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
-
-from loguru import logger
 
 from astune.environment.environment_base import Action, Environment, Instance, Message, Observation
 from astune.environment.metrics import Metrics
@@ -19,6 +18,8 @@ from astune.environment.protocol import CreateRequest as Create
 from astune.environment.protocol import StepRequest as Step
 from astune.errors import ConfigError, TaskError, nearest
 from astune.support.threads import Workers
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -178,7 +179,7 @@ class Instances:
         """Closes what was not used for too long."""
         oldest = time.monotonic() - self._ttl
         for entry in [entry for entry in self._entries.values() if entry.used < oldest and not entry.lock.locked()]:
-            logger.info(f"instance {entry.instance_id!r} was not used for {self._ttl:g} s and is closed")
+            logger.info("instance %r was not used for %g s and is closed", entry.instance_id, self._ttl)
             self._let_go(entry, expired=True)
 
     async def close(self) -> None:
@@ -188,7 +189,7 @@ class Instances:
         if self._closings:
             _, busy = await asyncio.wait(self._closings, timeout=STOP_SECONDS)
             if busy:
-                logger.warning(f"{len(busy)} instances were still busy {STOP_SECONDS:g} s later and were not closed")
+                logger.warning("%d instances were still busy %g s later and were not closed", len(busy), STOP_SECONDS)
         closings = [asyncio.ensure_future(self._workers.run(each.close)) for each in self.environments.values()]
         await asyncio.wait(closings, timeout=STOP_SECONDS)
         self._workers.stop()
@@ -196,7 +197,7 @@ class Instances:
             self.environments, await asyncio.gather(*closings, return_exceptions=True), strict=True
         ):
             if error is not None:
-                logger.opt(exception=error).error(f"closing environment {env_type!r} failed")
+                logger.error("closing environment %r failed", env_type, exc_info=error)
 
     def _let_go(self, entry: _Entry, *, expired: bool) -> asyncio.Task[None]:
         del self._entries[entry.instance_id]
@@ -213,9 +214,9 @@ class Instances:
             instance, entry.instance = entry.instance, None
             try:
                 await self._workers.run(instance.close)
-            except Exception as error:
+            except Exception:
                 self._metrics.failed += 1
-                logger.opt(exception=error).error(f"closing instance {entry.instance_id!r} failed")
+                logger.exception("closing instance %r failed", entry.instance_id)
             if expired:
                 self._metrics.expired += 1
             else:
@@ -249,7 +250,7 @@ class Instances:
             raise CallError("bad_request", str(error)) from None
         except Exception as error:
             self._metrics.failed += 1
-            logger.opt(exception=error).error("an environment raised")
+            logger.exception("an environment raised")
             raise CallError("environment_failed", f"{type(error).__name__}: {error}") from None
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import IO, Any
 
 from astune.support.resources import PACKAGE
+from astune.support.visible import log_as_server
 
 
 def start_child(module: str, given: Mapping[str, Any], stderr: int | IO[str]) -> subprocess.Popen[str]:
@@ -46,6 +47,7 @@ def pipe(stream: IO[str] | None) -> IO[str]:
 def given_by_parent(when_it_ends: Callable[[], None]) -> tuple[dict[str, Any], IO[str]]:
     """In the child: what to serve, and the stream that takes the address. All else that is printed goes to standard
     error. `when_it_ends` is called, in a thread, when the parent closes the child's input or has died."""
+    log_as_server()
     address, sys.stdout = sys.stdout, sys.stderr
     given = json.loads(sys.stdin.readline())
 

@@ -4,8 +4,8 @@ show, is written out.
     >>> print(visible("\\x1b[2Jdone\\u202e"))
     \\u001b[2Jdone\\u202e
 
-Everything that ASTune prints goes through here: plain lines by `tell`, what rich lays out by `astune.terminal`, log
-records by `make_logs_visible`.
+All that ASTune prints goes through here: plain lines by `tell`, log records by `make_logs_visible`, and what rich lays
+out by `astune.support.terminal`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ JOINERS = "\u200c\u200d"
 HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Unicode's categories of control and format characters (bidi marks are of these), surrogates, and separators of lines
 and of paragraphs."""
+SERVER_LINE = "%(asctime)s | %(levelname)-8s | %(name)s:%(funcName)s:%(lineno)d - %(message)s"
 
 
 def visible(text: str, keep: str = "\n\t") -> str:
@@ -57,12 +58,18 @@ def mute() -> None:
 
 def make_logs_visible() -> None:
     """For a process of ASTune's own: warnings and the log records that nobody else handles are printed by `tell`."""
-    from loguru import logger
-
-    logger.remove()
-    logger.add(lambda record: tell(record, end="", file=sys.stderr), colorize=False)
     logging.lastResort = _LastResort(logging.WARNING)
     warnings.formatwarning = lambda *args, **kwargs: visible(_format_warning(*args, **kwargs))
+
+
+def log_as_server() -> None:
+    """For a process that serves, whose log is read days later: ASTune's records from INFO on, and each record that
+    nobody else handles after its time, level and place."""
+    lines = logging.Formatter(SERVER_LINE)
+    lines.default_msec_format = "%s.%03d"
+    logging.lastResort = _LastResort(logging.INFO)
+    logging.lastResort.setFormatter(lines)
+    logging.getLogger("astune").setLevel(logging.INFO)
 
 
 _format_warning = warnings.formatwarning

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hmac
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-from loguru import logger
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -18,6 +18,8 @@ from astune.tinker_server.errors import RequestError
 from astune.tinker_server.fields import read_body, text
 from astune.tinker_server.service import TinkerService
 from astune.tinker_server.wire import PROTOBUF
+
+logger = logging.getLogger(__name__)
 
 FETCH_SECONDS = 30.0
 """Seconds for which an answer is waited for before the client has to ask again; the SDK itself waits for 45."""
@@ -97,7 +99,7 @@ def _answering(handler: Handler) -> Handler:
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
         except Exception as error:
-            logger.opt(exception=True).error("{} failed", request.url.path)
+            logger.exception("%s failed", request.url.path)
             return JSONResponse({"detail": f"{type(error).__name__}: {error}", "category": "server"}, 422)
 
     return answer

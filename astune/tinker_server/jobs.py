@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
-from loguru import logger
-
 from astune.errors import ContextOverflow
 from astune.tinker_server.errors import RequestError, not_found
+
+logger = logging.getLogger(__name__)
 
 JobResult: TypeAlias = "bytes | dict[str, Any]"
 """A protobuf message, or what becomes JSON."""
@@ -64,7 +65,7 @@ async def _answer(request_id: str, work: Callable[[], Awaitable[JobResult]]) -> 
     except (RequestError, ContextOverflow) as error:
         return {"error": str(error), "category": "user"}
     except Exception as error:
-        logger.opt(exception=True).error("request {} failed", request_id)
+        logger.exception("request %s failed", request_id)
         return {"error": f"{type(error).__name__}: {error}", "category": "server"}
 
 
@@ -107,6 +108,6 @@ class RequestQueue:
 
     def _pass_over(self) -> None:
         first = min(self._waiting)
-        logger.warning("requests {} to {} never came; going on with {}", self._next, first - 1, first)
+        logger.warning("requests %s to %s never came; going on with %s", self._next, first - 1, first)
         self._next = first
         self._wake()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
@@ -10,8 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
-
-from loguru import logger
 
 from astune.backbone.local.model import LoadedModel, longest_context, placement, read_weights
 from astune.backbone.model_dir import load_chat_format, resolve_model_dir
@@ -26,6 +25,8 @@ from astune.tinker_server.loop_thread import LoopThread
 from astune.tinker_server.sessions import ClientSession, Sampled, Training
 from astune.tinker_server.training import OPTIMIZER_FILE, AdamStep, TrainedModel
 from astune.tinker_server.versions import Version, Versions, generate, score_prompt
+
+logger = logging.getLogger(__name__)
 
 LOST_SECONDS = 600.0
 """A session whose client has not been heard of for so long is closed; clients say something every 10 seconds."""
@@ -125,7 +126,7 @@ class TinkerService:
         """Give back the memory of models whose client is gone."""
         now = time.monotonic()
         for session_id in [name for name, each in self._sessions.items() if now - each.heard > LOST_SECONDS]:
-            logger.info("session {} closed: its client is gone", session_id)
+            logger.info("session %s closed: its client is gone", session_id)
             del self._sessions[session_id]
             self._jobs.drop(f"{session_id}-")
 

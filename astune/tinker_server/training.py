@@ -7,6 +7,7 @@ log-probabilities back, and sets AdamW anew for every step.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -15,12 +16,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from loguru import logger
 
 from astune.backbone.local.model import LoadedModel, save_model
 from astune.tinker_server.errors import RequestError
 from astune.tinker_server.fields import number
 from astune.tinker_server.rows import TargetRow, logits_of, most_tokens, row_batches, target_logprobs
+
+logger = logging.getLogger(__name__)
 
 OPTIMIZER_FILE = "optimizer.pt"
 MOST_ADAM = 1e30

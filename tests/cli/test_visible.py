@@ -14,13 +14,14 @@ SHOWN = "\\u001b[2J\\r\\u0007\\u009b31m\\u202ex\\u2066 [red]y[/]"
 FILE = "tasks\x1b[31m\u202e.jsonl"
 
 CODE = f"""
-from loguru import logger
+import logging
+
 from astune import Verdict, WorkflowOutput
 
 EVIL = {EVIL!r}
 
 async def workflow(task, tuner):
-    logger.warning(EVIL)
+    logging.getLogger("mine").warning(EVIL)
     client = tuner.openai_client("agent" + EVIL.split()[0])
     reply = await client.chat.completions.create(model="m", messages=[{{"role": "user", "content": task.query}}])
     return WorkflowOutput(answer=reply.choices[0].message.content)

@@ -110,15 +110,6 @@ class Model:
         return "ok"
 
 
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    from loguru import logger
-
-    logger.disable("astune.environment")
-    yield
-    logger.enable("astune.environment")
-
-
 @settings(max_examples=60)
 @given(st.lists(CALLS, max_size=25))
 def test_calls_one_after_the_other_are_answered_as_the_model_says(calls: Sequence[Call]) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
 import unicodedata
@@ -74,14 +75,33 @@ def test_the_console_shows_it_wherever_it_stands(is_terminal: bool) -> None:
     assert screen.count(SHOWN) == 12
 
 
-def test_warnings_and_log_records_are_shown_likewise() -> None:
+@pytest.mark.parametrize("made_for", ["make_logs_visible", "log_as_server"])
+def test_warnings_and_log_records_are_shown_likewise(made_for: str) -> None:
     code = (
-        "import logging, warnings, sys\nfrom loguru import logger\nfrom astune.visible import make_logs_visible\n"
-        "make_logs_visible()\nevil = '\\x1b[2J\\u202e'\n"
-        "logging.getLogger('other.library').warning('%s', evil)\nlogger.warning(evil)\nwarnings.warn(evil)\n"
+        "import logging, warnings, sys\nfrom astune.support import visible\nvisible.make_logs_visible()\n"
+        f"visible.{made_for}()\nevil = '\\x1b[2J\\u202e'\n"
+        "logging.getLogger('other.library').warning('%s', evil)\nwarnings.warn(evil)\n"
         "try:\n    raise ValueError(evil)\nexcept ValueError as error:\n"
-        "    logger.opt(exception=error).error('raised')\n    logging.getLogger('other').exception('raised')\n"
+        "    logging.getLogger('other').exception('raised')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert obeyed(done.stderr) == set()
-    assert done.stderr.count("\\u001b[2J\\u202e") >= 5
+    assert obeyed(said := logged_by(code)) == set()
+    assert said.count("\\u001b[2J\\u202e") >= 3
+
+
+def test_a_server_puts_time_level_and_place_before_a_record_and_shows_its_own_infos() -> None:
+    code = (
+        "import logging\nfrom astune.support.visible import log_as_server, make_logs_visible\n"
+        "for set_up in (make_logs_visible, log_as_server):\n    set_up()\n"
+        "    logging.getLogger('astune.x').info('closed')\n    logging.getLogger('other').info('chatter')\n"
+        "    logging.getLogger('astune.x').warning('late')\n"
+    )
+    late, *server = logged_by(code).splitlines()
+    assert late == "late"
+    time = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}"
+    info, warning = (rf"{time} \| {level} \| astune.x:<module>:" for level in ("INFO    ", "WARNING "))
+    assert len(server) == 2
+    assert re.fullmatch(rf"{info}5 - closed", server[0]) and re.fullmatch(rf"{warning}7 - late", server[1])
+
+
+def logged_by(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loguru import logger
 
 from astune.errors import ConfigError
 from astune.task_judge.llm.rubric import Criterion, Rubric, load_rubric, save_rubric
@@ -65,17 +64,15 @@ def test_the_digest_is_of_what_judging_depends_on():
     assert Rubric(criteria=(TONE, FEE)).digest != RUBRIC.digest
 
 
-def test_a_report_of_other_criteria_is_told_not_refused(tmp_path: Path):
-    path, told = tmp_path / "rubric.yaml", []
-    sink = logger.add(told.append, level="WARNING", format="{message}")
+def test_a_report_of_other_criteria_is_told_not_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    path = tmp_path / "rubric.yaml"
     save_rubric(RUBRIC.model_copy(update={"provenance": {"digest": RUBRIC.digest}}), path)
     load_rubric(path)
-    assert not told
+    assert not caplog.messages
     path.write_text(path.read_text().replace("Is polite", "Is very polite"))
     assert load_rubric(path).criteria[1].text == "Is very polite"
-    logger.remove(sink)
-    assert [str(line) for line in told] == [
-        f"{path}: the criteria were edited since the report in it was written: it is of the old ones\n"
+    assert caplog.messages == [
+        f"{path}: the criteria were edited since the report in it was written: it is of the old ones"
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,6 @@ from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from loguru import logger
 
 from astune.backbone.local.batch import MicroBatch, micro_batches
 from astune.backbone.local.loss import LOSSES, bounded
@@ -18,6 +18,8 @@ from astune.backbone.local.sampler import Sampler
 from astune.config.schema import AlgorithmConfig, TrainerConfig
 from astune.errors import ModelError, RunFolderError
 from astune.types import Sample, Update
+
+logger = logging.getLogger(__name__)
 
 STATE_FILE = "trainer_state.pt"
 ENTROPY_ROWS = 256
@@ -66,7 +68,7 @@ class LocalLearner:
             self.changes += 1  # first, as Ctrl-C may break the step off half-way
             self._optimizer.step()
         else:
-            logger.warning("update {} skipped: the loss or its gradient is not finite", self.updates)
+            logger.warning("update %d skipped: the loss or its gradient is not finite", self.updates)
         self._optimizer.zero_grad(set_to_none=True)
         packed = totals.pop("packed_tokens")
         figures = {

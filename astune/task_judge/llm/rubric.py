@@ -13,6 +13,7 @@ criteria:
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -21,12 +22,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from loguru import logger
 from pydantic import Field, NonNegativeFloat, ValidationInfo, field_validator, model_validator
 
 from astune.config.section import Section
 from astune.config.yaml12 import Dumper
 from astune.task_judge.llm.rubric_file import read_rubric_file, validated
+
+logger = logging.getLogger(__name__)
 
 SCHEMA_VERSIONS = (1,)
 HEAD = """\
@@ -124,7 +126,7 @@ def load_rubric(path: Path) -> Rubric:
     rubric = validated(Rubric, read_rubric_file(path, SCHEMA_VERSIONS))
     made = rubric.provenance.get("digest")
     if made is not None and made != rubric.digest:
-        logger.warning("{}: the criteria were edited since the report in it was written: it is of the old ones", path)
+        logger.warning("%s: the criteria were edited since the report in it was written: it is of the old ones", path)
     return rubric
 
 
