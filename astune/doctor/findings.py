@@ -1,6 +1,6 @@
-"""What a check says.
+"""A finding: what a check found, at which place, and how to fix it.
 
-yield fail("8 tasks in a step, there are 4", where="demo.yaml:12: astune.trainer.tasks_per_step", mend="set it to 4")
+yield fail("8 tasks in a step, there are 4", where="demo.yaml:12: astune.trainer.tasks_per_step", fix="set it to 4")
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Level = Literal["ok", "warn", "fail", "skip"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a check found. A failure or a warning always says how to mend it.
+    """One thing that a check found. A failure or a warning always says how to fix it.
 
     `fail`: a run would break, or could not learn. `warn`: it would go on, worse than it could. `skip`: not looked at,
     `what` says why.
@@ -24,13 +24,13 @@ class Finding:
     what: str
     where: str = ""
     """The place to change: `demo.yaml:12: astune.seed`, or a line of another file."""
-    mend: str = ""
+    fix: str = ""
     check: str = ""
-    """Which check found it; filled in by `examine`."""
+    """Which check found it; filled in by `run_checks`."""
 
     def __post_init__(self) -> None:
-        if self.level in ("warn", "fail") and not self.mend:
-            raise ValueError(f"{self.what!r} has nothing on how to mend it")
+        if self.level in ("warn", "fail") and not self.fix:
+            raise ValueError(f"{self.what!r} does not say how to fix it")
 
 
 def ok(what: str) -> Finding:
@@ -41,12 +41,12 @@ def skip(what: str) -> Finding:
     return Finding("skip", what)
 
 
-def warn(what: str, *, where: str = "", mend: str) -> Finding:
-    return Finding("warn", what, where, mend)
+def warn(what: str, *, where: str = "", fix: str) -> Finding:
+    return Finding("warn", what, where, fix)
 
 
-def fail(what: str, *, where: str = "", mend: str) -> Finding:
-    return Finding("fail", what, where, mend)
+def fail(what: str, *, where: str = "", fix: str) -> Finding:
+    return Finding("fail", what, where, fix)
 
 
 def count(findings: Iterable[Finding], level: Level) -> int:

@@ -1,4 +1,7 @@
-"""What of the Hugging Face hub is within reach: told in seconds, where the hub's own clients retry."""
+"""The Hugging Face hub: is it reachable, and what of it is on this machine already?
+
+Answers within seconds; the hub's own clients would retry for minutes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large a model is, from the small files of its folder: no weights are loaded."""
+"""The size of a model, read from the small files of its folder: no weights are loaded."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
@@ -69,8 +68,8 @@ def _table(findings: Sequence[Finding]) -> Table:
         text = Text(finding.what, style="dim" if finding.level in ("ok", "skip") else "")
         if finding.where:
             text.append(f"\n{finding.where}", style="cyan")
-        if finding.mend:
-            text.append("\nmend  ", style="bold").append(finding.mend)
+        if finding.fix:
+            text.append("\nmend  ", style="bold").append(finding.fix)
         table.add_row(Text(word, style), Text("" if finding.check == before else finding.check, "bold"), text)
         before = finding.check
     return table
@@ -80,18 +79,25 @@ def _plain(finding: Finding) -> str:
     lines = [f"{STYLES[finding.level][0]:<6}{finding.check:<12}{finding.what}"]
     if finding.where:
         lines.append(f"{'':18}at    {finding.where}")
-    if finding.mend:
-        lines.append(f"{'':18}mend  {finding.mend}")
+    if finding.fix:
+        lines.append(f"{'':18}mend  {finding.fix}")
     return "\n".join(lines)
 
 
 def to_json(findings: Sequence[Finding], conf: str) -> str:
     """`{"conf": ..., "fail": 1, "warn": 0, "ok": 9, "skip": 0, "findings": [{"check": ..., "level": ..., "what": ...,
-    "where": ..., "mend": ...}]}`; all five are always there, as text."""
+    "where": ..., "mend": ...}]}`; all five are always there, as text. Scripts read a finding's `fix` as `mend`."""
     levels: tuple[Level, ...] = ("fail", "warn", "ok", "skip")
     counts = {level: count(findings, level) for level in levels}
     rows: list[dict[str, Any]] = []
     for finding in findings:
-        values = asdict(finding)
-        rows.append({name: values[name] for name in ("check", "level", "what", "where", "mend")})
+        rows.append(
+            {
+                "check": finding.check,
+                "level": finding.level,
+                "what": finding.what,
+                "where": finding.where,
+                "mend": finding.fix,
+            }
+        )
     return json.dumps({"conf": conf, **counts, "findings": rows}, indent=2, ensure_ascii=False)

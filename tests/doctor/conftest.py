@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from astune.doctor import Finding, Patient, examine, memory
-from tests.doctor.clinic import AGENT, BACKBONES, Clinic, lines, rows, write_config
+from astune.doctor import CheckedConfig, Finding, run_checks
+from astune.doctor.checks import memory
+from tests.doctor.sound_config import AGENT, BACKBONES, RunDoctor, lines, rows, write_config
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def clinic(folder: Path) -> Clinic:
+def run_doctor(folder: Path) -> RunDoctor:
     """What the doctor finds with some settings and files changed: `agent_py="..."` writes agent.py."""
 
     def see(changes: Mapping[str, Any] | None = None, offline: bool = False, **files: str) -> list[Finding]:
@@ -38,6 +39,6 @@ def clinic(folder: Path) -> Clinic:
             stem, _, suffix = name.rpartition("_")
             (folder / f"{stem}.{suffix}").write_text(text)
         write_config(folder, changes or {})
-        return examine(Patient(Path("x.yaml"), backbones=BACKBONES, offline=offline))
+        return run_checks(CheckedConfig(Path("x.yaml"), backbones=BACKBONES, offline=offline))
 
     return see

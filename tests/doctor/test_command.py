@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from astune.cli.doctor import doctor
-from astune.doctor import Finding, Patient, examine, packages, show, to_json
-from astune.doctor.training import LOCAL_LOSSES
+from astune.doctor import CheckedConfig, Finding, run_checks, show, to_json
+from astune.doctor.checks import packages
+from astune.doctor.checks.training import LOCAL_LOSSES
 from astune.support.terminal import Console
-from tests.doctor.clinic import AGENT, BACKBONES, Clinic, lines, problems, rows, the_problem, write_config
+from tests.doctor.sound_config import AGENT, BACKBONES, RunDoctor, lines, problems, rows, the_problem, write_config
 
 GOLDEN = Path(__file__).with_name("golden.json")
 TUTORIAL = Path(__file__).parents[2] / "tutorial"
@@ -81,8 +82,8 @@ def test_checks_that_were_skipped_for_one_reason_are_told_of_once(
     assert printed[4:] == ["1 would fail, 0 warnings, 12 not looked at"]
 
 
-def test_a_problem_without_a_mend_cannot_be_told() -> None:
-    with pytest.raises(ValueError, match="how to mend it"):
+def test_a_problem_without_a_fix_cannot_be_told() -> None:
+    with pytest.raises(ValueError, match="how to fix it"):
         Finding("fail", "it is broken")
 
 
@@ -106,15 +107,15 @@ def test_nothing_is_written(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     assert after == before
 
 
-def test_a_run_of_the_name_is_kept_and_can_be_gone_on_with(clinic: Clinic, folder: Path) -> None:
+def test_a_run_of_the_name_is_kept_and_can_be_gone_on_with(run_doctor: RunDoctor, folder: Path) -> None:
     checkpoint = folder / "runs" / "astune" / "x" / "checkpoints" / "step_000005"
     checkpoint.mkdir(parents=True)
     (checkpoint.parents[1] / "config.yaml").write_text("astune: {experiment_name: x}\n")
-    (kept,) = [f for f in clinic() if f.check == "run folder" and "gets a number" in f.what]
+    (kept,) = [f for f in run_doctor() if f.check == "run folder" and "gets a number" in f.what]
     assert kept.level == "ok"
-    assert "no complete checkpoint" in the_problem(clinic({"resume": True})).what
+    assert "no complete checkpoint" in the_problem(run_doctor({"resume": True})).what
     (checkpoint / "COMPLETE").touch()
-    findings = clinic({"resume": True})
+    findings = run_doctor({"resume": True})
     assert problems(findings) == []
     assert any("goes on from runs/astune/x/checkpoints/step_000005" in f.what for f in findings)
 
@@ -130,13 +131,13 @@ def test_the_tutorials_are_well(conf: str) -> None:
         overrides = [
             f"astune.rollout.agentscope_learn_protocol={TUTORIAL}/math_agent/workflow_agentscope1.py:MathAgent"
         ]
-    findings = examine(Patient(TUTORIAL / conf, overrides, offline=True, backbones=BACKBONES))
+    findings = run_checks(CheckedConfig(TUTORIAL / conf, overrides, offline=True, backbones=BACKBONES))
     assert problems(findings) == []
     skipped = {finding.check for finding in findings if finding.level == "skip"}
     assert skipped == ({"tasks", "judge", "dry run", "context"} if "gsm8k" in conf else set())
 
 
-def test_an_agent_of_agentscope_that_would_ask_for_permission(clinic: Clinic) -> None:
+def test_an_agent_of_agentscope_that_would_ask_for_permission(run_doctor: RunDoctor) -> None:
     if not (packages.version_of("agentscope") or "").startswith("2."):
         pytest.skip("AgentScope 2.x asks")
     source = (TUTORIAL / "math_agent" / "workflow.py").read_text()
@@ -148,9 +149,9 @@ def test_an_agent_of_agentscope_that_would_ask_for_permission(clinic: Clinic) ->
         "from calculator import calculator\n", "def calculator(expression: str) -> str:\n    return '1'\n"
     )
     source += "\n# training_defaults would give the permission\n"
-    found = problems(clinic({"rollout": {"agentscope_learn_protocol": "agent2.py:MathAgent"}}, agent2_py=source))[0]
+    found = problems(run_doctor({"rollout": {"agentscope_learn_protocol": "agent2.py:MathAgent"}}, agent2_py=source))[0]
     assert (found.check, found.level) == ("dry run", "fail")
-    assert "asks for a permission" in found.what and "training_defaults()" in found.mend
+    assert "asks for a permission" in found.what and "training_defaults()" in found.fix
     line = source.splitlines().index(next(line for line in source.splitlines() if "Agent(" in line and "=" in line))
     assert found.where.endswith(f"agent2.py:{line + 1}")
 
@@ -160,7 +161,7 @@ def test_an_agent_of_agentscope_that_would_ask_for_permission(clinic: Clinic) ->
     "A tool of an agent raises whatever it is called with",
     "The doctor calls it with arguments that fit and shows what it said",
 )
-def test_what_a_tool_raises_is_shown(clinic: Clinic) -> None:
+def test_what_a_tool_raises_is_shown(run_doctor: RunDoctor) -> None:
     if not (packages.version_of("agentscope") or "").startswith("2."):
         pytest.skip("AgentScope 2.x says which tool results are errors")
     source = (TUTORIAL / "math_agent" / "workflow.py").read_text()
@@ -168,27 +169,27 @@ def test_what_a_tool_raises_is_shown(clinic: Clinic) -> None:
         "from calculator import calculator\n",
         "def calculator(expression: str) -> str:\n    raise RuntimeError('no network')\n",
     )
-    findings = clinic({"rollout": {"agentscope_learn_protocol": "agent2.py:MathAgent"}}, agent2_py=source)
+    findings = run_doctor({"rollout": {"agentscope_learn_protocol": "agent2.py:MathAgent"}}, agent2_py=source)
     assert problems(findings) == []
     (told,) = [one.what for one in findings if "made-up arguments" in one.what]
     assert "'calculator'" in told and "no network" in told
 
 
-def test_packages_that_are_missing_or_old(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_that_are_missing_or_old(run_doctor: RunDoctor, monkeypatch: pytest.MonkeyPatch) -> None:
     versions = {"torch": "2.13.0+cpu", "transformers": "4.57.1", "safetensors": None, "numpy": "2.4.6"}
     monkeypatch.setattr(packages, "version_of", versions.get)
     pytest.importorskip("torch")
-    old, missing = problems(clinic({"backbone": "local"}))
+    old, missing = problems(run_doctor({"backbone": "local"}))
     assert "transformers 4.57.1 is too old: 5.23 is the oldest that works" in old.what
     assert "safetensors is not installed" in missing.what
-    assert old.mend == missing.mend == 'pip install "astune[local]"'
+    assert old.fix == missing.fix == 'pip install "astune[local]"'
 
 
-def test_a_workflow_for_agentscope_where_there_is_none(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_workflow_for_agentscope_where_there_is_none(run_doctor: RunDoctor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "version_of", lambda name: None)
-    found = problems(clinic(agent_py="async def agent(task, model):\n    import agentscope\n"))[0]
+    found = problems(run_doctor(agent_py="async def agent(task, model):\n    import agentscope\n"))[0]
     assert found.check == "packages" and "agentscope, which is not installed" in found.what
-    assert "astune[agentscope2]" in found.mend and found.where == "agent.py"
+    assert "astune[agentscope2]" in found.fix and found.where == "agent.py"
 
 
 def test_the_versions_are_those_of_the_project() -> None:
@@ -207,23 +208,23 @@ def test_the_losses_are_those_of_the_local_backbone() -> None:
     assert set(LOSSES) == set(LOCAL_LOSSES)
 
 
-def test_a_loss_that_the_local_backbone_does_not_have(clinic: Clinic) -> None:
+def test_a_loss_that_the_local_backbone_does_not_have(run_doctor: RunDoctor) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    found = the_problem(clinic({"backbone": "local", "algorithm": {"loss": "ppo_clp"}}))
+    found = the_problem(run_doctor({"backbone": "local", "algorithm": {"loss": "ppo_clp"}}))
     assert (found.check, found.level) == ("training", "fail")
-    assert "Did you mean 'ppo_clip'?" in found.what and "reinforce" in found.mend
+    assert "Did you mean 'ppo_clip'?" in found.what and "reinforce" in found.fix
 
 
-def test_several_bad_settings_are_all_told(clinic: Clinic) -> None:
-    found = problems(clinic({"rollout": {"num_repeats": 2}, "trainer": {"total_steps": "x"}, "sed": 1}))
+def test_several_bad_settings_are_all_told(run_doctor: RunDoctor) -> None:
+    found = problems(run_doctor({"rollout": {"num_repeats": 2}, "trainer": {"total_steps": "x"}, "sed": 1}))
     assert [f.where.rpartition(".")[2] for f in found] == ["num_repeats", "total_steps", "sed"]
 
 
-def test_few_words_are_enough_for_a_fault_in_the_data_and_one_in_the_code(clinic: Clinic) -> None:
+def test_few_words_are_enough_for_a_fault_in_the_data_and_one_in_the_code(run_doctor: RunDoctor) -> None:
     """Faults in different places are all found in one go."""
     found = problems(
-        clinic(
+        run_doctor(
             {"trainer": {"learning_rate": 1.0}},
             train_jsonl=lines(rows(0, 12)) + "{\n",
             agent_py=AGENT.replace("task.query", "task.metadata['prompt']"),

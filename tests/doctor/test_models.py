@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from astune.doctor import memory
-from astune.doctor.memory import Memory
+from astune.doctor.checks import memory
+from astune.doctor.checks.memory import MachineMemory
 from astune.doctor.model_size import read_size
 from astune.support.resources import tiny_model_dir
-from tests.doctor.clinic import TRAINS, Clinic, lines, problems, rows, the_problem
+from tests.doctor.sound_config import TRAINS, RunDoctor, lines, problems, rows, the_problem
 
 MODEL = {"model": {"path": "./model"}}
 Change = Callable[[str], str]
@@ -54,136 +54,138 @@ def edit(file: Path, old: str, new: str) -> None:
     file.write_text(text.replace(old, new))
 
 
-def test_a_copy_of_the_model_is_as_good(model: Path, clinic: Clinic) -> None:
-    assert problems(clinic(MODEL)) == []
+def test_a_copy_of_the_model_is_as_good(model: Path, run_doctor: RunDoctor) -> None:
+    assert problems(run_doctor(MODEL)) == []
 
 
-def test_a_folder_without_weights(model: Path, clinic: Clinic) -> None:
+def test_a_folder_without_weights(model: Path, run_doctor: RunDoctor) -> None:
     (model / "model.safetensors").unlink()
-    found = the_problem(clinic(MODEL))
+    found = the_problem(run_doctor(MODEL))
     assert (found.check, found.level) == ("model", "fail")
-    assert "no weights" in found.what and "astune.model.path" in found.where and "copy them there" in found.mend
+    assert "no weights" in found.what and "astune.model.path" in found.where and "copy them there" in found.fix
 
 
-def test_weights_that_are_cut_off(model: Path, clinic: Clinic) -> None:
+def test_weights_that_are_cut_off(model: Path, run_doctor: RunDoctor) -> None:
     weights = model / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1000])
-    found = the_problem(clinic(MODEL))
+    found = the_problem(run_doctor(MODEL))
     assert (found.check, found.level) == ("model", "fail")
-    assert "cut off" in found.what and "fetch the model anew" in found.mend
+    assert "cut off" in found.what and "fetch the model anew" in found.fix
 
 
-def test_a_part_of_the_weights_that_is_missing(model: Path, clinic: Clinic) -> None:
+def test_a_part_of_the_weights_that_is_missing(model: Path, run_doctor: RunDoctor) -> None:
     index = {"weight_map": {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}}
     (model / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert "lacks model-00002-of-00002.safetensors" in the_problem(clinic(MODEL)).what
+    assert "lacks model-00002-of-00002.safetensors" in the_problem(run_doctor(MODEL)).what
 
 
-def test_a_base_model_without_a_chat_template(model: Path, clinic: Clinic) -> None:
+def test_a_base_model_without_a_chat_template(model: Path, run_doctor: RunDoctor) -> None:
     (model / "chat_template.jinja").unlink()
-    found = the_problem(clinic(MODEL))
+    found = the_problem(run_doctor(MODEL))
     assert (found.check, found.level) == ("model", "fail")
-    assert "no chat template" in found.what and "instruct version" in found.mend
+    assert "no chat template" in found.what and "instruct version" in found.fix
 
 
-def test_a_template_that_drops_the_tools(model: Path, clinic: Clinic) -> None:
+def test_a_template_that_drops_the_tools(model: Path, run_doctor: RunDoctor) -> None:
     edit(model / "chat_template.jinja", "{{- tool | tojson }}", "{{- 'a tool' }}")
-    found = the_problem(clinic(MODEL, agent_py=TOOL_AGENT))
+    found = the_problem(run_doctor(MODEL, agent_py=TOOL_AGENT))
     assert (found.check, found.level) == ("template", "fail")
-    assert "drops the tools" in found.what and "made for tools" in found.mend
+    assert "drops the tools" in found.what and "made for tools" in found.fix
 
 
-def test_a_template_that_drops_the_tools_matters_less_to_an_agent_without_tools(model: Path, clinic: Clinic) -> None:
+def test_a_template_that_drops_the_tools_matters_less_to_an_agent_without_tools(
+    model: Path, run_doctor: RunDoctor
+) -> None:
     edit(model / "chat_template.jinja", "{{- tool | tojson }}", "{{- 'a tool' }}")
-    found = the_problem(clinic(MODEL))
+    found = the_problem(run_doctor(MODEL))
     assert found.level == "warn" and "the dry run offered no tools" in found.what
 
 
-def test_a_format_of_tool_calls_that_is_not_the_templates(model: Path, clinic: Clinic) -> None:
-    found = the_problem(clinic({"model": {"path": "./model", "tool_call_format": "mistral"}}, agent_py=TOOL_AGENT))
+def test_a_format_of_tool_calls_that_is_not_the_templates(model: Path, run_doctor: RunDoctor) -> None:
+    found = the_problem(run_doctor({"model": {"path": "./model", "tool_call_format": "mistral"}}, agent_py=TOOL_AGENT))
     assert (found.check, found.level) == ("template", "fail")
-    assert "not read back" in found.what and "'auto'" in found.mend and "tool_call_format" in found.where
+    assert "not read back" in found.what and "'auto'" in found.fix and "tool_call_format" in found.where
 
 
-def test_a_template_without_tool_calls_for_an_agent_with_tools(model: Path, clinic: Clinic) -> None:
-    found = the_problem(clinic({"model": {"path": "./model", "tool_call_format": "none"}}, agent_py=TOOL_AGENT))
+def test_a_template_without_tool_calls_for_an_agent_with_tools(model: Path, run_doctor: RunDoctor) -> None:
+    found = the_problem(run_doctor({"model": {"path": "./model", "tool_call_format": "none"}}, agent_py=TOOL_AGENT))
     assert (found.check, found.level) == ("dry run", "fail")
-    assert "offers tools, but how this model writes tool calls" in found.what and "hermes" in found.mend
+    assert "offers tools, but how this model writes tool calls" in found.what and "hermes" in found.fix
 
 
-def test_a_template_that_drops_system_messages(model: Path, clinic: Clinic) -> None:
+def test_a_template_that_drops_system_messages(model: Path, run_doctor: RunDoctor) -> None:
     edit(
         model / "chat_template.jinja", "'<|im_start|>system\\n' + text(messages[0].content)", "'<|im_start|>system\\n'"
     )
-    found = the_problem(clinic(MODEL))
+    found = the_problem(run_doctor(MODEL))
     assert (found.check, found.level) == ("template", "fail") and "drops system messages" in found.what
 
 
-def test_a_template_that_writes_the_past_anew(model: Path, clinic: Clinic) -> None:
+def test_a_template_that_writes_the_past_anew(model: Path, run_doctor: RunDoctor) -> None:
     template = model / "chat_template.jinja"
     template.write_text("{{- messages | length }} messages\n" + template.read_text())
-    found = problems(clinic(MODEL))
+    found = problems(run_doctor(MODEL))
     assert {(f.check, f.level) for f in found} == {("template", "warn")}
     assert "template_not_append_only" in found[0].what and "training rows of their own" in found[0].what
-    assert "only appends" in found[0].mend
+    assert "only appends" in found[0].fix
 
 
-def test_dropped_reasoning_matters_to_an_agent_with_several_user_messages(clinic: Clinic) -> None:
-    found = the_problem(clinic(agent_py=CHATTY_AGENT))
+def test_dropped_reasoning_matters_to_an_agent_with_several_user_messages(run_doctor: RunDoctor) -> None:
+    found = the_problem(run_doctor(agent_py=CHATTY_AGENT))
     assert (found.check, found.level) == ("template", "warn")
-    assert "reasoning_stripped" in found.what and "enable_thinking: false" in found.mend
+    assert "reasoning_stripped" in found.what and "enable_thinking: false" in found.fix
 
 
-def test_a_model_that_does_not_say_when_it_ends(model: Path, clinic: Clinic) -> None:
+def test_a_model_that_does_not_say_when_it_ends(model: Path, run_doctor: RunDoctor) -> None:
     edit(model / "chat_template.jinja", "<|im_end|>", "")
     edit(model / "tokenizer_config.json", '"eos_token": "<|im_end|>"', '"eos_token": null')
     (model / "generation_config.json").write_text("{}")
-    found = the_problem(clinic(MODEL))
+    found = the_problem(run_doctor(MODEL))
     assert (found.check, found.level) == ("template", "fail")
-    assert "no token is known that ends an answer" in found.what and "eos_token" in found.mend
+    assert "no token is known that ends an answer" in found.what and "eos_token" in found.fix
 
 
-def test_a_model_too_large_for_the_machine(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "find_memory", lambda device: Memory("a watch", 2**20, 2**20, False))
-    found = the_problem(clinic({"backbone": "debug"}))
+def test_a_model_too_large_for_the_machine(run_doctor: RunDoctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "find_memory", lambda device: MachineMemory("a watch", 2**20, 2**20, False))
+    found = the_problem(run_doctor({"backbone": "debug"}))
     assert (found.check, found.level) == ("memory", "fail")
-    assert "of 1 MiB (a watch): weights (0.9M x 4 bytes)" in found.what and "max_concurrent" in found.mend
+    assert "of 1 MiB (a watch): weights (0.9M x 4 bytes)" in found.what and "max_concurrent" in found.fix
 
 
-def test_a_machine_that_is_in_use(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "find_memory", lambda device: Memory("a server", 2**34, 2**20, False))
-    found = the_problem(clinic({"backbone": "debug"}))
+def test_a_machine_that_is_in_use(run_doctor: RunDoctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "find_memory", lambda device: MachineMemory("a server", 2**34, 2**20, False))
+    found = the_problem(run_doctor({"backbone": "debug"}))
     assert (found.check, found.level) == ("memory", "warn")
-    assert "only 1 MiB are free now" in found.what and "end what else runs there" in found.mend
+    assert "only 1 MiB are free now" in found.what and "end what else runs there" in found.fix
 
 
-def test_a_gpu_that_torch_cannot_use(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_torch_cannot_use(run_doctor: RunDoctor, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = memory.read_gpus("81559, 81007, NVIDIA H100 80GB HBM3\n15360, 15000, Tesla T4\n")
     assert [(gpu.name, gpu.total, gpu.free) for gpu in gpus[1:]] == [("Tesla T4", 15360 * 2**20, 15000 * 2**20)]
     monkeypatch.setattr(memory, "_gpus", lambda: gpus)
     monkeypatch.setattr(memory, "version_of", {"torch": "2.13.0+cpu"}.get)
-    found = the_problem(clinic({"backbone": "debug"}))
+    found = the_problem(run_doctor({"backbone": "debug"}))
     assert (found.check, found.level) == ("memory", "warn")
-    assert "has a GPU (NVIDIA H100 80GB HBM3)" in found.what and "for CUDA" in found.mend
+    assert "has a GPU (NVIDIA H100 80GB HBM3)" in found.what and "for CUDA" in found.fix
     monkeypatch.setattr(memory, "version_of", {"torch": "2.13.0"}.get)
-    findings = clinic({"backbone": "debug", "model": {"device": "cuda:1"}})
+    findings = run_doctor({"backbone": "debug", "model": {"device": "cuda:1"}})
     assert problems(findings) == []
     assert any("(Tesla T4): weights (0.9M x 4 bytes) 4 MiB + the sampler's copy (x 2)" in f.what for f in findings)
 
 
-def test_a_gpu_that_is_not_there(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_is_not_there(run_doctor: RunDoctor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_gpus", list)
-    found = the_problem(clinic({"backbone": "debug", "model": {"device": "cuda:1"}}))
+    found = the_problem(run_doctor({"backbone": "debug", "model": {"device": "cuda:1"}}))
     assert (found.check, found.level) == ("memory", "fail")
-    assert "nvidia-smi shows no GPU" in found.what and "'auto'" in found.mend
+    assert "nvidia-smi shows no GPU" in found.what and "'auto'" in found.fix
 
 
-def test_training_takes_gradients_and_adam_too(clinic: Clinic) -> None:
+def test_training_takes_gradients_and_adam_too(run_doctor: RunDoctor) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    (trained,) = [f for f in clinic({"backbone": "local"}) if f.check == "memory"]
+    (trained,) = [f for f in run_doctor({"backbone": "local"}) if f.check == "memory"]
     assert trained.level == "ok" and all(part in trained.what for part in ("gradient", "Adam", "logits", "cache"))
-    (looked_at,) = [f for f in clinic({"backbone": "debug"}) if f.check == "memory"]
+    (looked_at,) = [f for f in run_doctor({"backbone": "debug"}) if f.check == "memory"]
     assert "Adam" not in looked_at.what
 
 
@@ -196,23 +198,23 @@ def test_parameters_are_those_in_the_headers_and_nearly_those_of_the_config(tmp_
     assert abs(estimated.parameters - counted.parameters) < 0.01 * counted.parameters
 
 
-def test_a_disk_that_is_too_full_for_checkpoints(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_too_full_for_checkpoints(run_doctor: RunDoctor, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage("/")
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage._replace(free=2**20))
-    found = the_problem(clinic())
+    found = the_problem(run_doctor())
     assert (found.check, found.level) == ("run folder", "fail")
-    assert "3 x 12 bytes x 918,912 parameters" in found.what and "keep_checkpoints" in found.mend
+    assert "3 x 12 bytes x 918,912 parameters" in found.what and "keep_checkpoints" in found.fix
 
 
-def test_prompts_are_counted_with_system_prompt_and_tools(clinic: Clinic) -> None:
+def test_prompts_are_counted_with_system_prompt_and_tools(run_doctor: RunDoctor) -> None:
     long = lines([*rows(0, 11), {"query": "why " * 40, "answer": "1"}])
-    (plain,) = [f for f in clinic(train_jsonl=long) if f.check == "context"]
+    (plain,) = [f for f in run_doctor(train_jsonl=long) if f.check == "context"]
     other = {"rollout": {"agentscope_learn_protocol": "tools.py:agent"}}
-    (tools,) = [f for f in clinic(other, tools_py=TOOL_AGENT) if f.check == "context"]
+    (tools,) = [f for f in run_doctor(other, tools_py=TOOL_AGENT) if f.check == "context"]
     lengths = [int(f.what.split(" tokens")[0].split()[-1]) for f in (plain, tools)]
     assert lengths[1] > lengths[0] + 40 and "all 18 tasks" in plain.what
 
 
-def test_a_backbone_without_known_memory_is_not_judged(clinic: Clinic) -> None:
-    (found,) = [f for f in clinic({"backbone": TRAINS}) if f.check == "memory"]
+def test_a_backbone_without_known_memory_is_not_judged(run_doctor: RunDoctor) -> None:
+    (found,) = [f for f in run_doctor({"backbone": TRAINS}) if f.check == "memory"]
     assert found.level == "skip"

@@ -1,4 +1,4 @@
-"""One fault in a configuration that has no other: the doctor names it, its place, and how to mend it."""
+"""One fault in a configuration that has no other: the doctor names it, its place, and how to fix it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from astune.doctor import dry_run, workflow
+from astune.doctor import scripted_episode
+from astune.doctor.checks import dry_run
 from astune.monitor import blocking
-from tests.doctor.clinic import AGENT, Clinic, lines, problems, rows, the_problem
+from tests.doctor.sound_config import AGENT, RunDoctor, lines, problems, rows, the_problem
 
 WORKFLOW = {"rollout": {"agentscope_learn_protocol": "agent.py:agent"}}
 OWN_JUDGE = {"task_judge": {"judge_protocol": "judge.py:judge"}}
@@ -27,7 +28,7 @@ class Fault(NamedTuple):
     level: str
     what: str
     where: str
-    mend: str
+    fix: str
 
 
 def agent(body: str, before: str = "") -> dict[str, str]:
@@ -322,42 +323,44 @@ FAULTS = {
     "the doctor names it, and what it advises mends it",
 )
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_found_named_and_can_be_mended(name: str, clinic: Clinic) -> None:
+def test_a_fault_is_found_named_and_can_be_mended(name: str, run_doctor: RunDoctor) -> None:
     fault = FAULTS[name]
-    found = the_problem(clinic(fault.changes, **fault.files))
+    found = the_problem(run_doctor(fault.changes, **fault.files))
     assert (found.check, found.level) == (fault.check, fault.level)
     assert fault.what in found.what
     assert fault.where in found.where
-    assert fault.mend in found.mend
+    assert fault.fix in found.fix
 
 
-def test_a_configuration_without_a_fault_is_left_alone(clinic: Clinic) -> None:
-    findings = clinic()
+def test_a_configuration_without_a_fault_is_left_alone(run_doctor: RunDoctor) -> None:
+    findings = run_doctor()
     assert problems(findings) == []
     assert {finding.check for finding in findings if finding.level == "skip"} == {"memory"}  # of an unknown backbone
 
 
-def test_the_doctor_starts_the_service_that_a_run_would_start(clinic: Clinic) -> None:
+def test_the_doctor_starts_the_service_that_a_run_would_start(run_doctor: RunDoctor) -> None:
     service = {"serve": "countdown", "options": {"tasks": 20, "numbers": 3}, "validation_split": "validation"}
     reader = {"type": "env_service", "env_service": service}
-    findings = clinic({"task_reader": reader, "task_judge": ENVIRONMENT, "rollout": {"max_tokens": 2}})
+    findings = run_doctor({"task_reader": reader, "task_judge": ENVIRONMENT, "rollout": {"max_tokens": 2}})
     assert problems(findings) == []
     assert any(finding.what.startswith("20 training tasks") for finding in findings)
 
 
-def test_every_bad_line_is_named_up_to_a_few(clinic: Clinic) -> None:
-    found = problems(clinic(train_jsonl=lines(rows(0, 12)) + "{\n" * 7))
+def test_every_bad_line_is_named_up_to_a_few(run_doctor: RunDoctor) -> None:
+    found = problems(run_doctor(train_jsonl=lines(rows(0, 12)) + "{\n" * 7))
     assert [finding.where for finding in found[:5]] == [f"train.jsonl:{line}:2" for line in range(13, 18)]
     assert "2 more records like these" in found[5].what and len(found) == 6
 
 
 @pytest.mark.fault("What a run says", "a workflow blocks while the doctor tries it", "the doctor goes on and says so")
-def test_a_workflow_that_blocks_its_event_loop_is_left_behind(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workflow, "SECONDS", 0.05)
-    monkeypatch.setattr(dry_run, "GRACE", 0.1)
+def test_a_workflow_that_blocks_its_event_loop_is_left_behind(
+    run_doctor: RunDoctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dry_run, "SECONDS", 0.05)
+    monkeypatch.setattr(scripted_episode, "GRACE", 0.1)
     monkeypatch.setattr(blocking, "EVERY", 0.01)
-    found = the_problem(clinic(**agent("time.sleep(3)", before="import time")))
-    assert found.check == "dry run" and "blocks the event loop" in found.what and "asyncio.sleep" in found.mend
+    found = the_problem(run_doctor(**agent("time.sleep(3)", before="import time")))
+    assert found.check == "dry run" and "blocks the event loop" in found.what and "asyncio.sleep" in found.fix
     assert re.fullmatch(r".*agent\.py:\d+", found.where)
 
 
@@ -366,30 +369,30 @@ def test_a_workflow_that_blocks_its_event_loop_is_left_behind(clinic: Clinic, mo
     "A workflow blocks for a while in each episode",
     "The doctor names the line and what to write instead",
 )
-def test_a_line_that_blocks_for_a_while_is_named(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_blocks_for_a_while_is_named(run_doctor: RunDoctor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocking, "EVERY", 0.01)
-    monkeypatch.setattr(workflow, "BLOCKED_SECONDS", 0.05)
+    monkeypatch.setattr(dry_run, "BLOCKED_SECONDS", 0.05)
     text = AGENT.replace("    client =", "    time.sleep(0.2)\n    client =")
-    found = the_problem(clinic(agent_py=f"import time\n{text}"))
+    found = the_problem(run_doctor(agent_py=f"import time\n{text}"))
     assert (found.check, found.level) == ("dry run", "warn") and "`time.sleep(0.2)` blocks" in found.what
     assert re.fullmatch(r".*agent\.py:\d+", found.where)
 
 
-def test_a_workflow_that_waits_for_ever_is_cancelled(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workflow, "SECONDS", 0.05)
-    found = the_problem(clinic(**agent("await asyncio.Event().wait()", before="import asyncio")))
-    assert found.check == "dry run" and "still running" in found.what and "every model answered at once" in found.mend
+def test_a_workflow_that_waits_for_ever_is_cancelled(run_doctor: RunDoctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dry_run, "SECONDS", 0.05)
+    found = the_problem(run_doctor(**agent("await asyncio.Event().wait()", before="import asyncio")))
+    assert found.check == "dry run" and "still running" in found.what and "every model answered at once" in found.fix
 
 
-def test_a_judge_that_gives_all_answers_the_same_is_found_for_each_kind_of_wrong_answer(clinic: Clinic) -> None:
-    found = problems(clinic(OWN_JUDGE, **judge("return True")))
+def test_a_judge_that_gives_all_answers_the_same_is_found_for_each_kind_of_wrong_answer(run_doctor: RunDoctor) -> None:
+    found = problems(run_doctor(OWN_JUDGE, **judge("return True")))
     kinds = ["a wrong answer", "an empty answer", '"I don\'t know"', "the question repeated"]
     assert [finding.what.partition(" passes")[0] for finding in found] == kinds
     assert {(finding.check, finding.level) for finding in found} == {("judge", "fail")}
 
 
-def test_a_judge_by_degrees_gets_a_warning_only(clinic: Clinic) -> None:
-    found = the_problem(clinic(OWN_JUDGE, **judge("return 0.8 * (episode.output.answer == task.answer)")))
+def test_a_judge_by_degrees_gets_a_warning_only(run_doctor: RunDoctor) -> None:
+    found = the_problem(run_doctor(OWN_JUDGE, **judge("return 0.8 * (episode.output.answer == task.answer)")))
     assert (found.check, found.level) == ("judge", "warn") and "less than the 1" in found.what
 
 
@@ -402,28 +405,28 @@ LOOK_UP = {
 }
 
 
-def test_a_tool_call_that_ends_the_episode_is_found(clinic: Clinic) -> None:
+def test_a_tool_call_that_ends_the_episode_is_found(run_doctor: RunDoctor) -> None:
     body = f"""client = tuner.openai_client("solver")
     reply = await client.chat.completions.create(model="policy", messages=messages, tools=[{LOOK_UP}])
     for call in reply.choices[0].message.tool_calls or []:
         word = json.loads(call.function.arguments)["word"]
     return WorkflowOutput(answer=reply.choices[0].message.content)"""
-    found = the_problem(clinic(**agent(body, before="import json")))
+    found = the_problem(run_doctor(**agent(body, before="import json")))
     assert (found.check, found.level) == ("dry run", "warn")
     assert "a call of 'look_up' without its arguments" in found.what and "KeyError: 'word'" in found.what
-    assert found.where == "agent.py:9" and "as the tool's result" in found.mend
+    assert found.where == "agent.py:9" and "as the tool's result" in found.fix
 
 
-def test_an_agent_that_drops_tool_calls_is_found(clinic: Clinic) -> None:
+def test_an_agent_that_drops_tool_calls_is_found(run_doctor: RunDoctor) -> None:
     body = f"""client = tuner.openai_client("solver")
     reply = await client.chat.completions.create(model="policy", messages=messages, tools=[{LOOK_UP}])
     return WorkflowOutput(answer=reply.choices[0].message.content or "")"""
-    found = the_problem(clinic(**agent(body)))
+    found = the_problem(run_doctor(**agent(body)))
     assert (found.check, found.level) == ("dry run", "warn")
-    assert "got no result" in found.what and "role 'tool'" in found.mend
+    assert "got no result" in found.what and "role 'tool'" in found.fix
 
 
-def test_an_agent_with_tools_needs_more_than_one_turn(clinic: Clinic) -> None:
+def test_an_agent_with_tools_needs_more_than_one_turn(run_doctor: RunDoctor) -> None:
     body = f"""client = tuner.openai_client("solver")
     while True:
         reply = await client.chat.completions.create(model="policy", messages=messages, tools=[{LOOK_UP}])
@@ -432,34 +435,34 @@ def test_an_agent_with_tools_needs_more_than_one_turn(clinic: Clinic) -> None:
             return WorkflowOutput(answer=reply.choices[0].message.content)
         for call in reply.choices[0].message.tool_calls:
             messages.append({{"role": "tool", "tool_call_id": call.id, "content": "?"}})"""
-    found = the_problem(clinic({"rollout": {"max_turns": 1}}, **agent(body)))
+    found = the_problem(run_doctor({"rollout": {"max_turns": 1}}, **agent(body)))
     assert (found.check, found.level) == ("dry run", "warn")
-    assert "max_turns = 1" in found.what and "astune.rollout.max_turns" in found.where and "raise it" in found.mend
+    assert "max_turns = 1" in found.what and "astune.rollout.max_turns" in found.where and "raise it" in found.fix
 
 
-def test_a_check_that_crashes_does_not_hide_the_others(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("astune.doctor.context.longest_prompt", lambda patient: 1 / 0)
-    findings = clinic({"trainer": {"learning_rate": 1.0}})
+def test_a_check_that_crashes_does_not_hide_the_others(run_doctor: RunDoctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("astune.doctor.checks.context.longest_prompt", lambda checked: 1 / 0)
+    findings = run_doctor({"trainer": {"learning_rate": 1.0}})
     crashed, rate = problems(findings)
     assert crashed.check == "context" and "ZeroDivisionError" in crashed.what and crashed.level == "fail"
     assert rate.check == "training"
     assert {"endpoints", "run folder"} <= {finding.check for finding in findings if finding.level == "ok"}
 
 
-def test_a_workflow_file_that_ends_the_program_does_not_end_the_doctor(clinic: Clinic) -> None:
-    findings = clinic(agent_py="import sys\nsys.exit(3)\n")
+def test_a_workflow_file_that_ends_the_program_does_not_end_the_doctor(run_doctor: RunDoctor) -> None:
+    findings = run_doctor(agent_py="import sys\nsys.exit(3)\n")
     found = the_problem(findings)
     assert found.check == "workflow" and "SystemExit" in found.what and found.where == "agent.py:2"
     assert any(finding.check == "run folder" and finding.level == "ok" for finding in findings)
 
 
-def test_checks_that_need_what_failed_say_so(clinic: Clinic) -> None:
-    findings = clinic(agent_py="def agent(): pass")
+def test_checks_that_need_what_failed_say_so(run_doctor: RunDoctor) -> None:
+    findings = run_doctor(agent_py="def agent(): pass")
     (skipped,) = [f for f in findings if f.level == "skip" and f.check == "dry run"]
     assert skipped.what == "needs a workflow that loads; see 'workflow' above"
 
 
-def test_an_agent_that_hands_its_answer_in_with_a_tool_comes_to_its_end(clinic: Clinic) -> None:
+def test_an_agent_that_hands_its_answer_in_with_a_tool_comes_to_its_end(run_doctor: RunDoctor) -> None:
     tool = {
         "type": "function",
         "function": {
@@ -476,6 +479,6 @@ def test_an_agent_that_hands_its_answer_in_with_a_tool_comes_to_its_end(clinic: 
             if "text" in arguments:
                 return WorkflowOutput(answer=arguments["text"])
             messages.append({{"role": "tool", "tool_call_id": call.id, "content": "text is missing"}})"""
-    findings = clinic(**agent(body, before="import json"))
+    findings = run_doctor(**agent(body, before="import json"))
     assert problems(findings) == []
     assert any("2 model calls, tools: submit_answer; returned 'The answer is 1.'" in f.what for f in findings)

@@ -22,8 +22,8 @@ from astune.config.load import load_config
 from astune.config.schema import AstuneConfig, TrainerConfig
 from astune.context_tracker.merge.timeline import merge_turns
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.doctor.examine import OF_EPISODES, examine
-from astune.doctor.patient import Patient
+from astune.doctor.checked_config import CheckedConfig
+from astune.doctor.run_checks import OF_EPISODES, run_checks
 from astune.errors import ConfigError, TaskError
 from astune.monitor.episodes import EpisodeRecord, episode_to_row
 from astune.support.resources import tiny_model_dir
@@ -375,7 +375,9 @@ def test_a_file_for_rl_may_be_run_on_local_with_none_of_this(tmp_path: Path) -> 
 
 def test_the_doctor_asks_for_no_workflow_and_no_tasks(tmp_path: Path) -> None:
     job(tmp_path, SFT)
-    findings = examine(Patient(tmp_path / "job.yaml", [SFT], backbone="trinity", backbones=BACKBONES, offline=True))
+    findings = run_checks(
+        CheckedConfig(tmp_path / "job.yaml", [SFT], backbone="trinity", backbones=BACKBONES, offline=True)
+    )
     of_episodes = [finding for finding in findings if finding.check in OF_EPISODES]
     assert {finding.level for finding in of_episodes} == {"skip"} and len(of_episodes) == len(OF_EPISODES)
     assert not [finding for finding in findings if "broke" in finding.what]

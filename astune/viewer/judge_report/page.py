@@ -5,14 +5,14 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
+from astune.viewer.judge_rows import comparison_text, confusion_rows, conventions, figure_rows, headline, label_text
+from astune.viewer.policy import content_policy
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from astune.judging.figures import JudgeFigures
 from astune.judging.report import JudgeReport
 from astune.viewer.charts import STYLE, Frame, svg
-from astune.viewer.judge_rows import comparison_text, confusion_rows, conventions, figure_rows, headline, label_text
-from astune.viewer.policy import content_policy
 
 TEMPLATES = Path(__file__).parent / "page"
 SIZE = 340

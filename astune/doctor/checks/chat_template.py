@@ -10,8 +10,8 @@ from astune.context_tracker.prompt.answer_formats import FORMATS
 from astune.context_tracker.prompt.builder import PromptBuilder
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.messages import same_arguments
+from astune.doctor.checked_config import CheckedConfig, Missing
 from astune.doctor.findings import Finding, fail, ok, warn
-from astune.doctor.patient import Missing, Patient
 from astune.errors import WorkflowError
 
 KEY = "astune.model.path"
@@ -47,13 +47,13 @@ COST = (
 )
 
 
-def check_template(patient: Patient) -> Iterator[Finding]:
-    where, chat_format = patient.where(KEY), patient.chat_format
+def check_template(checked: CheckedConfig) -> Iterator[Finding]:
+    where, chat_format = checked.where(KEY), checked.chat_format
     problems = [*_roles(chat_format, where), *_stop(chat_format, where)]
-    offered = _offered(patient)
-    problems += _tools(chat_format, offered, patient)
+    offered = _offered(checked)
+    problems += _tools(chat_format, offered, checked)
     if not problems:
-        problems += _prefix(chat_format, patient, offered)
+        problems += _prefix(chat_format, checked, offered)
     yield from problems
     if not problems:
         calls = f"tool calls written as {chat_format.tool_call_format!r} and read back"
@@ -65,16 +65,16 @@ def check_template(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def _offered(patient: Patient) -> bool | None:
+def _offered(checked: CheckedConfig) -> bool | None:
     """Whether the workflow offered tools in the dry run; None if there was none."""
     try:
-        return bool(patient.dry_run.tools)
+        return bool(checked.dry_run.tools)
     except Missing:
         return None
 
 
 def _roles(chat_format: ChatFormat, where: str) -> Iterator[Finding]:
-    mend = "use another model or template: astune.model.path with a chat_template.jinja that writes it"
+    fix = "use another model or template: astune.model.path with a chat_template.jinja that writes it"
     for role, messages in {
         "system": [{"role": "system", "content": "system-probe"}, USER],
         "user": [USER],
@@ -83,13 +83,11 @@ def _roles(chat_format: ChatFormat, where: str) -> Iterator[Finding]:
         try:
             written = chat_format.render(messages)
         except WorkflowError as error:
-            advice = "write the instructions into the user message" if role == "system" else mend
-            yield (warn if role == "system" else fail)(f"{role} message: {error}", where=where, mend=advice)
+            advice = "write the instructions into the user message" if role == "system" else fix
+            yield (warn if role == "system" else fail)(f"{role} message: {error}", where=where, fix=advice)
             continue
         if f"{role}-probe" not in written:
-            yield fail(
-                f"the chat template drops {role} messages: the model would never see them", where=where, mend=mend
-            )
+            yield fail(f"the chat template drops {role} messages: the model would never see them", where=where, fix=fix)
 
 
 def _stop(chat_format: ChatFormat, where: str) -> Iterator[Finding]:
@@ -97,18 +95,18 @@ def _stop(chat_format: ChatFormat, where: str) -> Iterator[Finding]:
         yield fail(
             "no token is known that ends an answer: every answer would run on to max_tokens",
             where=where,
-            mend="set eos_token in tokenizer_config.json, or eos_token_id in generation_config.json, of the model",
+            fix="set eos_token in tokenizer_config.json, or eos_token_id in generation_config.json, of the model",
         )
 
 
-def _tools(chat_format: ChatFormat, offered: bool | None, patient: Patient) -> Iterator[Finding]:
-    where = patient.where("astune.model.tool_call_format")
+def _tools(chat_format: ChatFormat, offered: bool | None, checked: CheckedConfig) -> Iterator[Finding]:
+    where = checked.where("astune.model.tool_call_format")
     if chat_format.tool_call_format == "none":
         if offered:
             yield fail(
                 "the workflow offers tools, but how this model writes tool calls could not be read off its template",
                 where=where,
-                mend=f"set it to one of {', '.join(FORMATS)}, or use a model that was made for tools",
+                fix=f"set it to one of {', '.join(FORMATS)}, or use a model that was made for tools",
             )
         return
     told = warn if offered is False else fail
@@ -118,19 +116,19 @@ def _tools(chat_format: ChatFormat, offered: bool | None, patient: Patient) -> I
         written = chat_format.render([USER, CALL], [TOOL], add_generation_prompt=False)
         results = chat_format.render([USER, CALL, RESULT], [TOOL])
     except WorkflowError as error:
-        yield told(f"{error}{unused}", where=patient.where(KEY), mend="use a model whose template writes tools")
+        yield told(f"{error}{unused}", where=checked.where(KEY), fix="use a model whose template writes tools")
         return
-    mend = "use a model that was made for tools, or its template for tools"
+    fix = "use a model that was made for tools, or its template for tools"
     if "look_up_probe" not in prompt:
-        yield told(f"the chat template drops the tools: the model would never see them{unused}", where=where, mend=mend)
+        yield told(f"the chat template drops the tools: the model would never see them{unused}", where=where, fix=fix)
     elif "tool-probe" not in results:
-        yield told(f"the chat template drops the results of tools{unused}", where=where, mend=mend)
+        yield told(f"the chat template drops the results of tools{unused}", where=where, fix=fix)
     elif not _reads_back(chat_format, prompt, written):
         yield told(
             f"a tool call that the template writes is not read back as it was: tool_call_format is "
             f"{chat_format.tool_call_format!r}{unused}",
             where=where,
-            mend=f"'auto', or the one of {', '.join(FORMATS)} that fits the template",
+            fix=f"'auto', or the one of {', '.join(FORMATS)} that fits the template",
         )
 
 
@@ -142,9 +140,9 @@ def _reads_back(chat_format: ChatFormat, prompt: str, written: str) -> bool:
     return [call.name for call in calls] == ["look_up_probe"] and same_arguments(calls[0].arguments, ARGUMENTS)
 
 
-def _prefix(chat_format: ChatFormat, patient: Patient, offered: bool | None) -> Iterator[Finding]:
+def _prefix(chat_format: ChatFormat, checked: CheckedConfig, offered: bool | None) -> Iterator[Finding]:
     """Where a conversation that goes on is written anew, as the tracker would label it."""
-    asks_again = _asks_again(patient)
+    asks_again = _asks_again(checked)
     situations: dict[str, tuple[Sequence[Message], str | None]] = {"a new user message": ([USER], None)}
     if chat_format.reasoning_openings and _writes_reasoning(chat_format):
         situations[AFTER_REASONING] = ([USER], "Hm.")
@@ -156,16 +154,16 @@ def _prefix(chat_format: ChatFormat, patient: Patient, offered: bool | None) -> 
             continue
         yield warn(
             f"after {name} the template writes what was before differently (fork: {fork}): {COST}",
-            where=patient.where(KEY),
-            mend="nothing breaks; to avoid it use a template that only appends"
+            where=checked.where(KEY),
+            fix="nothing breaks; to avoid it use a template that only appends"
             + (", or a model without reasoning (chat_template_kwargs: {enable_thinking: false})" if reasoning else ""),
         )
 
 
-def _asks_again(patient: Patient) -> bool:
+def _asks_again(checked: CheckedConfig) -> bool:
     """Whether a conversation of the dry run had more than one user message, so that dropped reasoning would matter."""
     try:
-        turns = patient.dry_run.episode.turns
+        turns = checked.dry_run.episode.turns
     except Missing:
         return False
     return any(sum(message.get("role") == "user" for message in turn.messages) > 1 for turn in turns)

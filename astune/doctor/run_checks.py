@@ -7,24 +7,25 @@ from dataclasses import replace
 from pathlib import Path
 
 from astune.config.rules import plays_episodes
-from astune.doctor.chat_template import check_template
-from astune.doctor.config_file import check_config
-from astune.doctor.context import check_context
-from astune.doctor.endpoints import check_endpoints
+from astune.doctor.checked_config import CheckedConfig, Missing
+from astune.doctor.checks.chat_template import check_template
+from astune.doctor.checks.config_file import check_config
+from astune.doctor.checks.context import check_context
+from astune.doctor.checks.dry_run import check_dry_run
+from astune.doctor.checks.endpoints import check_endpoints
+from astune.doctor.checks.judge import check_judge
+from astune.doctor.checks.memory import check_memory
+from astune.doctor.checks.model import check_model
+from astune.doctor.checks.packages import check_packages
+from astune.doctor.checks.run_folder import check_run_folder
+from astune.doctor.checks.tasks import check_tasks
+from astune.doctor.checks.training import check_training
+from astune.doctor.checks.workflow import check_workflow
 from astune.doctor.findings import Finding, fail, skip
-from astune.doctor.judge import check_judge
-from astune.doctor.memory import check_memory
-from astune.doctor.model import check_model
-from astune.doctor.packages import check_packages
-from astune.doctor.patient import Missing, Patient
-from astune.doctor.run_folder import check_run_folder
-from astune.doctor.tasks import check_tasks
-from astune.doctor.training import check_training
-from astune.doctor.workflow import check_dry_run, check_workflow
 from astune.errors import named
 from astune.support.user_code import code_of, place_of
 
-Check = Callable[[Patient], Iterator[Finding]]
+Check = Callable[[CheckedConfig], Iterator[Finding]]
 
 CHECKS: Mapping[str, Check] = {
     "config": check_config,
@@ -46,27 +47,27 @@ OF_EPISODES = ("tasks", "workflow", "judge", "dry run", "context")
 """Those of what a run needs to play episodes."""
 
 
-def examine(patient: Patient, checks: Mapping[str, Check] = CHECKS) -> list[Finding]:
+def run_checks(checked: CheckedConfig, checks: Mapping[str, Check] = CHECKS) -> list[Finding]:
     """What all checks found, in their order. Paths below the working directory are relative to it."""
     here = f"{Path.cwd()}/"
-    with patient.opened:
+    with checked.opened:
         return [
             replace(
                 finding,
                 check=name,
-                **{part: getattr(finding, part).replace(here, "") for part in ("what", "where", "mend")},
+                **{part: getattr(finding, part).replace(here, "") for part in ("what", "where", "fix")},
             )
             for name, check in checks.items()
-            for finding in _findings(name, check, patient)
+            for finding in _findings(name, check, checked)
         ]
 
 
-def _findings(name: str, check: Check, patient: Patient) -> Iterator[Finding]:
+def _findings(name: str, check: Check, checked: CheckedConfig) -> Iterator[Finding]:
     try:
-        if name in OF_EPISODES and not plays_episodes(patient.config):
+        if name in OF_EPISODES and not plays_episodes(checked.config):
             yield skip("no episodes are played: examples are learned, and all read before the run starts")
         else:
-            yield from check(patient)
+            yield from check(checked)
     except Missing as missing:
         yield skip(str(missing))
     except (Exception, SystemExit) as error:
@@ -74,5 +75,5 @@ def _findings(name: str, check: Check, patient: Patient) -> Iterator[Finding]:
         yield fail(
             f"the check itself broke: {named(error)}{code_of(error)}",
             where=place,
-            mend="mend that line" if place else "report this with your configuration: the doctor should say more",
+            fix="mend that line" if place else "report this with your configuration: the doctor should say more",
         )

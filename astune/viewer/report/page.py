@@ -8,19 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
-
-from astune.config.schema import Config
-from astune.monitor import RunDir, read_metrics, summarize
-from astune.monitor.disk import writing
-from astune.monitor.receipt import Metrics
-from astune.monitor.summary import decodings, series, show_figure, show_idle, show_judging, show_seconds, show_tools
-from astune.viewer.charts import STYLE, curve_svg, shown_name, small_charts, small_svg
 from astune.viewer.episode_view import Card, Pieces, card, credit_of
 from astune.viewer.policy import content_policy
 from astune.viewer.receipt_view import receipt_view
-from astune.viewer.run_config import config_of, flat, pieces_of
 from astune.viewer.run_data import (
     Head,
     Share,
@@ -33,6 +23,16 @@ from astune.viewer.run_data import (
     read_heads,
     read_records,
 )
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from astune.config.schema import Config
+from astune.monitor import RunDir, read_metrics, summarize
+from astune.monitor.disk import writing
+from astune.monitor.receipt import Metrics
+from astune.monitor.summary import decodings, series, show_figure, show_idle, show_judging, show_seconds, show_tools
+from astune.viewer.charts import STYLE, curve_svg, shown_name, small_charts, small_svg
+from astune.viewer.run_config import config_of, flat, pieces_of
 
 TEMPLATES = Path(__file__).parent / "page"
 MOST_DEBUG_EPISODES = 20

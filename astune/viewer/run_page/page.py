@@ -21,15 +21,16 @@ from pathlib import Path
 from string import Template
 from typing import Any, TextIO
 
-from astune.errors import ConfigError
-from astune.monitor import RunDir
 from astune.viewer.episode_data import episode_data
 from astune.viewer.policy import content_policy
-from astune.viewer.run_config import config_of, pieces_of
 from astune.viewer.run_index import Entry, index_run, read_entry
 from astune.viewer.step_credit import Credited, Estimator, credit_step
 from astune.viewer.token_texts import TokenTexts
 from astune.viewer.view_head import head_data
+
+from astune.errors import ConfigError
+from astune.monitor import RunDir
+from astune.viewer.run_config import config_of, pieces_of
 
 PAGE = Path(__file__).parent / "page" / "view"
 SCRIPTS = ("dom", "data", "state", "charts", "filters", "table", "tokens", "forest", "chat", "episode", "keys", "main")

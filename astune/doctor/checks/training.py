@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from astune.algorithm import ADVANTAGES
 from astune.backbone.base import covers
+from astune.doctor.checked_config import CheckedConfig, Missing
 from astune.doctor.findings import Finding, fail, ok, skip, warn
-from astune.doctor.patient import Missing, Patient
 from astune.errors import PluginError, nearest
 from astune.plugins import load_plugin
 
@@ -19,104 +19,104 @@ LONG = 200
 """Steps after which a run without checkpoints has much to lose."""
 
 
-def check_training(patient: Patient) -> Iterator[Finding]:
-    name = patient.config.backbone
-    if covers(patient.backbone.ignored_sections, "astune.trainer"):
+def check_training(checked: CheckedConfig) -> Iterator[Finding]:
+    name = checked.config.backbone
+    if covers(checked.backbone.ignored_sections, "astune.trainer"):
         yield skip(f"backbone {name!r} does not train")
         return
-    found = [*_names(patient), *_learning_rate(patient), *_length(patient), *_evaluation(patient)]
+    found = [*_names(checked), *_learning_rate(checked), *_length(checked), *_evaluation(checked)]
     yield from found
     if not found:
-        trainer, rollout = patient.config.trainer, patient.config.rollout
+        trainer, rollout = checked.config.trainer, checked.config.rollout
         yield ok(
-            f"{total_steps(patient)} steps of {trainer.tasks_per_step} tasks x {rollout.num_repeat} attempts, learning "
+            f"{total_steps(checked)} steps of {trainer.tasks_per_step} tasks x {rollout.num_repeat} attempts, learning "
             f"rate {trainer.learning_rate:g}"
         )
 
 
-def total_steps(patient: Patient) -> int:
+def total_steps(checked: CheckedConfig) -> int:
     """Steps of the whole run, as far as the training tasks are known."""
-    trainer = patient.config.trainer
+    trainer = checked.config.trainer
     try:
-        per_epoch = max(len(patient.tasks["training"]) // trainer.tasks_per_step, 1)
+        per_epoch = max(len(checked.tasks["training"]) // trainer.tasks_per_step, 1)
     except Missing:
         per_epoch = 1
     limits = [trainer.total_steps, None if trainer.total_epochs is None else trainer.total_epochs * per_epoch]
     return min(limit for limit in limits if limit is not None)
 
 
-def _names(patient: Patient) -> Iterator[Finding]:
-    algorithm = patient.config.algorithm
+def _names(checked: CheckedConfig) -> Iterator[Finding]:
+    algorithm = checked.config.algorithm
     try:
         load_plugin(algorithm.advantage, kind="advantage", builtin=ADVANTAGES)
     except PluginError as error:
-        mend = f"one of {', '.join(ADVANTAGES)}, or a function of your own: 'my_file.py:name'"
-        yield fail(str(error), where=patient.where("astune.algorithm.advantage"), mend=mend)
-    if patient.config.backbone == "local" and algorithm.loss not in LOCAL_LOSSES:
+        fix = f"one of {', '.join(ADVANTAGES)}, or a function of your own: 'my_file.py:name'"
+        yield fail(str(error), where=checked.where("astune.algorithm.advantage"), fix=fix)
+    if checked.config.backbone == "local" and algorithm.loss not in LOCAL_LOSSES:
         yield fail(
             f"there is no loss {algorithm.loss!r}.{nearest(algorithm.loss, LOCAL_LOSSES)}",
-            where=patient.where("astune.algorithm.loss"),
-            mend=f"one of {', '.join(LOCAL_LOSSES)}",
+            where=checked.where("astune.algorithm.loss"),
+            fix=f"one of {', '.join(LOCAL_LOSSES)}",
         )
 
 
-def _learning_rate(patient: Patient) -> Iterator[Finding]:
+def _learning_rate(checked: CheckedConfig) -> Iterator[Finding]:
     try:
-        small = patient.size.parameters < SMALL
+        small = checked.size.parameters < SMALL
     except Missing:
         small = False
-    rate, most = patient.config.trainer.learning_rate, 1e-2 if small else 1e-4
+    rate, most = checked.config.trainer.learning_rate, 1e-2 if small else 1e-4
     usual = "1e-4 to 1e-3 for a model this small" if small else "1e-6, at most 1e-5"
-    where = patient.where("astune.trainer.learning_rate")
+    where = checked.where("astune.trainer.learning_rate")
     if rate > 10 * most:
-        yield fail(f"a learning rate of {rate:g} ruins the model in a few steps", where=where, mend=f"usual is {usual}")
+        yield fail(f"a learning rate of {rate:g} ruins the model in a few steps", where=where, fix=f"usual is {usual}")
     elif rate > most:
-        yield warn(f"a learning rate of {rate:g} is very large", where=where, mend=f"usual is {usual}")
+        yield warn(f"a learning rate of {rate:g} is very large", where=where, fix=f"usual is {usual}")
     elif rate < 1e-9:
-        yield warn(f"a learning rate of {rate:g} changes nothing", where=where, mend=f"usual is {usual}")
+        yield warn(f"a learning rate of {rate:g} changes nothing", where=where, fix=f"usual is {usual}")
 
 
-def _length(patient: Patient) -> Iterator[Finding]:
-    trainer = patient.config.trainer
+def _length(checked: CheckedConfig) -> Iterator[Finding]:
+    trainer = checked.config.trainer
     try:
-        tasks = len(patient.tasks["training"])
+        tasks = len(checked.tasks["training"])
     except Missing:
         return
     if 0 < tasks < trainer.tasks_per_step:
         yield fail(
             f"a step takes {trainer.tasks_per_step} tasks, and there are {tasks}",
-            where=patient.where("astune.trainer.tasks_per_step"),
-            mend=f"set it to {tasks} or fewer",
+            where=checked.where("astune.trainer.tasks_per_step"),
+            fix=f"set it to {tasks} or fewer",
         )
-    steps = total_steps(patient)
-    by_time = trainer.save_minutes > 0 and patient.config.backbone == "local"
+    steps = total_steps(checked)
+    by_time = trainer.save_minutes > 0 and checked.config.backbone == "local"
     if trainer.save_every == 0 and not by_time and steps > LONG:
         yield warn(
             f"{steps} steps without a checkpoint: a crash or a full disk loses all that was learned",
-            where=patient.where("astune.trainer.save_every"),
-            mend=f"set it to {max(steps // 20, 10)}",
+            where=checked.where("astune.trainer.save_every"),
+            fix=f"set it to {max(steps // 20, 10)}",
         )
     if trainer.warmup_steps >= steps * trainer.updates_per_step:
         yield warn(
             f"the warm-up of {trainer.warmup_steps} updates is as long as the run: the learning rate is never reached",
-            where=patient.where("astune.trainer.warmup_steps"),
-            mend=f"set it to {steps // 20} or so",
+            where=checked.where("astune.trainer.warmup_steps"),
+            fix=f"set it to {steps // 20} or so",
         )
 
 
-def _evaluation(patient: Patient) -> Iterator[Finding]:
+def _evaluation(checked: CheckedConfig) -> Iterator[Finding]:
     """The defaults evaluate where there is something to evaluate on; what the user asked for must be possible."""
-    evaluation = patient.config.evaluation
+    evaluation = checked.config.evaluation
     try:
-        held_out = patient.tasks["validation"]
+        held_out = checked.tasks["validation"]
     except Missing:
         return
     asked = {"before": evaluation.before, "after": evaluation.after, "every": evaluation.every > 0}
     keys = [f"astune.evaluation.{name}" for name, wanted in asked.items() if wanted]
-    keys = [key for key in keys if key in patient.loaded.set_by_user()]
+    keys = [key for key in keys if key in checked.loaded.set_by_user()]
     if keys and not held_out:
         yield warn(
             "an evaluation is asked for, and there are no held-out tasks: nothing is evaluated",
-            where=patient.where(keys[0]),
-            mend="name a file of tasks that are not trained on: astune.task_reader.jsonl.validation.file_path",
+            where=checked.where(keys[0]),
+            fix="name a file of tasks that are not trained on: astune.task_reader.jsonl.validation.file_path",
         )

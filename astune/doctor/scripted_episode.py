@@ -40,7 +40,7 @@ class Blocked(Exception):
 
 
 @dataclass(frozen=True)
-class Script:
+class ModelScript:
     """What models say. With `probe_tool`, the first call that offers that tool is answered by calling it: without its
     arguments, a call that an untrained model makes sooner or later and that runs nothing; with `valid`, with arguments
     that fit its schema."""
@@ -56,7 +56,7 @@ class DryRun:
     of the user's code, by file and number, kept the event loop from turning."""
 
     episode: Episode
-    script: Script
+    script: ModelScript
     blocked: Mapping[tuple[str, int], float]
 
     @property
@@ -64,7 +64,7 @@ class DryRun:
         return {tool["function"]["name"]: tool for turn in self.episode.turns for tool in turn.tools}
 
 
-def play(task: Task, setup: RolloutSetup, script: Script, sampling: Sampling, *, seconds: float) -> DryRun:
+def play(task: Task, setup: RolloutSetup, script: ModelScript, sampling: Sampling, *, seconds: float) -> DryRun:
     """Raises `Blocked` if the workflow cannot be stopped after `seconds`, SetupError if its `setup` fails."""
     actors = Actors(setup.chat_format, script)
     config = setup.config.model_copy(update={"episode_timeout": seconds})
@@ -110,7 +110,7 @@ def in_time(work: Coroutine[Any, Any, T], seconds: float) -> T:
 class Actors(Observer):
     """The observer that puts the script in place of all models."""
 
-    def __init__(self, chat_format: ChatFormat, script: Script) -> None:
+    def __init__(self, chat_format: ChatFormat, script: ModelScript) -> None:
         self._format, self._script = chat_format, script
 
     def source(self, name: str | None, source: Source) -> Source:
@@ -118,7 +118,7 @@ class Actors(Observer):
 
 
 class _Actor:
-    def __init__(self, chat_format: ChatFormat, script: Script, is_policy: bool) -> None:
+    def __init__(self, chat_format: ChatFormat, script: ModelScript, is_policy: bool) -> None:
         self._format, self._script, self._probe = chat_format, script, script.probe_tool
         self._answered: set[str] = set()
         self.is_policy = is_policy

@@ -1,4 +1,4 @@
-"""The configuration under examination, and what the checks have found out about it so far."""
+"""The configuration under check, and what the checks have found out about it so far."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from astune.backbone.base import Backbone
 from astune.config.load import LoadedConfig
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.doctor.dry_run import DryRun
 from astune.doctor.model_size import ModelSize
+from astune.doctor.scripted_episode import DryRun
 from astune.task_judge.judge_base import Judge
 from astune.task_reader.task_reader_base import Split
 from astune.training.environment_service import environment_service
@@ -28,45 +28,45 @@ class Missing(Exception):
     """A check asks for a part that an earlier check could not make."""
 
 
-class Part(Generic[T]):
-    """What one check makes and later ones use. Reading it before it is there raises `Missing`."""
+class MadeBy(Generic[T]):
+    """A result of one check that later ones use. Reading it before it is there raises `Missing`."""
 
     def __init__(self, maker: str, what: str) -> None:
         self._maker, self._what = maker, what
 
-    def __set_name__(self, owner: type[Patient], name: str) -> None:
+    def __set_name__(self, owner: type[CheckedConfig], name: str) -> None:
         self._name = f"_{name}"
 
     @overload
-    def __get__(self, patient: None, owner: type[Patient]) -> Part[T]: ...
+    def __get__(self, checked: None, owner: type[CheckedConfig]) -> MadeBy[T]: ...
     @overload
-    def __get__(self, patient: Patient, owner: type[Patient]) -> T: ...
-    def __get__(self, patient: Patient | None, owner: type[Patient]) -> T | Part[T]:
-        if patient is None:
+    def __get__(self, checked: CheckedConfig, owner: type[CheckedConfig]) -> T: ...
+    def __get__(self, checked: CheckedConfig | None, owner: type[CheckedConfig]) -> T | MadeBy[T]:
+        if checked is None:
             return self
-        if self._name not in vars(patient):
+        if self._name not in vars(checked):
             raise Missing(f"needs {self._what}; see '{self._maker}' above")
-        value: T = vars(patient)[self._name]
+        value: T = vars(checked)[self._name]
         return value
 
-    def __set__(self, patient: Patient, value: T) -> None:
-        vars(patient)[self._name] = value
+    def __set__(self, checked: CheckedConfig, value: T) -> None:
+        vars(checked)[self._name] = value
 
 
-class Patient:
+class CheckedConfig:
     """`backbones` are the built-in ones by name, as the command line knows them."""
 
-    loaded: Part[LoadedConfig] = Part("config", "a configuration that loads")
-    backbone: Part[Backbone] = Part("config", "the backbone")
-    tasks: Part[Mapping[Split, Sequence[Task]]] = Part("tasks", "the tasks")
-    model_dir: Part[Path] = Part("model", "the model's folder")
-    chat_format: Part[ChatFormat] = Part("model", "the model's tokenizer and chat template")
-    size: Part[ModelSize] = Part("model", "the size of the model")
-    workflow: Part[WorkflowFactory] = Part("workflow", "a workflow that loads")
-    judge: Part[Judge | None] = Part("judge", "a judge that loads")
-    wording: Part[str] = Part("judge", "a judge that knows a right answer")
+    loaded: MadeBy[LoadedConfig] = MadeBy("config", "a configuration that loads")
+    backbone: MadeBy[Backbone] = MadeBy("config", "the backbone")
+    tasks: MadeBy[Mapping[Split, Sequence[Task]]] = MadeBy("tasks", "the tasks")
+    model_dir: MadeBy[Path] = MadeBy("model", "the model's folder")
+    chat_format: MadeBy[ChatFormat] = MadeBy("model", "the model's tokenizer and chat template")
+    size: MadeBy[ModelSize] = MadeBy("model", "the size of the model")
+    workflow: MadeBy[WorkflowFactory] = MadeBy("workflow", "a workflow that loads")
+    judge: MadeBy[Judge | None] = MadeBy("judge", "a judge that loads")
+    wording: MadeBy[str] = MadeBy("judge", "a judge that knows a right answer")
     """How an answer is written for the judge: a text with `{}`."""
-    dry_run: Part[DryRun] = Part("dry run", "an episode")
+    dry_run: MadeBy[DryRun] = MadeBy("dry run", "an episode")
 
     def __init__(
         self,
@@ -80,14 +80,14 @@ class Patient:
         self.conf, self.overrides, self.chosen_backbone = conf, tuple(overrides), backbone
         self.offline, self.backbones = offline, dict(backbones or {})
         self.opened = ExitStack()
-        """What checks have started and the examination ends."""
+        """What checks have started; `run_checks` ends it."""
 
     @property
     def config(self) -> AstuneConfig:
         return self.loaded.config.astune
 
     def start_environment_service(self) -> None:
-        """The service that the configuration says to start, until the examination ends."""
+        """The service that the configuration says to start, until all checks are through."""
         config = self.opened.enter_context(environment_service(self.config))
         self.loaded = replace(self.loaded, config=self.loaded.config.model_copy(update={"astune": config}))
 

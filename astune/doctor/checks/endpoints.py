@@ -8,33 +8,33 @@ from collections.abc import Iterator, Mapping
 
 from astune.clients.chat import ChatClient, ChatReply
 from astune.config.chat_models import AuxiliaryModelConfig, ChatModelConfig
+from astune.doctor.checked_config import CheckedConfig
 from astune.doctor.findings import Finding, fail, ok, skip, warn
-from astune.doctor.patient import Patient
 from astune.errors import RolloutError, nearest
 
 SECONDS = 15.0
 HELLO = {"messages": [{"role": "user", "content": "Say hello."}]}
 
 
-def check_endpoints(patient: Patient) -> Iterator[Finding]:
-    models = _models(patient)
+def check_endpoints(checked: CheckedConfig) -> Iterator[Finding]:
+    models = _models(checked)
     if not models:
         yield ok("no chat APIs are configured")
     for key, model in models.items():
         if model.api_key_env is not None and not os.environ.get(model.api_key_env):
             yield fail(
                 f"the environment variable {model.api_key_env}, which holds its API key, is not set",
-                where=_where(patient, key),
-                mend=f"export {model.api_key_env}=...",
+                where=_where(checked, key),
+                fix=f"export {model.api_key_env}=...",
             )
-        elif patient.offline:
+        elif checked.offline:
             yield skip(f"{key} ({model.base_url}): this is --offline")
         else:
-            yield from asyncio.run(_ask(key, model, _where(patient, key)))
+            yield from asyncio.run(_ask(key, model, _where(checked, key)))
 
 
-def _models(patient: Patient) -> Mapping[str, ChatModelConfig]:
-    config = patient.config
+def _models(checked: CheckedConfig) -> Mapping[str, ChatModelConfig]:
+    config = checked.config
     return {
         **{f"astune.rollout.auxiliary_models.{name}": m for name, m in config.rollout.auxiliary_models.items()},
         **{f"astune.debug.endpoints.{at}": m for at, m in enumerate(config.debug.endpoints)},
@@ -42,9 +42,9 @@ def _models(patient: Patient) -> Mapping[str, ChatModelConfig]:
     }
 
 
-def _where(patient: Patient, key: str) -> str:
+def _where(checked: CheckedConfig, key: str) -> str:
     section = key.rpartition(".")[0]
-    return patient.where(section).replace(section, key)
+    return checked.where(section).replace(section, key)
 
 
 async def _ask(key: str, model: ChatModelConfig, where: str) -> list[Finding]:
@@ -58,15 +58,15 @@ async def _ask(key: str, model: ChatModelConfig, where: str) -> list[Finding]:
     except RolloutError as error:
         hint = f"it has {', '.join(known[:8])}.{nearest(model.model, known)}" if known else ""
         said = str(error).removeprefix(f"{key}: ")
-        mend = hint if known and model.model not in known else "start the server, or correct base_url, model or key"
-        return [fail(said, where=where, mend=mend)]
+        fix = hint if known and model.model not in known else "start the server, or correct base_url, model or key"
+        return [fail(said, where=where, fix=fix)]
     found: list[Finding] = []
     if known and model.model not in known:
         found.append(
             warn(
                 f"{model.base_url} answers, but does not list {model.model!r}",
                 where=where,
-                mend=f"it lists {', '.join(known[:8])}.{nearest(model.model, known)}",
+                fix=f"it lists {', '.join(known[:8])}.{nearest(model.model, known)}",
             )
         )
     if trainable:
@@ -86,7 +86,7 @@ def _trainable(reply: ChatReply, where: str) -> Iterator[Finding]:
         yield fail(
             f"it is to be trained, and gives no {' and no '.join(lacks)}",
             where=where,
-            mend="serve it with vLLM 0.10.2 or newer (return_token_ids), or take trainable: true away",
+            fix="serve it with vLLM 0.10.2 or newer (return_token_ids), or take trainable: true away",
         )
 
 

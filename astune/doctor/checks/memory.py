@@ -11,17 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from astune.backbone.base import covers
-from astune.doctor.context import longest_prompt
+from astune.doctor.checked_config import CheckedConfig, Missing
+from astune.doctor.checks.context import longest_prompt
+from astune.doctor.checks.packages import version_of
 from astune.doctor.findings import Finding, fail, ok, skip, warn
 from astune.doctor.model_size import ModelSize
-from astune.doctor.packages import version_of
-from astune.doctor.patient import Missing, Patient
-from astune.doctor.units import in_short
-from astune.doctor.units import size as shown
+from astune.doctor.units import show_bytes, show_count
 
 CACHE_GROWTH = 256
 """Positions by which the sampler's cache grows beyond what it needs (`astune.backbone.local.kv_cache`)."""
-MENDS = {
+FIXES = {
     "cache": "lower astune.rollout.max_concurrent, or astune.model.max_model_len",
     "logits": "lower astune.trainer.micro_batch_tokens",
     "activations": "lower astune.trainer.micro_batch_tokens, or set astune.model.gradient_checkpointing: true",
@@ -34,7 +33,7 @@ LOGIT_COPIES = 4
 
 
 @dataclass(frozen=True)
-class Memory:
+class MachineMemory:
     """What a machine has for a run: on a GPU if there is one that the configuration may use."""
 
     name: str
@@ -43,57 +42,57 @@ class Memory:
     is_cuda: bool
 
 
-def check_memory(patient: Patient) -> Iterator[Finding]:
-    if patient.config.backbone not in ("local", "debug"):
-        yield skip(f"nothing is known of the memory that backbone {patient.config.backbone!r} takes")
+def check_memory(checked: CheckedConfig) -> Iterator[Finding]:
+    if checked.config.backbone not in ("local", "debug"):
+        yield skip(f"nothing is known of the memory that backbone {checked.config.backbone!r} takes")
         return
-    memory = find_memory(patient.config.model.device)
+    memory = find_memory(checked.config.model.device)
     if memory is None:
         yield fail(
-            f"the device is {patient.config.model.device!r}, but nvidia-smi shows no GPU on this machine",
-            where=patient.where("astune.model.device"),
-            mend="set it to 'auto' or 'cpu'; on the machine with the GPU, run the doctor there",
+            f"the device is {checked.config.model.device!r}, but nvidia-smi shows no GPU on this machine",
+            where=checked.where("astune.model.device"),
+            fix="set it to 'auto' or 'cpu'; on the machine with the GPU, run the doctor there",
         )
         return
-    parts = estimate(patient, memory.is_cuda)
+    parts = estimate(checked, memory.is_cuda)
     needed = sum(parts.values()) + LIBRARIES
-    sum_of = " + ".join(f"{name} {shown(size)}" for name, size in parts.items())
-    said = f"about {shown(needed)} of {shown(memory.total)} ({memory.name}): {sum_of} + Python and torch"
+    sum_of = " + ".join(f"{name} {show_bytes(size)}" for name, size in parts.items())
+    said = f"about {show_bytes(needed)} of {show_bytes(memory.total)} ({memory.name}): {sum_of} + Python and torch"
     largest = max(parts, key=lambda name: parts[name])
-    mend = next((mend for word, mend in MENDS.items() if word in largest), "take a smaller model, or a larger machine")
+    fix = next((fix for word, fix in FIXES.items() if word in largest), "take a smaller model, or a larger machine")
     if memory.is_cuda and (version_of("torch") or "").endswith("+cpu"):
         yield warn(
             f"this machine has a GPU ({memory.name}), and the installed torch {version_of('torch')} cannot use it",
-            where=patient.where("astune.model.device"),
-            mend="install torch for CUDA (pytorch.org says how), or set it to 'cpu'",
+            where=checked.where("astune.model.device"),
+            fix="install torch for CUDA (pytorch.org says how), or set it to 'cpu'",
         )
     if needed > memory.total:
-        yield fail(said, where=patient.where("astune.model.path"), mend=mend)
+        yield fail(said, where=checked.where("astune.model.path"), fix=fix)
     elif needed > memory.free:
         yield warn(
-            f"only {shown(memory.free)} are free now, {said}",
-            where=patient.where("astune.model.path"),
-            mend=f"end what else runs there, or {mend}",
+            f"only {show_bytes(memory.free)} are free now, {said}",
+            where=checked.where("astune.model.path"),
+            fix=f"end what else runs there, or {fix}",
         )
     elif needed > 0.9 * memory.total:
-        yield warn(f"{said}; that is tight", where=patient.where("astune.model.path"), mend=mend)
+        yield warn(f"{said}; that is tight", where=checked.where("astune.model.path"), fix=fix)
     else:
         yield ok(said)
 
 
-def estimate(patient: Patient, is_cuda: bool) -> Mapping[str, float]:
+def estimate(checked: CheckedConfig, is_cuda: bool) -> Mapping[str, float]:
     """Bytes by what they are for, at the fullest moment of a step. Sampling and learning take turns but both keep what
     they have."""
-    config, size = patient.config, patient.size
+    config, size = checked.config, checked.size
     reduced = config.model.dtype == "bfloat16" or (config.model.dtype == "auto" and is_cuda)
     number = 2 if reduced else 4
-    trains = not covers(patient.backbone.ignored_sections, "astune.trainer")
-    count, short = size.parameters, in_short(size.parameters)
+    trains = not covers(checked.backbone.ignored_sections, "astune.trainer")
+    count, short = size.parameters, show_count(size.parameters)
     parts: dict[str, float] = {f"weights ({short} x 4 bytes)": 4.0 * count}
     if reduced:
         parts[f"the sampler's copy (x {number})"] = float(number * count)
     slots = config.rollout.max_concurrent
-    positions = _positions(patient) + CACHE_GROWTH
+    positions = _positions(checked) + CACHE_GROWTH
     per_position = 2 * size.layers * size.kv_heads * size.head_dim * number
     parts[f"key-value cache ({slots} x {positions} positions x {per_position:,} bytes)"] = float(
         slots * positions * per_position
@@ -101,7 +100,7 @@ def estimate(patient: Patient, is_cuda: bool) -> Mapping[str, float]:
     if trains:
         parts["gradient (x 4)"] = 4.0 * count
         parts["Adam (x 8)"] = 8.0 * count
-        tokens = min(config.trainer.micro_batch_tokens, _tokens_in_step(patient))
+        tokens = min(config.trainer.micro_batch_tokens, _tokens_in_step(checked))
         parts[f"logits ({tokens:,} x {size.vocabulary:,} x 4 bytes x {LOGIT_COPIES})"] = float(
             tokens * size.vocabulary * 4 * LOGIT_COPIES
         )
@@ -116,23 +115,23 @@ def _activations(size: ModelSize, checkpointing: bool) -> int:
     return size.layers * (size.hidden if checkpointing else 20 * size.hidden + 5 * size.intermediate)
 
 
-def _positions(patient: Patient) -> int:
+def _positions(checked: CheckedConfig) -> int:
     """Most tokens of one conversation: the context, or less if the limits on turns and answers do not let it fill."""
-    rollout = patient.config.rollout
-    context = patient.config.model.max_model_len or patient.chat_format.context_length or 2**15
+    rollout = checked.config.rollout
+    context = checked.config.model.max_model_len or checked.chat_format.context_length or 2**15
     try:
-        prompt = longest_prompt(patient)[1]
+        prompt = longest_prompt(checked)[1]
     except Missing:
         return context
     return min(context, prompt + 2 * rollout.max_turns * rollout.max_tokens)
 
 
-def _tokens_in_step(patient: Patient) -> int:
-    config = patient.config
-    return config.trainer.tasks_per_step * config.rollout.num_repeat * _positions(patient)
+def _tokens_in_step(checked: CheckedConfig) -> int:
+    config = checked.config
+    return config.trainer.tasks_per_step * config.rollout.num_repeat * _positions(checked)
 
 
-def find_memory(device: str) -> Memory | None:
+def find_memory(device: str) -> MachineMemory | None:
     """The memory of the GPU that `astune.model.device` means, else of the machine; None for a GPU that is not there."""
     gpus = [] if device == "cpu" else _gpus()
     index = int(device.partition(":")[2] or 0)
@@ -141,10 +140,10 @@ def find_memory(device: str) -> Memory | None:
     if gpus:
         return gpus[index]
     total = _ram()
-    return Memory("memory of this machine", total, min(total, _available()), False)
+    return MachineMemory("memory of this machine", total, min(total, _available()), False)
 
 
-def _gpus() -> list[Memory]:
+def _gpus() -> list[MachineMemory]:
     """What `nvidia-smi` shows."""
     program = shutil.which("nvidia-smi")
     if program is None:
@@ -154,7 +153,7 @@ def _gpus() -> list[Memory]:
     return read_gpus(answer.stdout) if answer.returncode == 0 else []
 
 
-def read_gpus(lines: str) -> list[Memory]:
+def read_gpus(lines: str) -> list[MachineMemory]:
     """GPUs from lines of total and free MiB and the name.
 
     >>> read_gpus("81559, 81007, NVIDIA H100 80GB HBM3")[0].name
@@ -162,7 +161,7 @@ def read_gpus(lines: str) -> list[Memory]:
     """
     rows = [line.split(", ", 2) for line in lines.splitlines()]
     return [
-        Memory(name, int(total) * 2**20, int(free) * 2**20, True)
+        MachineMemory(name, int(total) * 2**20, int(free) * 2**20, True)
         for total, free, name in (row for row in rows if len(row) == 3 and row[0].isdigit() and row[1].isdigit())
     ]
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from astune.viewer.run_data import Head, head_of
+
 from astune.monitor import EpisodeRecord, RunDir
 from astune.monitor.episodes import episode_from_row
-from astune.viewer.run_data import Head, head_of
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 
+from astune.doctor.checked_config import CheckedConfig
+from astune.doctor.checks.packages import how_to_install
 from astune.doctor.findings import Finding, fail, ok, skip, warn
 from astune.doctor.hub import has_data_set, is_hub_id, is_reachable
-from astune.doctor.packages import how_to_install
-from astune.doctor.patient import Patient
 from astune.errors import AstuneError
 from astune.rollout.environment import check_environments
 from astune.task_reader.held_out import question_number
@@ -20,103 +20,103 @@ MOST_SHOWN = 5
 FEW = 10
 
 
-def check_tasks(patient: Patient) -> Iterator[Finding]:
-    reader = patient.config.task_reader
+def check_tasks(checked: CheckedConfig) -> Iterator[Finding]:
+    reader = checked.config.task_reader
     data_set = reader.huggingface.dataset_path or ""
-    if reader.type == "huggingface" and is_hub_id(data_set) and (patient.offline or not is_reachable()):
+    if reader.type == "huggingface" and is_hub_id(data_set) and (checked.offline or not is_reachable()):
         said = f"the data set {data_set} is on the Hugging Face hub, "
-        if patient.offline:
+        if checked.offline:
             yield skip(f"{said}and this is --offline")
             return
         if not has_data_set(data_set):
-            mend = "connect to the hub once, or name a local copy: a folder of parquet or JSON Lines files"
-            where = patient.where("astune.task_reader.huggingface.dataset_path")
-            yield fail(f"{said}which cannot be reached, and not on this machine", where=where, mend=mend)
+            fix = "connect to the hub once, or name a local copy: a folder of parquet or JSON Lines files"
+            where = checked.where("astune.task_reader.huggingface.dataset_path")
+            yield fail(f"{said}which cannot be reached, and not on this machine", where=where, fix=fix)
             return
-    sets = yield from _read(patient)
+    sets = yield from _read(checked)
     if sets is None:
         return
     training, validation = list(sets.training), list(sets.held_out)
     if not training and not validation:
         return
-    patient.tasks = {"training": training, "validation": validation}
+    checked.tasks = {"training": training, "validation": validation}
     yield from _repeated("training", training)
     yield from _repeated("validation", validation)
-    yield from _answers(patient, [*training, *validation])
+    yield from _answers(checked, [*training, *validation])
     if 0 < len(training) < FEW:
         yield warn(
             f"{len(training)} training tasks: the agent will learn them by heart",
-            where=_source(patient, "training"),
-            mend="collect more; a hundred is a good start, and hold some back for evaluation",
+            where=_source(checked, "training"),
+            fix="collect more; a hundred is a good start, and hold some back for evaluation",
         )
     try:
         check_environments([*training, *validation], reader.env_service)
     except AstuneError as error:
         yield fail(
             str(error),
-            where=patient.where("astune.task_reader.env_service.env_url"),
-            mend="set one of the two, or take the field env_type out of the tasks",
+            where=checked.where("astune.task_reader.env_service.env_url"),
+            fix="set one of the two, or take the field env_type out of the tasks",
         )
     yield ok(f"{len(training)} training tasks, {len(validation)} held out")
 
 
-def _source(patient: Patient, split: Split) -> str:
+def _source(checked: CheckedConfig, split: Split) -> str:
     """The key that names where the tasks of a split are."""
-    return patient.where(
+    return checked.where(
         {
             "jsonl": f"astune.task_reader.jsonl.{split}.file_path",
             "huggingface": f"astune.task_reader.huggingface.{split}_split",
             "env_service": f"astune.task_reader.env_service.{split}_split",
             "reasoning_gym": f"astune.task_reader.reasoning_gym.{split}_tasks",
-        }.get(patient.config.task_reader.type, "astune.task_reader.type")
+        }.get(checked.config.task_reader.type, "astune.task_reader.type")
     )
 
 
-def _read(patient: Patient) -> Generator[Finding, None, TaskSets | None]:
+def _read(checked: CheckedConfig) -> Generator[Finding, None, TaskSets | None]:
     """All tasks that can be read, None if a source cannot."""
     try:
-        patient.start_environment_service()
+        checked.start_environment_service()
     except AstuneError as error:
-        where = patient.where("astune.task_reader.env_service.serve")
-        yield fail(str(error), where=where, mend=how_to_install(str(error)) or "mend what it says, or name another")
+        where = checked.where("astune.task_reader.env_service.serve")
+        yield fail(str(error), where=where, fix=how_to_install(str(error)) or "mend what it says, or name another")
         return None
-    config = patient.config.task_reader
+    config = checked.config.task_reader
     try:
         sets = read_task_sets(forgiving(config))
     except AstuneError as error:
-        yield _unreadable(patient, error)
+        yield _unreadable(checked, error)
         return None
     yield from _bad_records([*sets.training.skipped, *sets.held_out.skipped], stops=config.on_bad_record == "error")
     for said, setting in ((sets.repeated_ids, config.on_duplicate_id), (sets.overlap, config.on_overlap)):
         for warning in said:
             where, _, what = warning.partition(": ")
             finding = fail if setting == "error" else warn
-            yield finding(what, where=where, mend=_mend(what))
+            yield finding(what, where=where, fix=_fix_for(what))
     return sets
 
 
-def _unreadable(patient: Patient, error: AstuneError) -> Finding:
-    config = patient.config.task_reader
+def _unreadable(checked: CheckedConfig, error: AstuneError) -> Finding:
+    config = checked.config.task_reader
     held_out = config.jsonl.validation.file_path
     split: Split = "validation" if held_out is not None and held_out in str(error) else "training"
-    mend = how_to_install(str(error)) or "correct what astune.task_reader names, or the data itself"
+    fix = how_to_install(str(error)) or "correct what astune.task_reader names, or the data itself"
     if "file not found" in str(error):
-        mend = "correct the path; a relative one is meant from the file that names it"
-    return fail(str(error), where=_source(patient, split), mend=mend)
+        fix = "correct the path; a relative one is meant from the file that names it"
+    return fail(str(error), where=_source(checked, split), fix=fix)
 
 
 def _bad_records(problems: Sequence[str], *, stops: bool) -> Iterator[Finding]:
     finding = fail if stops else warn
     for problem in problems[:MOST_SHOWN]:
         where, _, what = problem.partition(": ")
-        yield finding(what, where=where, mend=_mend(what))
+        yield finding(what, where=where, fix=_fix_for(what))
     if (more := len(problems) - MOST_SHOWN) > 0:
         where = problems[MOST_SHOWN].partition(": ")[0]
         said = "a run stops at the first" if stops else "a run leaves them out"
-        yield finding(f"{more} more records like these", where=where, mend=f"mend them too: {said}")
+        yield finding(f"{more} more records like these", where=where, fix=f"mend them too: {said}")
 
 
-def _mend(problem: str) -> str:
+def _fix_for(problem: str) -> str:
     if "trained on too" in problem:
         return "take them out of one of the two, or set astune.task_reader.on_overlap to warn"
     if "already used" in problem:
@@ -140,19 +140,19 @@ def _repeated(split: Split, tasks: Sequence[Task]) -> Iterator[Finding]:
             f"{len(again)} of {len(tasks)} {split} tasks repeat another's question, the first that of "
             f"{again[0][1].place}",
             where=again[0][0].place,
-            mend="take the repeated ones out: they count double",
+            fix="take the repeated ones out: they count double",
         )
 
 
-def _answers(patient: Patient, tasks: Sequence[Task]) -> Iterator[Finding]:
+def _answers(checked: CheckedConfig, tasks: Sequence[Task]) -> Iterator[Finding]:
     without = [task for task in tasks if task.answer is None or not task.answer.strip()]
     if not without:
         return
     first = without[0]
     columns = ", ".join(first.metadata) or "none"
-    mend = f"name their column with astune.task_reader.fields.answer; the first of these tasks has {columns}"
+    fix = f"name their column with astune.task_reader.fields.answer; the first of these tasks has {columns}"
     said = f"{len(without)} of {len(tasks)} tasks have no reference answer"
-    if patient.config.task_judge.judge_protocol == "MathAnswerAsJudge":
-        yield fail(f"{said}, which MathAnswerAsJudge compares with", where=patient.place(first), mend=mend)
+    if checked.config.task_judge.judge_protocol == "MathAnswerAsJudge":
+        yield fail(f"{said}, which MathAnswerAsJudge compares with", where=checked.place(first), fix=fix)
     elif len(without) < len(tasks):
-        yield warn(f"{said}, the others do", where=patient.place(first), mend=mend)
+        yield warn(f"{said}, the others do", where=checked.place(first), fix=fix)

@@ -9,14 +9,14 @@ from pathlib import Path
 from astune.backbone.base import check_keys
 from astune.backbone.trinity.conversion.convert import convert
 from astune.config.load import load_config
+from astune.doctor.checked_config import CheckedConfig
+from astune.doctor.checks.packages import how_to_install
 from astune.doctor.findings import Finding, fail, ok
-from astune.doctor.packages import how_to_install
-from astune.doctor.patient import Patient
 from astune.errors import ConfigError, PluginError
 from astune.plugins import load_plugin
 
 _PROBLEM = re.compile(r"(?P<where>(?:.*?: )?astune[\w.]*): (?P<what>.*)", re.DOTALL)
-_MENDS = (
+_FIXES = (
     (r"Did you mean '(.+?)'\?", "write {}"),
     (r"no such file|is a folder|is empty", "name a YAML file behind --conf"),
     (r"expected key=value", "write it as in astune.trainer.total_steps=10"),
@@ -33,25 +33,25 @@ _MENDS = (
 )
 
 
-def check_config(patient: Patient) -> Iterator[Finding]:
+def check_config(checked: CheckedConfig) -> Iterator[Finding]:
     try:
-        loaded = load_config(patient.conf, patient.overrides, backbone=patient.chosen_backbone)
+        loaded = load_config(checked.conf, checked.overrides, backbone=checked.chosen_backbone)
     except ConfigError as error:
         yield from _problems(error)
         return
-    patient.loaded = loaded
-    name = patient.config.backbone
+    checked.loaded = loaded
+    name = checked.config.backbone
     try:
-        patient.backbone = load_plugin(name, kind="backbone", builtin=patient.backbones)()
+        checked.backbone = load_plugin(name, kind="backbone", builtin=checked.backbones)()
     except PluginError as error:
-        mend = how_to_install(str(error)) or f"choose one of {', '.join(patient.backbones)} with --backbone"
-        yield fail(str(error), where=patient.where("astune.backbone"), mend=mend)
+        fix = how_to_install(str(error)) or f"choose one of {', '.join(checked.backbones)} with --backbone"
+        yield fail(str(error), where=checked.where("astune.backbone"), fix=fix)
         return
     try:
-        ignored = check_keys(patient.backbone, loaded)
+        ignored = check_keys(checked.backbone, loaded)
         if name == "trinity":
-            per_epoch = patient.config.trainer.tasks_per_step  # how many tasks there are is another check's matter
-            convert(loaded, Path(patient.config.runs_dir), num_tasks=per_epoch)
+            per_epoch = checked.config.trainer.tasks_per_step  # how many tasks there are is another check's matter
+            convert(loaded, Path(checked.config.runs_dir), num_tasks=per_epoch)
     except ConfigError as error:
         yield from _problems(error)
         return
@@ -64,11 +64,11 @@ def _problems(error: ConfigError) -> Iterator[Finding]:
     for line in lines[1:] if re.match(r"\d+ errors in", lines[0]) else lines:
         found = _PROBLEM.fullmatch(line.strip())
         what = found["what"] if found else line.strip()
-        yield fail(what, where=found["where"] if found else "", mend=_mend(what))
+        yield fail(what, where=found["where"] if found else "", fix=_fix_for(what))
 
 
-def _mend(what: str) -> str:
-    for pattern, mend in _MENDS:
+def _fix_for(what: str) -> str:
+    for pattern, fix in _FIXES:
         if found := re.search(pattern, what):
-            return mend.format(*found.groups())
+            return fix.format(*found.groups())
     raise AssertionError("the last pattern fits everything")

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from astune.viewer.run_index import Entry, RunIndex
+
 from astune.monitor.jsonl import plain
 from astune.monitor.words import FORKS, LEFT_OUT
 from astune.viewer.charts import shown_name, small_charts
-from astune.viewer.run_index import Entry, RunIndex
 
 MOST_OF_A_QUERY, MOST_OF_AN_ANSWER = 2000, 400
 """Characters that the table's search looks through. The whole texts stand in the episode."""

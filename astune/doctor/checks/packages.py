@@ -9,8 +9,8 @@ from importlib import metadata
 
 from astune.backbone.trinity.conversion.values import wants_tinker
 from astune.backbone.trinity.versions import require_trinity
+from astune.doctor.checked_config import CheckedConfig
 from astune.doctor.findings import Finding, fail, ok, warn
-from astune.doctor.patient import Patient
 from astune.errors import MissingDependency
 from astune.plugins import agentscope_hint
 from astune.support.user_code import imported_by, source_of
@@ -28,45 +28,45 @@ EXTRAS = {
 }
 
 
-def check_packages(patient: Patient) -> Iterator[Finding]:
-    config = patient.config
+def check_packages(checked: CheckedConfig) -> Iterator[Finding]:
+    config = checked.config
     seen = [f"Python {sys.version_info.major}.{sys.version_info.minor}"]
     if not PYTHON[0] <= sys.version_info[:2] < PYTHON[1]:
-        yield warn(f"{seen[0]} is not among the versions ASTune is tested on", mend="use Python 3.10 to 3.13")
+        yield warn(f"{seen[0]} is not among the versions ASTune is tested on", fix="use Python 3.10 to 3.13")
     needed = dict(LOCAL) if config.backbone == "local" else {}
     needed |= {"datasets": "4"} if config.task_reader.type == "huggingface" else {}
     for name, least in needed.items():
         installed = version_of(name)
         if installed is None:
-            yield fail(f"{name} is not installed", mend=_install(name))
+            yield fail(f"{name} is not installed", fix=_install(name))
         elif _numbers(installed) < _numbers(least):
-            yield fail(f"{name} {installed} is too old: {least} is the oldest that works", mend=_install(name))
+            yield fail(f"{name} {installed} is too old: {least} is the oldest that works", fix=_install(name))
         else:
             seen.append(f"{name} {installed}")
     if config.backbone == "trinity":
-        yield from _trinity(patient)
+        yield from _trinity(checked)
     file = source_of(config.rollout.agentscope_learn_protocol or "")
     if file is not None and "agentscope" in imported_by(file):
         installed = version_of("agentscope")
         if installed is None:
-            yield fail("the workflow imports agentscope, which is not installed", where=str(file), mend=AGENTSCOPE)
+            yield fail("the workflow imports agentscope, which is not installed", where=str(file), fix=AGENTSCOPE)
         elif installed.partition(".")[0] not in ("1", "2"):
-            yield warn(f"agentscope {installed}: ASTune is made for 1.x and 2.x", where=str(file), mend=AGENTSCOPE)
+            yield warn(f"agentscope {installed}: ASTune is made for 1.x and 2.x", where=str(file), fix=AGENTSCOPE)
         else:
             seen.append(f"agentscope {installed}")
     yield ok(", ".join(seen))
 
 
-def _trinity(patient: Patient) -> Iterator[Finding]:
+def _trinity(checked: CheckedConfig) -> Iterator[Finding]:
     """Trinity's own check of versions, which a run makes first."""
-    assert patient.loaded is not None
-    tinker = wants_tinker(patient.loaded)
+    assert checked.loaded is not None
+    tinker = wants_tinker(checked.loaded)
     try:
         require_trinity(tinker=tinker, verl=not tinker)
     except MissingDependency as error:
         told, _, _ = str(error).partition("\nTo install")
         problems = [line.strip().removeprefix("- ") for line in told.splitlines()[1:]]
-        yield fail("; ".join(problems), mend="install as external/trinity/README.md says")
+        yield fail("; ".join(problems), fix="install as external/trinity/README.md says")
 
 
 AGENTSCOPE = 'pip install "astune[agentscope2]" (for agents written for AgentScope 1.x: "astune[agentscope1]")'

@@ -47,7 +47,7 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-HEALTHY: dict[str, Any] = {
+SOUND: dict[str, Any] = {
     "runs_dir": "runs",
     "backbone": TRAINS,
     "task_reader": {
@@ -58,12 +58,12 @@ HEALTHY: dict[str, Any] = {
     "trainer": {"total_steps": 10, "tasks_per_step": 4, "learning_rate": 1e-4},
 }
 
-Clinic = Callable[..., list[Finding]]
+RunDoctor = Callable[..., list[Finding]]
 
 
 def write_config(folder: Path, changes: Mapping[str, Any]) -> Path:
     path = folder / "x.yaml"
-    path.write_text(yaml.safe_dump({"astune": merged(HEALTHY, changes)}, sort_keys=False))
+    path.write_text(yaml.safe_dump({"astune": merged(SOUND, changes)}, sort_keys=False))
     return path
 
 

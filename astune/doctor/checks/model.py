@@ -1,0 +1,71 @@
+"""Is the model there, whole, and with a chat template?"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+from astune.backbone.model_dir import load_chat_format, resolve_model_dir
+from astune.doctor.checked_config import CheckedConfig
+from astune.doctor.findings import Finding, fail, ok, skip
+from astune.doctor.hub import cached_model, is_hub_id, is_reachable
+from astune.doctor.model_size import ModelSize, read_size
+from astune.doctor.units import show_count
+from astune.errors import ModelError
+
+KEY = "astune.model.path"
+
+
+def check_model(checked: CheckedConfig) -> Iterator[Finding]:
+    config = checked.config.model
+    folder = yield from _folder(checked)
+    if folder is None:
+        return
+    checked.model_dir = folder
+    problems = 0
+    try:
+        checked.chat_format = load_chat_format(config, folder)
+    except ModelError as error:
+        problems += 1
+        yield fail(
+            str(error), where=checked.where(KEY), fix="take the instruct version of the model, with all its files"
+        )
+    try:
+        size = checked.size = read_size(folder)
+    except ModelError as error:
+        yield fail(str(error), where=checked.where(KEY), fix="fetch the model anew, with all its files")
+        return
+    if size.source == "config.json" and not is_hub_id(config.path):
+        problems += 1
+        yield fail(
+            f"{folder} has no weights (*.safetensors)",
+            where=checked.where(KEY),
+            fix="copy them there too, or convert older weights with transformers' save_pretrained",
+        )
+    if not problems:
+        yield ok(f"{config.path}: {_shown(size)}")
+
+
+def _folder(checked: CheckedConfig) -> Generator[Finding, None, Path | None]:
+    """The folder with at least the small files of the model; None if it cannot be had."""
+    path, where = checked.config.model.path, checked.where(KEY)
+    if is_hub_id(path) and (checked.offline or not is_reachable()):
+        folder = cached_model(path)
+        if folder is None and checked.offline:
+            yield skip(f"{path} is on the Hugging Face hub and not yet on this machine, and this is --offline")
+        elif folder is None:
+            fix = "connect to the hub once, or copy the model here and name its folder"
+            yield fail(
+                f"{path} is not on this machine, and the Hugging Face hub cannot be reached", where=where, fix=fix
+            )
+        return folder
+    try:
+        return resolve_model_dir(path, weights=False)
+    except ModelError as error:
+        fix = "'tiny', a folder in Hugging Face's format, or a hub id such as Qwen/Qwen3-0.6B"
+        yield fail(str(error).splitlines()[0], where=where, fix=fix)
+        return None
+
+
+def _shown(size: ModelSize) -> str:
+    return f"{show_count(size.parameters)} parameters (by its {size.source}), {size.layers} layers"

@@ -1,0 +1,99 @@
+"""Can the run write where it is to write, is there room, and can it be resumed if that is asked for?"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from astune.backbone.base import covers
+from astune.doctor.checked_config import CheckedConfig, Missing
+from astune.doctor.checks.training import total_steps
+from astune.doctor.findings import Finding, fail, ok, warn
+from astune.doctor.units import show_bytes
+from astune.errors import ConfigError
+from astune.monitor.episodes import EpisodeRecord, episode_to_row
+from astune.monitor.run_dir import RunDir
+
+KEY = "astune.runs_dir"
+BYTES_PER_PARAMETER = 12
+"""Weights in float32 and two figures of Adam."""
+BYTES_PER_TOKEN = 20
+"""Of an episode's file: the id, the log-probability, and the text twice (in the turn and in the history)."""
+
+
+def check_run_folder(checked: CheckedConfig) -> Iterator[Finding]:
+    config = checked.config
+    runs = Path(config.runs_dir).absolute()
+    existing = next(folder for folder in (runs, *runs.parents) if folder.exists())
+    if not existing.is_dir():
+        yield fail(
+            f"{existing} is a file, and the run needs a folder there", where=checked.where(KEY), fix="name another"
+        )
+        return
+    if not os.access(existing, os.W_OK | os.X_OK):
+        fix = "name a folder of your own, as astune.runs_dir=~/runs, or change its rights"
+        yield fail(f"nothing can be written into {existing}", where=checked.where(KEY), fix=fix)
+        return
+    if config.resume:
+        yield from _resume(checked, runs)
+    yield from _room(checked, existing)
+    name = (config.experiment_name or "run") + "-debug" * (config.backbone == "debug")
+    old = (
+        "a run of that name is there and is kept: the new one gets a number"
+        if (runs / config.project_name / name).exists() and not config.resume
+        else "nothing is written over"
+    )
+    yield ok(f"{runs / config.project_name / name}; {old}")
+
+
+def _resume(checked: CheckedConfig, runs: Path) -> Iterator[Finding]:
+    config = checked.config
+    try:
+        run = RunDir.newest(runs / config.project_name, config.experiment_name or "run")
+        yield ok(f"goes on from {run.latest_checkpoint()}")
+    except ConfigError as error:
+        what, _, fix = str(error).removeprefix("astune.resume: ").partition(". ")
+        yield fail(what, where=checked.where("astune.resume"), fix=fix or "start without --resume")
+
+
+def _room(checked: CheckedConfig, folder: Path) -> Iterator[Finding]:
+    if covers(checked.backbone.ignored_sections, "astune.trainer"):
+        return
+    free, kept = shutil.disk_usage(folder).free, checked.config.trainer.keep_checkpoints + 1
+    try:
+        checkpoints = float(kept * BYTES_PER_PARAMETER * checked.size.parameters)
+    except Missing:
+        return
+    episodes = _episodes(checked)
+    needed = checkpoints + episodes
+    said = (
+        f"about {show_bytes(needed)} are needed (checkpoints {kept} x {BYTES_PER_PARAMETER} bytes x "
+        f"{checked.size.parameters:,} parameters, one more than are kept while it is written; episodes up to "
+        f"{show_bytes(episodes)}), {show_bytes(free)} are free in {folder}"
+    )
+    fix = "free some, name another disk with astune.runs_dir, or lower astune.trainer.keep_checkpoints"
+    if checkpoints > free:
+        yield fail(said, where=checked.where(KEY), fix=fix)
+    elif needed > free:
+        yield warn(said, where=checked.where(KEY), fix=fix)
+    else:
+        yield ok(said)
+
+
+def _episodes(checked: CheckedConfig) -> float:
+    """Bytes of all episode files, if each answer had half its most tokens."""
+    config = checked.config
+    try:
+        episode = checked.dry_run.episode
+    except Missing:
+        return 0.0
+    each = len(json.dumps(episode_to_row(EpisodeRecord(0, "train", episode))))
+    each += BYTES_PER_TOKEN * max(len(episode.turns), 1) * config.rollout.max_tokens // 2
+    trained = total_steps(checked) * config.trainer.tasks_per_step * config.rollout.num_repeat
+    every = config.evaluation.every
+    times = config.evaluation.before + config.evaluation.after + (total_steps(checked) // every if every else 0)
+    evaluated = times * len(config.evaluation.decoding) * len(checked.tasks["validation"])
+    return float(each * (trained + evaluated))
