@@ -33,7 +33,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from astune.clients.chat_models import Answer, ChatModels
+from astune.clients.chat_models import ChatModels, ParsedReply
 from astune.clients.usage import Usage
 from astune.config.chat_models import JudgeModelConfig
 from astune.config.judges import LlmJudgeConfig, RubricsConfig
@@ -65,11 +65,11 @@ class InProcess:
 
     async def ask(
         self, messages: Sequence[Mapping[str, Any]], schema: type[BaseModel], *, vote: int = 0, check: Any = None
-    ) -> Answer[Any]:
+    ) -> ParsedReply[Any]:
         value = schema.model_validate_json(str(self._model({"messages": messages})))
         if check is not None:
             check(value)
-        return Answer(value, "planted", Usage(calls=1), Usage(calls=1))
+        return ParsedReply(value, "planted", Usage(calls=1), Usage(calls=1))
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from astune.config.chat_models import JudgeModelConfig
 from astune.config.judges import LlmJudgeConfig
 from astune.errors import ConfigError, JudgeError, PolicyError, WorkflowError
 
-__all__ = ["Answer", "Budget", "BudgetSpent", "ChatModels", "Usage"]
+__all__ = ["Budget", "BudgetSpent", "ChatModels", "ParsedReply", "Usage"]
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -29,7 +29,7 @@ EXCERPT = 300
 
 
 @dataclass(frozen=True)
-class Answer(Generic[T]):
+class ParsedReply(Generic[T]):
     """A reply that was understood."""
 
     value: T
@@ -118,7 +118,7 @@ class ChatModels:
         model: str | None = None,
         vote: int = 0,
         check: Callable[[T], None] | None = None,
-    ) -> Answer[T]:
+    ) -> ParsedReply[T]:
         """The reply's last JSON object, as an instance of `schema`.
 
         `model=None` asks the models in order until one answers; a name asks that one only. `check` raises ValueError
@@ -170,7 +170,7 @@ class ChatModels:
         depends_on = [model.config.base_url, model.config.model, body, schema.model_json_schema(), vote]
         return _Question(model, body, schema, check, cache_key(depends_on))
 
-    def _known(self, question: _Question[T]) -> Answer[T] | None:
+    def _known(self, question: _Question[T]) -> ParsedReply[T] | None:
         """From the cache; None also where `check` no longer lets pass what is there."""
         reply = self._cache.get(question.key) if self._cache else None
         if reply is None:
@@ -179,13 +179,13 @@ class ChatModels:
             value = question.read(reply.content)
         except ValueError:
             return None
-        return Answer(value, question.model.name, self._free(), reply.paid)
+        return ParsedReply(value, question.model.name, self._free(), reply.paid)
 
-    async def _answer(self, question: _Question[T]) -> Answer[T]:
+    async def _answer(self, question: _Question[T]) -> ParsedReply[T]:
         name = question.model.name
         (content, usage), led = await self._state().flights.join(question.key, lambda: self._conversation(question))
         try:
-            return Answer(question.read(content), name, usage if led else self._free(), usage)
+            return ParsedReply(question.read(content), name, usage if led else self._free(), usage)
         except ValueError as error:
             raise _unusable(name, content, error) from error
 

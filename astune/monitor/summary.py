@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from astune.monitor import blocking
-from astune.monitor.learning import idle_steps, nothing_learned
 from astune.monitor.metrics import read_metrics
+from astune.monitor.nothing_learned import idle_steps, nothing_learned
 from astune.monitor.receipt import Metrics, sum_of_receipts
 from astune.monitor.run_dir import RunDir
 from astune.types import RunReport

@@ -7,7 +7,8 @@ import pytest
 
 from astune.errors import TrainingError
 from astune.monitor import Progress
-from astune.monitor.learning import Learning, idle_steps, nothing_learned, why_nothing
+from astune.monitor.learning import Learning
+from astune.monitor.nothing_learned import idle_steps, nothing_learned, why_nothing
 from astune.support.terminal import Console
 
 TRAINED = {"tokens/trained": 40.0, "episodes/total": 8.0, "episodes/unjudged": 2.0, "turns/total": 8.0}

@@ -60,7 +60,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone(begun, make_config)
 
 
 def test_a_forked_process_does_not_keep_the_lock(begun, make_config):
-    begun()
+    first = begun()
     run_dir = RunDir.open(make_config(), resume=True)
     reader, writer = os.pipe()
     child = os.fork()
@@ -69,7 +69,8 @@ def test_a_forked_process_does_not_keep_the_lock(begun, make_config):
         os._exit(0)
     run_dir.close()
     try:
-        RunDir.open(make_config(), resume=True).close()
+        with RunDir.open(make_config(), resume=True) as again:
+            assert again.path == first.path
     finally:
         os.write(writer, b"x")
         os.waitpid(child, 0)
@@ -116,9 +117,11 @@ def test_changed_options_are_listed_and_refused_unless_they_are_meant(begun, mak
 
 
 def test_how_far_and_with_what_means_a_run_goes_may_change(begun, make_config):
-    begun()
+    first = begun()
     free = {"trainer": {"total_steps": 99, "save_every": 3}, "monitor": {"progress": "off"}, "evaluation": {"every": 2}}
-    RunDir.open(make_config(**free, rollout={"max_concurrent": 2}), resume=True).close()
+    with RunDir.open(make_config(**free, rollout={"max_concurrent": 2}), resume=True) as run_dir:
+        assert run_dir.path == first.path
+        assert "total_steps: 99" in run_dir.config_path.read_text()
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from astune.clients.chat_models import Answer, ChatModels, Usage
+from astune.clients.chat_models import ChatModels, ParsedReply, Usage
 from astune.task_judge.llm.rubric import Rubric
 
 M = TypeVar("M", bound=BaseModel)
@@ -28,7 +28,7 @@ class JudgeJob:
 
     async def ask(
         self, messages: Sequence[Mapping[str, object]], schema: type[M], vote: int, check: Callable[[M], None] | None
-    ) -> Answer[M]:
+    ) -> ParsedReply[M]:
         return await self.models.ask(messages, schema, model=self.model, vote=vote, check=check)
 
 
