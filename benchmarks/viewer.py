@@ -23,7 +23,7 @@ from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.monitor import EpisodeLog, MetricsLog, RunDir
 from astune.support.resources import tiny_model_dir
 from astune.types import Episode, Span, StopReason, Task, Timeline, Turn, Verdict, WorkflowOutput
-from astune.viewer.view import write_view
+from astune.viewer import write_view
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.viewer.chromium import Chromium  # type: ignore[import-not-found]

@@ -28,7 +28,7 @@ from astune.task_judge import GroupJudge, Judge, TaskJudges, make_judge
 from astune.task_judge.judge_base import AT_ONCE
 from astune.task_judge.registry import import_registered, load_judge
 from astune.types import Episode, Task, Verdict
-from astune.viewer.judge_page import write_judge_page
+from astune.viewer.judge_report.page import write_judge_page
 
 JudgeOf = Callable[[Task], Judge]
 

@@ -9,9 +9,9 @@ from rich.cells import cell_len
 from astune.judging.calibration import Bin
 from astune.judging.report import JudgeReport, Mistake
 from astune.support.visible import tell
-from astune.viewer.judge_rows import (
+from astune.viewer.judge_report.rows import (
     NONE,
-    Row,
+    FigureRow,
     comparison_text,
     confusion_rows,
     conventions,
@@ -43,7 +43,7 @@ def show_report(report: JudgeReport) -> None:
         _show_mistakes("could not judge", report.failures(judge), report.graded)
 
 
-def table(columns: Sequence[str], rows: Sequence[Row]) -> str:
+def table(columns: Sequence[str], rows: Sequence[FigureRow]) -> str:
     """In Markdown.
 
     >>> print(table(["", "x"], [("judged", ["9 of 9"])]))

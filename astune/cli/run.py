@@ -78,7 +78,7 @@ def demo_config() -> Path:
 
 
 def report(run_dir: Path) -> int:
-    from astune.viewer.report import write_report
+    from astune.viewer import write_report
 
     if not run_dir.is_dir():
         raise ConfigError(f"{run_dir}: no such folder; expected the folder of a run, as runs/project/name")
@@ -102,7 +102,7 @@ def _tell(result: RunReport, started_in: Path, can_resume: bool, command_line: s
 
 
 def _places(run_dir: Path, started_in: Path) -> Iterator[str]:
-    from astune.viewer.report import write_report
+    from astune.viewer import write_report
 
     here = run_dir.relative_to(started_in) if run_dir.is_relative_to(started_in) else run_dir
     yield f"run     {here}"

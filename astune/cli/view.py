@@ -12,7 +12,7 @@ def view(run: Path, out: Path | None, serve: bool, port: int, open_browser: bool
     """Writes the page, or serves it until Ctrl-C. Raises ConfigError for a folder that is no run."""
     if serve:
         return _serve(run, port, open_browser)
-    from astune.viewer.view import write_view
+    from astune.viewer import write_view
 
     path = write_view(run, out or run / "view.html")
     tell(f"view    {path}")
@@ -22,7 +22,7 @@ def view(run: Path, out: Path | None, serve: bool, port: int, open_browser: bool
 
 
 def _serve(run: Path, port: int, open_browser: bool) -> int:
-    from astune.viewer.serve import serve_view
+    from astune.viewer.run_page.serve import serve_view
 
     def ready(address: str) -> None:
         tell(f"view    {address}   (reload for what the run has written since; Ctrl-C ends)", flush=True)

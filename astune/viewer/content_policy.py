@@ -1,4 +1,5 @@
-"""What a browser may do with a page of ASTune: run the scripts and use the styles that it came with, and nothing else.
+"""The Content-Security-Policy of ASTune's pages: a browser may run the scripts and use the styles that a page came
+with, and nothing else.
 
 Text of tasks and agents in a page can then neither run nor make the browser fetch anything, even where it got into the
 page as markup.

@@ -1,8 +1,8 @@
-"""What a run was set to, and the texts of its tokens, as far as its folder still tells."""
+"""A run's configuration and the texts of its tokens, as far as its folder still tells."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,11 @@ import yaml
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.monitor import RunDir
 from astune.support.resources import tiny_model_dir
-from astune.viewer.episode_view import Pieces
+
+Pieces = Callable[[Sequence[int]], list[str]]
+"""Token ids to one text each."""
+LOGPROB_DIGITS = 4
+"""Of a log-probability on a page."""
 
 
 def config_of(run: RunDir) -> dict[str, Any]:

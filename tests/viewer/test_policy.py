@@ -14,10 +14,9 @@ import pytest
 from astune.judging.figures import Label, judge_figures
 from astune.judging.report import JudgeReport
 from astune.types import Verdict
-from astune.viewer.judge_page import write_judge_page
-from astune.viewer.report import write_report
-from astune.viewer.serve import view_app
-from astune.viewer.view import write_view
+from astune.viewer import write_report, write_view
+from astune.viewer.judge_report.page import write_judge_page
+from astune.viewer.run_page.serve import view_app
 from tests.viewer.chromium import PROGRAM, Chromium
 
 POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">')

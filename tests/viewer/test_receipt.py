@@ -9,8 +9,8 @@ from astune.context_tracker import forks
 from astune.context_tracker.merge.timeline import merge_turns
 from astune.monitor.words import FORKS, LEFT_OUT
 from astune.types import Episode, Group, StopReason, Task, Turn, Verdict
-from astune.viewer.episode_view import card, credit_of
-from astune.viewer.receipt_view import receipt_view
+from astune.viewer.report.cards import card, credit_of
+from astune.viewer.report.receipt import receipt_view
 
 TASK = Task("t", "q")
 

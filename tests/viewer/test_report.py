@@ -103,7 +103,7 @@ def test_the_workflows_own_metrics_are_charted_once_by_their_own_names(tmp_path)
 
 def test_token_texts_cannot_break_out_of_their_script(make_run, monkeypatch):
     run_dir = make_run(steps=1, tasks_per_step=1, held_out=1)
-    monkeypatch.setattr("astune.viewer.report.pieces_of", lambda run, config: lambda ids: [HOSTILE for _ in ids])
+    monkeypatch.setattr("astune.viewer.report.page.pieces_of", lambda run, config: lambda ids: [HOSTILE for _ in ids])
     page = page_of(run_dir)
     assert "img" not in {tag for tag, _ in page.tags}
     assert {text for lines in page.tokens.values() for text in lines[0]["texts"]} == {HOSTILE}

@@ -27,13 +27,13 @@ from astune.monitor import EpisodeLog, EpisodeRecord, MetricsLog, RunDir, read_e
 from astune.support.resources import tiny_model_dir
 from astune.testing import write_test_model_dir
 from astune.types import Episode, EpisodeError, Group, Span, StopReason, Task, Timeline, Turn, Verdict
-from astune.viewer import view as view_module
-from astune.viewer.episode_data import episode_data
-from astune.viewer.run_index import index_run, read_entry
-from astune.viewer.serve import view_app
-from astune.viewer.step_credit import Credited, Estimator, credit_step
-from astune.viewer.token_texts import TokenTexts
-from astune.viewer.view import SCRIPTS, write_view
+from astune.viewer.run_page import page as view_module
+from astune.viewer.run_page.episode_data import episode_data
+from astune.viewer.run_page.page import SCRIPTS, write_view
+from astune.viewer.run_page.run_index import index_run, read_episode
+from astune.viewer.run_page.serve import view_app
+from astune.viewer.run_page.step_credit import Credited, Estimator, credit_step
+from astune.viewer.run_page.token_texts import TokenTexts
 
 GOLDEN = Path(__file__).parents[1] / "agents" / "golden"
 HOSTILE = '</script><img src=x onerror="alert(1)"><!--<script>\u2028'
@@ -198,7 +198,7 @@ def test_recorded_agents_with_forks_keep_shared_tokens_once(tmp_path):
     assert len(entries) == len(held) == 27 and len(head["agents"]) > 3
     shared = 0
     for entry in entries:
-        episode, data = read_entry(entry).episode, held[f"train:{entry.head.line}"]
+        episode, data = read_episode(entry).episode, held[f"train:{entry.head.line}"]
         assert whole_lanes(data) == [list(line.token_ids) for line in episode.timelines]
         assert [turn["agent"] for turn in data["turns"]] == [turn.agent for turn in episode.turns]
         shared += sum(lane["from"][1] for lane in data["lanes"] if lane["from"])
@@ -211,7 +211,7 @@ def test_recorded_agents_with_forks_keep_shared_tokens_once(tmp_path):
 
 def test_every_episode_of_a_multi_agent_run_shows_each_message_under_a_turn(tmp_path):
     for entry in index_run(golden_run(tmp_path)).entries:
-        record = read_entry(entry)
+        record = read_episode(entry)
         data, _ = episode_data(record, Credited(), None)
         answers = [bubble["turn"] for bubble in data["bubbles"] if bubble.get("facts")]
         assert answers == list(range(len(record.episode.turns)))
@@ -287,7 +287,7 @@ def test_not_all_episodes_are_in_memory_at_once(make_run, monkeypatch):
 
     def counted(entry):
         nonlocal most
-        record = read_entry(entry)
+        record = read_episode(entry)
         return Tracked(record.step, record.phase, record.episode)
 
     class Tracked(EpisodeRecord):
@@ -300,7 +300,7 @@ def test_not_all_episodes_are_in_memory_at_once(make_run, monkeypatch):
         def __del__(self):
             alive.discard(id(self))
 
-    monkeypatch.setattr(view_module, "read_entry", counted)
+    monkeypatch.setattr(view_module, "read_episode", counted)
     write_view(run.path, run.path / "view.html")
     assert 0 < most <= 16
 

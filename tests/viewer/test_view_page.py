@@ -9,8 +9,8 @@ import pytest
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.monitor import EpisodeLog, read_episodes
 from astune.types import EpisodeError, StopReason, Task, Timeline, WorkflowOutput
-from astune.viewer.run_index import index_run, read_entry
-from astune.viewer.view import write_view
+from astune.viewer import write_view
+from astune.viewer.run_page.run_index import index_run, read_episode
 from tests.viewer.chromium import PROGRAM, Chromium
 from tests.viewer.conftest import play_run
 from tests.viewer.test_view import HOSTILE, empty_run, golden_run, small_episode
@@ -170,7 +170,7 @@ def test_an_episode_tells_task_verdict_advantage_and_its_place_in_the_metrics(pa
 def test_the_conversation_has_every_turn_with_calls_and_results(page, golden):
     run, address = golden
     entry = next(entry for entry in index_run(run).entries if len(entry.agents) == 3)
-    episode = read_entry(entry).episode
+    episode = read_episode(entry).episode
     page.open(f"{address}#episode=train:{entry.head.line}")
     page.wait(OPENED)
     assert page.eval("document.querySelectorAll('.turnbox').length") == len(episode.turns)
@@ -185,7 +185,7 @@ def test_the_conversation_has_every_turn_with_calls_and_results(page, golden):
 def test_the_forest_draws_every_row_turn_and_fork_and_a_click_shows_the_turn(page, golden):
     run, address = golden
     for entry in index_run(run).entries:
-        episode = read_entry(entry).episode
+        episode = read_episode(entry).episode
         page.open(f"{address}#episode=train:{entry.head.line}")
         page.wait(OPENED)
         assert page.eval("document.querySelectorAll('.forest .label').length") == len(episode.timelines)
@@ -226,7 +226,7 @@ def test_the_tokens_of_every_recorded_episode_read_as_they_are_decoded(page, gol
         page.wait("document.querySelector('.stream .t')")
         page.eval("document.querySelector('.stream').style.height = '9e4px'")
         tokens = "[...document.querySelectorAll('.stream .t')].map(token => token.textContent.replaceAll('⏎', ''))"
-        ids = read_entry(entry).episode.timelines[0].token_ids
+        ids = read_episode(entry).episode.timelines[0].token_ids
         page.wait(f"document.querySelectorAll('.stream .t').length === {len(ids)}")
         assert page.eval(tokens) == chat_format.pieces(ids)
 

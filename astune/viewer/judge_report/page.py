@@ -5,16 +5,23 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from astune.viewer.judge_rows import comparison_text, confusion_rows, conventions, figure_rows, headline, label_text
-from astune.viewer.policy import content_policy
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from astune.judging.figures import JudgeFigures
 from astune.judging.report import JudgeReport
 from astune.viewer.charts import STYLE, Frame, svg
+from astune.viewer.content_policy import content_policy
+from astune.viewer.judge_report.rows import (
+    comparison_text,
+    confusion_rows,
+    conventions,
+    figure_rows,
+    headline,
+    label_text,
+)
 
-TEMPLATES = Path(__file__).parent / "page"
+TEMPLATES = Path(__file__).parents[1] / "page"
 SIZE = 340
 
 

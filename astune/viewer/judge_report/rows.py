@@ -9,7 +9,7 @@ from astune.judging.figures import Estimate, JudgeFigures
 from astune.judging.report import Comparison, JudgeReport
 
 NONE = "-"
-Row = tuple[str, list[str]]
+FigureRow = tuple[str, list[str]]
 """Name of the figure, and its value for each judge."""
 
 
@@ -56,7 +56,7 @@ def conventions(report: JudgeReport) -> list[str]:
     return said
 
 
-def figure_rows(report: JudgeReport) -> list[Row]:
+def figure_rows(report: JudgeReport) -> list[FigureRow]:
     """The table of all judges; figures that no judge has are left out."""
     of_label = [
         (f"mean reward, label {label_text(value, report.graded)}", _mean_reward(value))
@@ -90,7 +90,7 @@ def figure_rows(report: JudgeReport) -> list[Row]:
     return [row for row in rows if any(value != NONE for value in row[1])]
 
 
-def confusion_rows(report: JudgeReport, judge: int) -> list[Row]:
+def confusion_rows(report: JudgeReport, judge: int) -> list[FigureRow]:
     """Label by what the judge said: right, wrong, could not judge."""
     counts, failures = report.figures[judge].confusion.counts, report.failures(judge)
     return [

@@ -1,140 +1,17 @@
-"""One episode as data for the page: its conversation as bubbles, its timelines as tokens."""
+"""One episode as a card of the report: facts, conversation, and timelines as tokens."""
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from astune.algorithm.advantage import dr_grpo
 from astune.algorithm.credit import EpisodeCredit, credit_group
-from astune.context_tracker.prompt.messages import reasoning_of, shown_content
-from astune.monitor.words import FORKS, LEFT_OUT
-from astune.types import Episode, Group, Timeline, Turn
-
-Pieces = Callable[[Sequence[int]], list[str]]
-"""Token ids to one text each."""
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A small label and the sentence that explains it. `kind` is its colour: "fork", "warn", "good" or "bad"."""
-
-    text: str
-    meaning: str
-    kind: str
-
-
-@dataclass(frozen=True)
-class Bubble:
-    """One message. `role` is OpenAI's, or "note" for a remark of the viewer."""
-
-    role: str
-    text: str
-    agent: str = ""
-    reasoning: str = ""
-    calls: tuple[str, ...] = ()
-    facts: str = ""
-    marks: tuple[Mark, ...] = ()
-    turn: int | None = None
-    """Number of the turn that read or wrote it first."""
-
-
-def conversation(episode: Episode) -> list[Bubble]:
-    """Every message once, in order: what is new in each turn's prompt, then the answer.
-
-    A turn whose history is not the former one of its agent plus something says how many messages were dropped.
-    """
-    agents = {turn.agent for turn in episode.turns}
-    bubbles: list[Bubble] = []
-    seen: dict[str, list[Mapping[str, Any]]] = {}
-    forks = _forks(episode)
-    for number, turn in enumerate(episode.turns):
-        agent = turn.agent if len(agents) > 1 else ""
-        before = seen.get(turn.agent, [])
-        kept = _kept(before, turn.messages)
-        if kept < len(before):
-            why = FORKS.get(forks.get(number, ""), "The history was rewritten.")
-            bubbles.append(
-                Bubble(
-                    "note", f"{why} {len(before) - kept} of {len(before)} earlier messages are not in it.", turn=number
-                )
-            )
-        bubbles += [replace(bubble(message, agent), turn=number) for message in turn.messages[kept:]]
-        answer = bubble({"role": "assistant", **turn.response}, agent, _turn_facts(number, turn))
-        marks = _turn_marks(turn, forks.get(number), episode.turn_rewards.get(number))
-        bubbles.append(replace(answer, marks=tuple(marks), turn=number))
-        seen[turn.agent] = [*turn.messages, turn.response]
-    return bubbles
-
-
-def _kept(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> int:
-    """How many messages of `before` stand at the start of `now`. Reasoning may be dropped: it is the same message."""
-    kept = 0
-    for old, new in zip(before, now, strict=False):
-        if _spoken(old) != _spoken(new):
-            break
-        kept += 1
-    return kept
-
-
-def _spoken(message: Mapping[str, Any]) -> tuple[str, str, str, tuple[str, ...]]:
-    return message.get("role", "assistant"), message.get("tool_call_id") or "", shown_content(message), _calls(message)
-
-
-def bubble(message: Mapping[str, Any], agent: str = "", facts: str = "") -> Bubble:
-    role = str(message.get("role", "assistant"))
-    speaker = agent if role == "assistant" else ""
-    return Bubble(role, shown_content(message), speaker, reasoning_of(message) or "", _calls(message), facts)
-
-
-def _calls(message: Mapping[str, Any]) -> tuple[str, ...]:
-    """Tool calls as people write calls: `add(a=1, b=2)`; arguments that are no JSON object stand as they are."""
-    shown = []
-    for call in message.get("tool_calls") or ():
-        function = call.get("function", call)
-        text = function.get("arguments")
-        try:
-            arguments = json.loads(text) if isinstance(text, str) else text
-        except (ValueError, RecursionError):
-            arguments = None
-        if isinstance(arguments, Mapping):
-            text = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items())
-        shown.append(f"{function.get('name')}({text})")
-    return tuple(shown)
-
-
-def _turn_facts(number: int, turn: Turn) -> str:
-    facts = [f"turn {number + 1}", f"{len(turn.prompt_ids):,} + {len(turn.output_ids):,} tokens"]
-    if turn.finish_reason == "length":
-        facts.append("cut off by the token limit")
-    return ", ".join(facts)
-
-
-def _forks(episode: Episode) -> dict[int, str]:
-    """By number of a turn the reason why a training row begins with it."""
-    first = [(next(span.turn for span in line.spans if not span.shared), line.fork) for line in episode.timelines]
-    return {turn: fork for turn, fork in first if fork is not None}
-
-
-def _turn_marks(turn: Turn, fork: str | None, reward: float | None) -> list[Mark]:
-    marks = []
-    if fork is not None:
-        marks.append(Mark(f"new row: {_plain(fork)}", FORKS.get(fork, ""), "fork"))
-    if turn.excluded is not None:
-        marks.append(Mark(f"not trained: {_plain(turn.excluded)}", LEFT_OUT.get(turn.excluded, ""), "warn"))
-    if not turn.exact and turn.excluded not in ("frozen", "inexact"):  # the one cannot matter, the other says it
-        marks.append(Mark("inexact", LEFT_OUT["inexact"], "warn"))
-    if reward is not None:
-        kind = "good" if reward > 0 else "bad"
-        marks.append(Mark(f"turn reward {reward:+.3g}", "A reward of this turn, on top of the episode's.", kind))
-    return marks
-
-
-def _plain(label: str) -> str:
-    return label.replace("_", " ")
+from astune.monitor.words import FORKS
+from astune.types import Episode, Group, Timeline
+from astune.viewer.conversation import Bubble, conversation, counted, in_words, receipt_line
+from astune.viewer.run_config import LOGPROB_DIGITS, Pieces
 
 
 def credit_of(episode: Episode, group: Sequence[Episode]) -> EpisodeCredit | None:
@@ -162,7 +39,7 @@ def tokens(episode: Episode, timeline: Timeline, pieces: Pieces | None, credit: 
                 "shared": span.shared,
                 "advantage": advantage,
                 "version": span.policy_version,
-                "logprobs": [round(logprob, 4) for logprob in span.logprobs],
+                "logprobs": [round(logprob, LOGPROB_DIGITS) for logprob in span.logprobs],
             }
             for span, advantage in zip(timeline.spans, advantages, strict=True)
         ],
@@ -223,31 +100,12 @@ def card(key: str, heading: str, episode: Episode, pieces: Pieces | None, credit
 
 
 def _episode_facts(episode: Episode) -> str:
-    facts = [_count(len(episode.turns), "turn"), _plain(episode.stop_reason.value)]
+    facts = [counted(len(episode.turns), "turn"), in_words(episode.stop_reason.value)]
     if "seconds" in episode.metrics:
         facts.append(f"{episode.metrics['seconds']:.1f} s")
     if episode.metrics.get("lost_calls"):
         facts.append(f"{episode.metrics['lost_calls']:.0f} calls without an answer")
     return " · ".join(facts)
-
-
-def receipt_line(episode: Episode) -> str:
-    """What became of the episode's tokens, as far as it tells by itself."""
-    left_out: Counter[str] = Counter()
-    for turn in episode.turns:
-        if turn.excluded is not None:
-            left_out[turn.excluded] += len(turn.output_ids)
-    sampled = sum(len(turn.output_ids) for turn in episode.turns)
-    parts = [f"{sampled:,} tokens sampled", f"{sampled - left_out.total():,} trainable"]
-    parts += [f"{count:,} {_plain(reason)}" for reason, count in left_out.most_common() if count]
-    rows = _count(len(episode.timelines), "training row")
-    size = sum(len(line.token_ids) for line in episode.timelines)
-    distinct = f" ({episode.unique_tokens:,} distinct)" if episode.unique_tokens < size else ""
-    return " · ".join([*parts, f"{rows} of {size:,} tokens{distinct}"])
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _timeline_title(timeline: Timeline) -> tuple[str, str]:
@@ -257,4 +115,4 @@ def _timeline_title(timeline: Timeline) -> tuple[str, str]:
         facts.append(f"{shared:,} shared with an earlier row")
     if timeline.fork is None:
         return ", ".join(facts), ""
-    return ", ".join(facts), f"A new row ({_plain(timeline.fork)}). {FORKS.get(timeline.fork, '')}"
+    return ", ".join(facts), f"A new row ({in_words(timeline.fork)}). {FORKS.get(timeline.fork, '')}"

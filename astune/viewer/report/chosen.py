@@ -1,92 +1,18 @@
-"""What the report tells of a run, read from its folder: heads of all episodes, whole ones only of those it shows."""
+"""What the report shows of a run's episodes: shares of successes, pairs before and after, examples, failures."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar
 
-from astune.monitor.episodes import UNREADABLE, EpisodeRecord, episode_from_row, episodes_path
-from astune.monitor.jsonl import broken_line, read_lines
-from astune.support.user_code import place_of
-
-T = TypeVar("T")
+from astune.viewer.heads import Head
 
 KIND_COLUMNS = ("kind", "type", "category", "level", "difficulty", "subject", "source")
 """Columns of a task's row that are looked at first when results are split by kind of task."""
 MOST_KINDS = 12
 FEWEST_PER_KIND = 5
-
-
-@dataclass(frozen=True)
-class Head:
-    """What is kept of every episode. `line` is its place in the file of its phase."""
-
-    line: int
-    step: int
-    task_id: str
-    reward: float | None
-    passed: bool | None
-    stop_reason: str
-    error: str | None
-    """Stage and kind, "workflow: KeyError"."""
-    error_message: str
-    error_place: str
-    """`file:line` of the user's code, "" if none of it was involved."""
-    metadata: Mapping[str, Any]
-    undecided: bool = False
-
-    @property
-    def score(self) -> float | None:
-        """Success where the judge has a notion of it, else the reward; None where there is neither."""
-        if self.passed is None:
-            return None if self.undecided else self.reward
-        return float(self.passed)
-
-
-def read_heads(run: Path, phase: str) -> list[Head]:
-    path = episodes_path(run / "episodes", phase)
-    return list(_each(path, head_of)) if path.exists() else []
-
-
-def head_of(line: int, row: Mapping[str, Any]) -> Head:
-    """The head of the episode that a line of an episode file holds."""
-    error = row["error"] or {}
-    return Head(
-        line,
-        row["step"],
-        row["task_id"],
-        row["reward"],
-        row["passed"],
-        row["stop_reason"],
-        f"{error['stage']}: {error['kind']}" if error else None,
-        error.get("message", ""),
-        place_of(error.get("traceback", "")),
-        row["task"]["metadata"],
-        (row["verdict"] or {}).get("undecided", False),
-    )
-
-
-def read_records(run: Path, phase: str, heads: Iterable[Head]) -> dict[int, EpisodeRecord]:
-    """The whole episodes of `heads` by line."""
-    wanted = {head.line for head in heads}
-    if not wanted:
-        return {}
-    path = episodes_path(run / "episodes", phase)
-    found = _each(path, lambda line, row: (line, episode_from_row(row)) if line in wanted else None)
-    return dict(one for one in found if one is not None)
-
-
-def _each(path: Path, made: Callable[[int, Mapping[str, Any]], T]) -> Iterator[T]:
-    """What `made` makes of each line, counted from 0. Raises RunFolderError that names a line that is no episode."""
-    for line, row in enumerate(read_lines(path)):
-        try:
-            yield made(line, row)
-        except UNREADABLE as error:
-            raise broken_line(path, line + 1, f"not an episode ({type(error).__name__}: {error})") from error
 
 
 @dataclass(frozen=True)
@@ -178,28 +104,28 @@ def _succeeded(head: Head) -> bool:
 
 
 @dataclass(frozen=True)
-class Example:
+class TrainingExample:
     """A training episode for show, and the attempts that it is compared with, itself among them."""
 
     head: Head
     group: tuple[Head, ...]
 
 
-def pick_training(heads: Sequence[Head]) -> dict[int, list[Example]]:
+def pick_training(heads: Sequence[Head]) -> dict[int, list[TrainingExample]]:
     """From the first, middle and last step: the best and the worst attempt of the group that differs most."""
     steps = sorted({head.step for head in heads})
     chosen = sorted({steps[0], steps[len(steps) // 2], steps[-1]}) if steps else []
     return {step: _examples(at_step(heads, step)) for step in chosen}
 
 
-def _examples(heads: Sequence[Head]) -> list[Example]:
+def _examples(heads: Sequence[Head]) -> list[TrainingExample]:
     groups: dict[str, list[Head]] = defaultdict(list)
     for head in heads:
         groups[head.task_id].append(head)
     group = max(groups.values(), key=_spread)
     ranked = sorted(group, key=lambda head: -math.inf if head.reward is None else head.reward)
     shown = [ranked[-1], ranked[0]] if _spread(group) > 0 else ranked[:1]
-    return [Example(head, tuple(group)) for head in shown]
+    return [TrainingExample(head, tuple(group)) for head in shown]
 
 
 def _spread(group: Sequence[Head]) -> float:
@@ -208,7 +134,7 @@ def _spread(group: Sequence[Head]) -> float:
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailureKind:
     """A way in which episodes ended other than by an answer that was judged."""
 
     phase: str
@@ -218,7 +144,7 @@ class Failure:
     example: str
 
 
-def failures(heads_by_phase: Mapping[str, Sequence[Head]]) -> list[Failure]:
+def failures(heads_by_phase: Mapping[str, Sequence[Head]]) -> list[FailureKind]:
     """Most frequent first. `example` is the message of the first error of the kind."""
     found = []
     for phase, heads in heads_by_phase.items():
@@ -227,6 +153,7 @@ def failures(heads_by_phase: Mapping[str, Sequence[Head]]) -> list[Failure]:
             if head.error is not None or head.stop_reason != "completed":
                 groups[head.error or head.stop_reason, head.error_place].append(head)
         found += [
-            Failure(phase, what, place, len(group), group[0].error_message) for (what, place), group in groups.items()
+            FailureKind(phase, what, place, len(group), group[0].error_message)
+            for (what, place), group in groups.items()
         ]
     return sorted(found, key=lambda failure: -failure.count)

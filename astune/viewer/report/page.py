@@ -8,21 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from astune.viewer.episode_view import Card, Pieces, card, credit_of
-from astune.viewer.policy import content_policy
-from astune.viewer.receipt_view import receipt_view
-from astune.viewer.run_data import (
-    Head,
-    Share,
-    at_step,
-    by_kind,
-    failures,
-    kind_column,
-    pick_pairs,
-    pick_training,
-    read_heads,
-    read_records,
-)
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -32,9 +17,22 @@ from astune.monitor.disk import writing
 from astune.monitor.receipt import Metrics
 from astune.monitor.summary import decodings, series, show_figure, show_idle, show_judging, show_seconds, show_tools
 from astune.viewer.charts import STYLE, curve_svg, shown_name, small_charts, small_svg
-from astune.viewer.run_config import config_of, flat, pieces_of
+from astune.viewer.content_policy import content_policy
+from astune.viewer.heads import Head, read_heads, read_records
+from astune.viewer.report.cards import Card, card, credit_of
+from astune.viewer.report.chosen import (
+    Share,
+    at_step,
+    by_kind,
+    failures,
+    kind_column,
+    pick_pairs,
+    pick_training,
+)
+from astune.viewer.report.receipt import receipt_view
+from astune.viewer.run_config import Pieces, config_of, flat, pieces_of
 
-TEMPLATES = Path(__file__).parent / "page"
+TEMPLATES = Path(__file__).parents[1] / "page"
 MOST_DEBUG_EPISODES = 20
 
 

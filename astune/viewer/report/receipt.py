@@ -10,7 +10,7 @@ from astune.monitor.words import FORKS, LEFT_OUT
 
 
 @dataclass(frozen=True)
-class Row:
+class NamedCount:
     """A named count, its part of the whole in percent, and what it means."""
 
     name: str
@@ -24,8 +24,8 @@ class ReceiptView:
     """`lines` name and value; `tokens` begins with those that were trained; `forks` are shares of all rows."""
 
     lines: list[tuple[str, str]]
-    tokens: list[Row]
-    forks: list[Row]
+    tokens: list[NamedCount]
+    forks: list[NamedCount]
 
 
 def receipt_view(metrics: Metrics) -> ReceiptView | None:
@@ -42,5 +42,5 @@ def receipt_view(metrics: Metrics) -> ReceiptView | None:
     )
 
 
-def _rows(counts: Mapping[str, int], whole: int, words: Mapping[str, str]) -> list[Row]:
-    return [Row(name, count, 100 * count / max(1, whole), words.get(name, "")) for name, count in counts.items()]
+def _rows(counts: Mapping[str, int], whole: int, words: Mapping[str, str]) -> list[NamedCount]:
+    return [NamedCount(name, count, 100 * count / max(1, whole), words.get(name, "")) for name, count in counts.items()]

@@ -8,16 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from astune.viewer.episode_view import conversation, receipt_line
-from astune.viewer.step_credit import Credited
-from astune.viewer.token_texts import TokenTexts
-
 from astune.monitor import EpisodeRecord
 from astune.monitor.jsonl import plain
 from astune.token_ids import WIDTH, TokenIds, shared_bytes
 from astune.types import Episode, Timeline, Turn
-
-LOGPROB_DIGITS = 4
+from astune.viewer.conversation import conversation, receipt_line
+from astune.viewer.run_config import LOGPROB_DIGITS
+from astune.viewer.run_page.step_credit import Credited
+from astune.viewer.run_page.token_texts import TokenTexts
 
 
 def episode_data(

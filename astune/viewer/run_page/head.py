@@ -1,4 +1,4 @@
-"""What the page of `astune view` knows before any episode is opened: figures by step, and a line for each episode."""
+"""The head of the page of `astune view`, there before any episode is opened: figures by step, a line per episode."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from astune.viewer.run_index import Entry, RunIndex
-
 from astune.monitor.jsonl import plain
 from astune.monitor.words import FORKS, LEFT_OUT
 from astune.viewer.charts import shown_name, small_charts
+from astune.viewer.run_page.run_index import IndexedEpisode, RunIndex
 
 MOST_OF_A_QUERY, MOST_OF_AN_ANSWER = 2000, 400
 """Characters that the table's search looks through. The whole texts stand in the episode."""
@@ -68,7 +67,7 @@ class _Names:
         return self.numbers.setdefault(value, len(self.numbers))
 
 
-def _table(entries: Sequence[Entry], blocks: Sequence[int]) -> dict[str, Any]:
+def _table(entries: Sequence[IndexedEpisode], blocks: Sequence[int]) -> dict[str, Any]:
     """`episodes` are columns, so that they pack well; texts that many episodes share stand once."""
     phases, tasks, ends, agents = _Names(), _Names(), _Names(), _Names()
     columns = {

@@ -21,18 +21,17 @@ from pathlib import Path
 from string import Template
 from typing import Any, TextIO
 
-from astune.viewer.episode_data import episode_data
-from astune.viewer.policy import content_policy
-from astune.viewer.run_index import Entry, index_run, read_entry
-from astune.viewer.step_credit import Credited, Estimator, credit_step
-from astune.viewer.token_texts import TokenTexts
-from astune.viewer.view_head import head_data
-
 from astune.errors import ConfigError
 from astune.monitor import RunDir
+from astune.viewer.content_policy import content_policy
 from astune.viewer.run_config import config_of, pieces_of
+from astune.viewer.run_page.episode_data import episode_data
+from astune.viewer.run_page.head import head_data
+from astune.viewer.run_page.run_index import IndexedEpisode, index_run, read_episode
+from astune.viewer.run_page.step_credit import Credited, Estimator, credit_step
+from astune.viewer.run_page.token_texts import TokenTexts
 
-PAGE = Path(__file__).parent / "page" / "view"
+PAGE = Path(__file__).parents[1] / "page" / "view"
 SCRIPTS = ("dom", "data", "state", "charts", "filters", "table", "tokens", "forest", "chat", "episode", "keys", "main")
 """The page's script, one file after the other in one scope."""
 STYLES = ("base", "run", "episode")
@@ -45,7 +44,7 @@ class Block:
     """Episodes that are packed together, all of one step of one phase."""
 
     number: int
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[IndexedEpisode] = field(default_factory=list)
 
 
 def write_view(path: Path, out: Path) -> Path:
@@ -87,7 +86,7 @@ def _runs_below(folder: Path) -> list[Path]:
     return sorted(runs, key=lambda run: -run.stat().st_mtime)
 
 
-def _blocks(entries: Sequence[Entry]) -> list[Block]:
+def _blocks(entries: Sequence[IndexedEpisode]) -> list[Block]:
     """Every entry in one block, by phase and step, attempts at the same task side by side."""
     blocks: list[Block] = []
     order = sorted(entries, key=lambda entry: (entry.phase, entry.head.step, entry.head.task_id, entry.head.line))
@@ -102,7 +101,7 @@ def _blocks(entries: Sequence[Entry]) -> list[Block]:
     return blocks
 
 
-def _unit(entry: Entry) -> tuple[str, int]:
+def _unit(entry: IndexedEpisode) -> tuple[str, int]:
     """Episodes with an equal one are credited together."""
     return entry.phase, entry.head.step
 
@@ -114,7 +113,7 @@ def _credited(blocks: Sequence[Block], estimator: Estimator) -> Iterator[tuple[B
         if phase.startswith("eval/"):
             yield from ((block, [Credited() for _ in block.entries]) for block in unit)
             continue
-        episodes = [read_entry(entry).episode for block in unit for entry in block.entries]
+        episodes = [read_episode(entry).episode for block in unit for entry in block.entries]
         credited = iter(credit_step(episodes, estimator))
         del episodes
         yield from ((block, [next(credited) for _ in block.entries]) for block in unit)
@@ -124,7 +123,7 @@ def _write_block(file: TextIO, block: Block, credited: Sequence[Credited], texts
     vocabulary: dict[int, str] = {}
     episodes = {}
     for entry, credit in zip(block.entries, credited, strict=True):
-        data, known = episode_data(read_entry(entry), credit, texts)
+        data, known = episode_data(read_episode(entry), credit, texts)
         episodes[f"{entry.phase}:{entry.head.line}"] = data
         vocabulary |= known
     packed = pack({"texts": None if texts is None else vocabulary, "episodes": episodes})

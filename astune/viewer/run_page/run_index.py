@@ -1,4 +1,4 @@
-"""Where everything of a run stands: the lines of `metrics.jsonl`, and of every episode its figures and its place.
+"""An index of a run: the lines of `metrics.jsonl`, and the figures and the place of every episode.
 
 Lines that cannot be read (a run that was killed, a disk that was full) are counted and left out, never fatal: the
 viewer is what one opens when something went wrong.
@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from astune.viewer.run_data import Head, head_of
-
 from astune.monitor import EpisodeRecord, RunDir
 from astune.monitor.episodes import episode_from_row
+from astune.viewer.heads import Head, head_of
 
 
 @dataclass(frozen=True)
-class Entry:
+class IndexedEpisode:
     """One episode: its head, its place in its file (bytes), and what the table shows and filters besides."""
 
     head: Head
@@ -52,7 +51,7 @@ class RunIndex:
     """`metrics` are pairs of line number, from 1, and row."""
 
     metrics: tuple[tuple[int, Mapping[str, Any]], ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[IndexedEpisode, ...]
     left_out: tuple[LeftOut, ...]
 
 
@@ -96,10 +95,10 @@ def _rows(path: Path, left_out: list[LeftOut]) -> Iterator[tuple[int, int, int, 
             offset += len(line)
 
 
-def _entry(path: Path, line: int, offset: int, size: int, row: Mapping[str, Any]) -> Entry:
+def _entry(path: Path, line: int, offset: int, size: int, row: Mapping[str, Any]) -> IndexedEpisode:
     spans = [span for timeline in row["timelines"] for span in timeline["spans"] if not span["shared"]]
     answer, seconds = row["answer"], row["metrics"].get("seconds")
-    return Entry(
+    return IndexedEpisode(
         head_of(line, row),
         str(row["phase"]),
         path,
@@ -116,7 +115,7 @@ def _entry(path: Path, line: int, offset: int, size: int, row: Mapping[str, Any]
     )
 
 
-def read_entry(entry: Entry) -> EpisodeRecord:
+def read_episode(entry: IndexedEpisode) -> EpisodeRecord:
     """The whole episode."""
     with entry.path.open("rb") as file:
         file.seek(entry.offset)

@@ -9,7 +9,6 @@ from pathlib import Path
 from threading import Lock
 
 import uvicorn
-from astune.viewer.view import check_run, view_policy, write_view
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
@@ -21,6 +20,7 @@ from starlette.routing import Route
 from astune.errors import ConfigError
 from astune.monitor import RunDir
 from astune.support.serving import BACKLOG, bound_socket, server_config, url_of
+from astune.viewer.run_page.page import check_run, view_policy, write_view
 
 HOST = "127.0.0.1"
 

@@ -1,4 +1,4 @@
-"""What training made of the episodes of one step: advantages and weights, computed as the training loop does."""
+"""Advantages and weights of the episodes of one step, computed as the training loop does."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from astune.viewer.episode_view import Pieces
+from astune.viewer.run_config import Pieces
 
 BROKEN = "\ufffd"
 """What decoding gives for bytes that are no whole character."""

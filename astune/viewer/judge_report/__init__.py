@@ -1,0 +1,1 @@
+"""A report on judges, as texts and as a page."""

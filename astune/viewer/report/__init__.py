@@ -1,0 +1,1 @@
+"""`report.html`: a run told in one page."""

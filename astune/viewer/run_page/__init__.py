@@ -1,0 +1,1 @@
+"""The page of `astune view`: every episode of a run, down to the single token."""
