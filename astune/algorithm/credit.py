@@ -32,8 +32,8 @@ from typing import Literal
 
 from astune.algorithm.advantage import AdvantageFunction
 from astune.errors import TrainingError
-from astune.support.foreign import figure, shown, text_of
 from astune.support.user_code import place_of
+from astune.support.user_values import figure, shown, text_of
 from astune.types import Episode, Group, Timeline
 
 Credit = Literal["once", "per_branch", "mean_branch"]

@@ -72,7 +72,7 @@ def list_built_in() -> int:
 
 
 def check(spec: str, options: Sequence[str], split: str, seed: int) -> int:
-    """Prints what holds and what does not; 1 if something must be mended."""
+    """Prints what holds and what does not; 1 if something must be fixed."""
     faults = 0
     with redirect_stdout(sys.stderr):
         environment = load_environment(spec, parse_options(options))

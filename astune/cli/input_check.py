@@ -1,4 +1,4 @@
-"""What can be wrong in the names and files of a configuration, found before the libraries of a backbone are loaded."""
+"""A quick check of the names and files in a configuration, before the libraries of a backbone are loaded."""
 
 from __future__ import annotations
 

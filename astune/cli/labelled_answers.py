@@ -16,7 +16,7 @@ from astune.config.tasks import FieldsConfig
 from astune.errors import TaskError, nearest
 from astune.judging.figures import Label
 from astune.judging.labels import check_one_scale
-from astune.support.foreign import text_of
+from astune.support.user_values import text_of
 from astune.task_reader.jsonl import read_jsonl
 from astune.task_reader.rows import RowMapping
 from astune.types import Episode, StopReason, Task, WorkflowOutput

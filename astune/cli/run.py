@@ -56,7 +56,7 @@ def run(
 
 
 def _check_before_loading(config: AstuneConfig) -> None:
-    """What takes no time is looked at first: a backbone's libraries take seconds."""
+    """Look first at what takes no time: a backbone's libraries take seconds to load."""
     if config.backbone not in BACKBONES:
         return
     check_input(config)

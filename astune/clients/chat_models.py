@@ -30,7 +30,7 @@ EXCERPT = 300
 
 @dataclass(frozen=True)
 class ParsedReply(Generic[T]):
-    """A reply that was understood."""
+    """A reply that was read as an instance of the schema that was asked for."""
 
     value: T
     model: str
@@ -56,7 +56,7 @@ class _Question(Generic[T]):
 
 
 class _LoopState:
-    """What is bound to one event loop."""
+    """Locks and requests under way, which are bound to one event loop."""
 
     def __init__(self, max_concurrent: int, names: Sequence[str]) -> None:
         self.slots = asyncio.Semaphore(max_concurrent)
@@ -94,7 +94,8 @@ class ChatModels:
 
     @property
     def budget(self) -> Budget | None:
-        """What all calls of this object may cost. Setting a `max_cost` raises ConfigError where a price is missing."""
+        """The limit on the cost of all calls of this object. Setting a `max_cost` raises ConfigError where a price is
+        missing."""
         return self._budget
 
     @budget.setter

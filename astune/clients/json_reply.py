@@ -65,7 +65,7 @@ def _finite(digits: str) -> float:
 
 def read_reply(text: str, schema: type[T], check: Callable[[T], None] | None = None) -> T:
     """The text's last JSON object as an instance of `schema` that passes `check`. Raises ValueError, in words that
-    the model can mend it by."""
+    help the model to correct it."""
     found = last_object(text)
     try:
         value = schema.model_validate_json(json.dumps(found))
@@ -79,7 +79,7 @@ def read_reply(text: str, schema: type[T], check: Callable[[T], None] | None = N
 
 
 def repair_request(wrong: ValueError, schema: type[BaseModel]) -> str:
-    """What a model is told whose reply could not be used."""
+    """The message to a model whose reply could not be used."""
     shape = json.dumps(schema.model_json_schema(), ensure_ascii=False)
     return (
         f"Your reply could not be used: {wrong}\n\nReply again, with one JSON object and nothing after it. "

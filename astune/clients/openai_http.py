@@ -1,4 +1,4 @@
-"""What the openai package sends its requests with."""
+"""The HTTP library that the openai package sends its requests with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""When a model may be asked next: a rate limit, and a rest after failures. Arithmetic on times in seconds, no clock."""
+"""A rate limit, and a rest after failures, which say when a model may be asked next. They compute with times in seconds
+and read no clock."""
 
 from __future__ import annotations
 

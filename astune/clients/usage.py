@@ -1,4 +1,4 @@
-"""What calls of chat APIs cost, and how much they may."""
+"""The cost of calls of chat APIs, and limits on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class BudgetSpent(AstuneError):
 
 @dataclass(frozen=True)
 class Usage:
-    """What calls cost; adds up with +.
+    """The cost of calls; adds up with +.
 
         Usage(calls=1, prompt_tokens=100, cost=0.01) + Usage(cached=1)     # 1 call, 1 cached, 100 tokens, 0.01
 
@@ -55,7 +55,7 @@ def usage_of_call(tokens: TokenUsage | None, config: JudgeModelConfig) -> Usage:
 
 @dataclass(frozen=True)
 class Budget:
-    """How much the calls of a `ChatModels` may cost, from its first one on. None: no limit.
+    """A limit on what the calls of a `ChatModels` may cost, from its first one on. None: no limit.
 
     No call is sent beyond `max_calls`. Calls under way when `max_cost` is reached are still paid.
     """

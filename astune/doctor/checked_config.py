@@ -97,7 +97,7 @@ class CheckedConfig:
         return placed if placed != key else f"{self.conf}: {key} (default)"
 
     def place(self, task: Task) -> str:
-        """Where a task was read: `train.jsonl:3`."""
+        """The place where a task was read: `train.jsonl:3`."""
         return task.place or f"task {task.task_id!r}"
 
     def first_task(self) -> Task:

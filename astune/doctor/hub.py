@@ -14,7 +14,7 @@ SECONDS = 5.0
 
 
 def is_hub_id(path: str) -> bool:
-    """Whether `path` is meant for the hub: `owner/name`, and no such folder."""
+    """True if `path` is meant for the hub: `owner/name`, and there is no such folder."""
     return path.count("/") == 1 and not path.startswith((".", "/", "~")) and not Path(path).exists()
 
 
@@ -28,7 +28,7 @@ def is_reachable() -> bool:
 
 
 def has_data_set(path: str) -> bool:
-    """Whether the data set `owner/name` was read on this machine before."""
+    """True if the data set `owner/name` was read on this machine before."""
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
     cache = Path(os.environ.get("HF_DATASETS_CACHE", home / "datasets")).expanduser()
     return (cache / path.replace("/", "___")).is_dir()

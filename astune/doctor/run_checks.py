@@ -48,7 +48,7 @@ OF_EPISODES = ("tasks", "workflow", "judge", "dry run", "context")
 
 
 def run_checks(checked: CheckedConfig, checks: Mapping[str, Check] = CHECKS) -> list[Finding]:
-    """What all checks found, in their order. Paths below the working directory are relative to it."""
+    """The findings of all checks, in their order. Paths below the working directory are relative to it."""
     here = f"{Path.cwd()}/"
     with checked.opened:
         return [

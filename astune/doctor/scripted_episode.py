@@ -41,9 +41,9 @@ class Blocked(Exception):
 
 @dataclass(frozen=True)
 class ModelScript:
-    """What models say. With `probe_tool`, the first call that offers that tool is answered by calling it: without its
-    arguments, a call that an untrained model makes sooner or later and that runs nothing; with `valid`, with arguments
-    that fit its schema."""
+    """The words of all models. With `probe_tool`, the first call that offers that tool is answered by calling it:
+    without its arguments, a call that an untrained model makes sooner or later and that runs nothing; with `valid`,
+    with arguments that fit its schema."""
 
     text: str
     probe_tool: str | None = None
@@ -187,5 +187,5 @@ def filled(schema: Mapping[str, Any], text: str) -> Any:
 
 
 def needs_arguments(tool: Mapping[str, Any]) -> bool:
-    """Whether a call without arguments is refused before anything is run."""
+    """True if a call without arguments is refused before anything is run."""
     return bool(tool["function"].get("parameters", {}).get("required"))

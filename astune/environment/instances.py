@@ -16,8 +16,8 @@ from astune.environment.metrics import Metrics
 from astune.environment.protocol import CallError, ServiceReply, failure, read_action, success
 from astune.environment.protocol import CreateRequest as Create
 from astune.environment.protocol import StepRequest as Step
+from astune.environment.threads import Workers
 from astune.errors import ConfigError, TaskError, nearest
-from astune.support.threads import Workers
 
 logger = logging.getLogger(__name__)
 

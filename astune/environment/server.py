@@ -21,12 +21,12 @@ from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
 from astune.environment import protocol
+from astune.environment.browser_requests import refused
 from astune.environment.environment_base import Environment
 from astune.environment.instances import Instances
 from astune.environment.metrics import Metrics
 from astune.environment.protocol import CallError, ServiceReply, failure, parse
 from astune.errors import ConfigError
-from astune.support.local_service import refused
 from astune.support.serving import BACKLOG, bound_socket, server_config, url_of
 
 MAX_INSTANCES = 512

@@ -1,4 +1,4 @@
-"""What a run shows and keeps: its folder, metrics, episodes, progress and final table."""
+"""A run's output: its folder, metrics, episodes, progress and final table."""
 
 from astune.monitor.episodes import EpisodeLog, EpisodeRecord, read_episodes
 from astune.monitor.metrics import MetricsLog, read_metrics

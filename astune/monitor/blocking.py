@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from astune.support.under_way import EPISODE, UnderWay
+from astune.support.current_episode import EPISODE, CurrentEpisode
 from astune.support.user_code import by_user, part_of_astune
 
 EVERY = 0.1
@@ -43,7 +43,7 @@ class Line:
 
     file: str
     number: int
-    episode: UnderWay | None
+    episode: CurrentEpisode | None
     callback: object = None
     """Of the event loop, within which the line runs."""
 

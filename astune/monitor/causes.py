@@ -1,4 +1,4 @@
-"""Why episodes gave no reward: each distinct cause once, with how often it was met and where.
+"""Causes for which episodes got no reward: each distinct one once, with its place and how often it was met.
 
 causes = Causes()
 new = causes.add(episode)      # the cause, if no episode before had it
@@ -22,8 +22,8 @@ KEY_CHARACTERS = 80
 
 @dataclass(frozen=True)
 class Cause:
-    """Why an episode has no reward. `place` is `file:line` of the user's code, "" if none of it was involved;
-    `message` is that of the first such episode, called `episode_id`."""
+    """The reason for which an episode has no reward. `place` is `file:line` of the user's code, "" if none of it was
+    involved; `message` is that of the first such episode, called `episode_id`."""
 
     stage: str
     kind: str
@@ -33,7 +33,8 @@ class Cause:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What is equal for episodes that failed alike: numbers in a message are often the episode's own."""
+        """Equal for episodes that failed alike: numbers in a message are left out, as they are often the episode's
+        own."""
         return self.stage, self.kind, self.place or re.sub(r"\d+", "#", self.message)[:KEY_CHARACTERS]
 
     def __str__(self) -> str:

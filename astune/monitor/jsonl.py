@@ -18,7 +18,7 @@ from typing import Any
 
 from astune.errors import RunFolderError
 from astune.monitor.disk import sync, writing
-from astune.support.foreign import text_of
+from astune.support.user_values import text_of
 
 DEEPEST = 100
 """Levels of lists and mappings inside each other that are kept; what is deeper is written as a text."""

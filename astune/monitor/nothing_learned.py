@@ -17,7 +17,7 @@ from astune.monitor.words import LEFT_OUT
 
 @dataclass(frozen=True)
 class Nothing:
-    """Why nothing was learned: `reason` for programs, the rest for people."""
+    """A reason for which nothing was learned: `reason` for programs, the rest for people."""
 
     reason: str
     what: str
@@ -86,7 +86,8 @@ UNTRAINABLE = {
 
 
 def why_nothing(row: Mapping[str, Any]) -> Nothing | None:
-    """Why the step that left this line taught nothing; None if it did, or if the line is not of a step."""
+    """The reason why the step that left this line taught nothing; None if it did teach, or the line is not of a
+    step."""
     if row.get("tokens/trained") is None or row["tokens/trained"]:
         return None
     episodes = row.get("episodes/total") or 0
@@ -105,7 +106,8 @@ _TURNS = "turns/left_out_"
 
 
 def _untrainable(turns: Mapping[str, float]) -> Nothing:
-    """Why none of the step's turns could be trained: the commonest reason. Frozen agents are mostly meant to be so."""
+    """The commonest reason why none of the step's turns could be trained. Frozen agents come last: they are meant
+    so."""
     reason = max(turns, key=lambda name: (name != "frozen", turns[name]))
     why, advice = UNTRAINABLE.get(reason, (LEFT_OUT.get(reason, reason).rstrip("."), "see docs/runs.md"))
     return Nothing(reason, f"no answer could be trained, as {why}", advice)
@@ -121,13 +123,13 @@ def _without_signal(row: Mapping[str, Any], episodes: float) -> Nothing:
 
 
 def idle_steps(rows: Metrics) -> list[tuple[Nothing, int]]:
-    """Why steps taught nothing and how many, most first."""
+    """Each reason for which steps taught nothing and how many had it, most first."""
     reasons = [why_nothing(row) for row in rows]
     return Counter(reason for reason in reasons if reason is not None).most_common()
 
 
 def nothing_learned(rows: Metrics) -> Nothing | None:
-    """Why the run that left these lines learned nothing: the reason of most of its steps. None if any step trained, or
-    there was none."""
+    """The reason why the run that left these lines learned nothing, which is that of most of its steps. None if any
+    step trained, or there was none."""
     idle = idle_steps(rows)
     return None if not idle or any(row.get("tokens/trained") for row in rows) else idle[0][0]

@@ -1,4 +1,4 @@
-"""What episodes print, and what libraries log while they run: line by line, each after the name of its episode.
+"""Output of episodes, printed or logged by libraries: shown line by line, each after the name of its episode.
 
 with episode_output() as output:
     ...                       # print("hm") of an episode: [train/3/t1/0] hm
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from astune.support.under_way import EPISODE
+from astune.support.current_episode import EPISODE
 from astune.support.visible import visible
 
 

@@ -1,4 +1,4 @@
-"""What a run shows while it goes: bars on a terminal, lines elsewhere, a table at the end.
+"""The display of a run under way: bars on a terminal, lines elsewhere, a table at the end.
 
 with Progress("auto") as progress:
     progress.run_started(config, run_dir, total_steps=60)

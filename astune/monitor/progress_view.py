@@ -1,4 +1,4 @@
-"""How progress looks: the state of a run as bars, as one line, and as the final table."""
+"""The looks of the progress display: the state of a run as bars, as one line, and as the final table."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Phase:
 
 @dataclass
 class RunState:
-    """What is known of a run under way."""
+    """The figures of a run under way that the display needs."""
 
     total_steps: int = 0
     step: int = 0
@@ -172,8 +172,8 @@ _HEADLINE = {
 
 
 def final_table(report: RunReport, causes: Sequence[tuple[Cause, int]] = ()) -> RenderableType:
-    """How the run ended. `report.summary` is what `astune.monitor.summary.summarize` gives; `causes` are those of the
-    episodes without a reward that this process has seen, with their counts."""
+    """The end of a run as a table. `report.summary` is what `astune.monitor.summary.summarize` gives; `causes` are
+    those of the episodes without a reward that this process has seen, with their counts."""
     summary = report.summary
     seconds = summary["seconds"]
     total = sum(seconds.values())

@@ -1,4 +1,5 @@
-"""What became of every token that a run sampled: the receipts of its steps (`astune.algorithm.receipt`), added up."""
+"""The receipt of a run, which accounts for every sampled token: those of its steps (`astune.algorithm.receipt`) added
+up."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def _by_name(metrics: Metrics, prefix: str) -> dict[str, int]:
 
 
 def receipt_lines(receipt: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What `sum_of_receipts` gave as a table of two columns for people; empty if nothing was sampled."""
+    """The result of `sum_of_receipts` as a table of two columns for people; empty if nothing was sampled."""
     if not receipt["turns"]:
         return []
     lines = [("model calls", _calls(receipt)), ("tokens", _tokens(receipt))]

@@ -200,7 +200,7 @@ class RunDir:
 
 
 def runs_folder(config: Config) -> Path:
-    """Where the runs of the project are, absolute: a workflow may change the working directory. Raises ConfigError for
+    """The folder of the project's runs, absolute: a workflow may change the working directory. Raises ConfigError for
     a name that no folder can have."""
     _check_name("project_name", config.astune.project_name)
     return Path(config.astune.runs_dir).expanduser().absolute() / config.astune.project_name

@@ -14,7 +14,7 @@ from astune.types import RunReport
 
 
 def report_of(run_dir: RunDir, steps: int, status: Literal["completed", "interrupted", "failed"]) -> RunReport:
-    """How the run in `run_dir` ended after `steps` steps, with the figures that it logged."""
+    """The report of the run in `run_dir`, which ended after `steps` steps, with the figures that it logged."""
     summary = summarize(read_metrics(run_dir.metrics_path))
     in_vain = status == "completed" and summary["nothing_learned"]
     return RunReport(run_dir.path, steps, "learned_nothing" if in_vain else status, summary)

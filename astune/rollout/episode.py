@@ -33,8 +33,8 @@ from astune.rollout.environment import enter_environment, release, with_score
 from astune.rollout.setup import RolloutSetup
 from astune.rollout.time_limit import within
 from astune.rollout.verdict import FAILED, judge_episode
-from astune.support.foreign import contained, text_of, traceback_of
-from astune.support.under_way import UnderWay, under_way
+from astune.support.current_episode import CurrentEpisode, in_episode
+from astune.support.user_values import contained, text_of, traceback_of
 from astune.types import Episode, EpisodeError, Sampling, StopReason, Task, WorkflowOutput
 from astune.workflow.tuner import Tuner
 from astune.workflow.workflow_base import checked_output
@@ -56,7 +56,7 @@ async def run_episode(
 ) -> Episode:
     """One attempt at `task`. Never raises for what the workflow, the policy or the judge do; cancellation passes
     through, and the workflow is cancelled with it. `judged=False` leaves the verdict to `judge_together`."""
-    with under_way(episode_id) as this:
+    with in_episode(episode_id) as this:
         started = time.monotonic()
         tracker = ContextTracker(
             setup.policy,
@@ -213,7 +213,7 @@ def _error(stage: Stage, error: Exception, trace: str) -> EpisodeError:
     return EpisodeError(stage, type(error).__name__, text_of(error), trace)
 
 
-def _metrics(tracker: ContextTracker, this: UnderWay, seconds: float) -> dict[str, float]:
+def _metrics(tracker: ContextTracker, this: CurrentEpisode, seconds: float) -> dict[str, float]:
     turns = tracker.turns
     return {
         "seconds": seconds,

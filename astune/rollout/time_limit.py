@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from astune.errors import CtrlC, RolloutError
-from astune.support.foreign import contained, text_of
+from astune.support.user_values import contained, text_of
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Any
 from astune.errors import JudgeError
 from astune.rollout.setup import RolloutSetup
 from astune.rollout.time_limit import within
-from astune.support.foreign import contained, figure, shown, text_of, traceback_of
+from astune.support.user_values import contained, figure, shown, text_of, traceback_of
 from astune.task_judge.judge_base import GroupJudge, Judge, check_verdict
 from astune.types import Episode, EpisodeError, StopReason, Verdict, WorkflowOutput
 

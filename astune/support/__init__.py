@@ -1,1 +1,1 @@
-"""What every package uses and none owns: processes, signals, files, terminals, HTTP, and code of others."""
+"""Helpers that several packages use and none owns: processes, signals, files, terminals, HTTP, and users' code."""

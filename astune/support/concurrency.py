@@ -17,9 +17,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LEAVE_SECONDS = 5.0
-"""What is still under way when all is done, and was cancelled, gets as long to end."""
+"""Time for tasks to end that are still running when `main` is done, and were cancelled."""
 RUN_IS_OVER = "the run is over"
-"""What its CancelledError says."""
+"""The message of their CancelledError."""
 
 
 async def all_or_none(work: Sequence[Awaitable[T]]) -> list[T]:
@@ -44,11 +44,12 @@ async def all_ended(work: Sequence[Awaitable[T]]) -> list[T]:
 
 
 def run_and_leave(main: Coroutine[Any, Any, T]) -> T:
-    """What `main` returns, run as `asyncio.run` does, with two differences for somebody else's code in tasks beside it:
-    one that goes on though it is cancelled is left behind after `LEAVE_SECONDS`, and a `SystemExit` or
-    `KeyboardInterrupt` that one raises is between it and whoever awaits it, and ends nothing else."""
+    """Run `main` as `asyncio.run` does and return its result, with two differences for users' code in tasks beside it:
+    a task that goes on though it is cancelled is left behind after `LEAVE_SECONDS`, and a `SystemExit` or
+    `KeyboardInterrupt` that a task raises reaches whoever awaits it, and ends nothing else."""
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
+    # A backbone or a notebook may have set a handler of its own; that one then decides what Ctrl-C does.
     nobody_hears = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     with on_ctrl_c(_raise_ctrl_c) if nobody_hears else contextlib.nullcontext():
         try:

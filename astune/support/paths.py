@@ -10,7 +10,7 @@ MOST_BYTES = 200
 
 
 def is_name(text: object) -> bool:
-    """Whether it can be the name of one file or folder, and names nothing above it."""
+    """True if it can be the name of one file or folder, and names nothing above it."""
     if not isinstance(text, str) or text in ("", ".", "..") or any(mark in text for mark in "/\\"):
         return False
     written = all(unicodedata.category(character) not in ("Cc", "Cs") for character in text)

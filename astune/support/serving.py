@@ -1,4 +1,4 @@
-"""How each of ASTune's servers takes requests: uvicorn, and limits on what a client may keep the server waiting for.
+"""ASTune's HTTP servers: uvicorn, with limits on what a client may keep a server waiting for.
 
 A request has to begin `REQUEST_SECONDS` after the connection was made and to be whole as many seconds after it has
 begun, plus one for each `BYTES_A_SECOND` of a body that is asked for. Its head (first line and headers) may have

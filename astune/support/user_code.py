@@ -1,4 +1,4 @@
-"""Whose code a file is, and where in the user's own files something happened."""
+"""Users' code: telling it from ASTune's and from packages, and finding the line of it that an error is about."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _FRAME = re.compile(r'^  File "(?P<file>.+?)", line (?P<line>\d+), in .*\n    (?
 
 
 def part_of_astune(file: Path) -> bool:
-    """Whether `file` is ASTune's own code. Tutorials count as the user's."""
+    """True for ASTune's own code. Tutorials count as the user's."""
     return file.is_relative_to(PACKAGE) and not file.is_relative_to(tutorial_dir())
 
 
 @functools.cache
 def by_user(file: str) -> bool:
-    """Whether `file`, as a code object names it, is neither ASTune's nor the standard library's nor of an installed
-    package, nor in memory only: "<string>" is what packages generate."""
+    """True for a file, as a code object names it, that is the user's own: not of ASTune, the standard library or an
+    installed package, and not in memory only (packages generate code called "<string>")."""
     path = Path(file)
     if file.startswith("<") or part_of_astune(path):
         return False
@@ -31,7 +31,7 @@ def by_user(file: str) -> bool:
 
 
 def installed(file: Path) -> bool:
-    """Whether `file` is of an installed package or of the standard library."""
+    """True for a file of an installed package or of the standard library."""
     return bool({"site-packages", "dist-packages"} & set(file.parts)) or file.is_relative_to(Path(os.__file__).parent)
 
 

@@ -76,7 +76,7 @@ _format_warning = warnings.formatwarning
 
 
 class _LastResort(logging.Handler):
-    """Where records go for which the process has set up no handler."""
+    """Takes the records for which the process has set up no handler."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:

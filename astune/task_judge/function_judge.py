@@ -20,7 +20,7 @@ from numbers import Real
 from typing import Any, Protocol, runtime_checkable
 
 from astune.errors import JudgeError, PluginError, nearest
-from astune.support.foreign import contained, shown, text_of
+from astune.support.user_values import contained, shown, text_of
 from astune.task_judge.judge_base import check_verdict
 from astune.types import Episode, Task, Verdict
 

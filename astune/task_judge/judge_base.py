@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from astune.config.judges import SECONDS, TaskJudgeConfig
 from astune.errors import JudgeError
-from astune.support.foreign import figure, figures, no_figure, shown, text_of
+from astune.support.user_values import figure, figures, no_figure, shown, text_of
 from astune.types import Episode, Task, Verdict
 
 AT_ONCE = 16

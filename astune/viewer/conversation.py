@@ -133,7 +133,7 @@ def in_words(label: str) -> str:
 
 
 def receipt_line(episode: Episode) -> str:
-    """What became of the episode's tokens, as far as it tells by itself."""
+    """The episode's sampled tokens, and how many of them are trained, as far as the episode tells by itself."""
     left_out: Counter[str] = Counter()
     for turn in episode.turns:
         if turn.excluded is not None:

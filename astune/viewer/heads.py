@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Head:
-    """What is kept of every episode. `line` is its place in the file of its phase."""
+    """The figures that are kept of every episode. `line` is its place in the file of its phase."""
 
     line: int
     step: int

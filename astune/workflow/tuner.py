@@ -10,7 +10,7 @@ from astune.context_tracker.broken_history import broken_history
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest, ContextTracker
 from astune.errors import RolloutError, WorkflowError, nearest
-from astune.support.foreign import LARGEST, figure, shown
+from astune.support.user_values import LARGEST, figure, shown
 from astune.types import Task
 from astune.workflow.notes import Notes
 from astune.workflow.tool_log import ToolLog

@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from astune.errors import PluginError, WorkflowError, nearest
-from astune.support.foreign import figures, shown
+from astune.support.user_values import figures, shown
 from astune.types import Task, WorkflowOutput
 from astune.workflow.agentscope import check_reply, converted_output
 

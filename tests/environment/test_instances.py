@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from astune.environment.instances import Instances
 from astune.environment.metrics import Metrics
 from astune.environment.protocol import CallError, CreateRequest, ServiceReply, StepRequest
-from astune.support.threads import Workers
+from astune.environment.threads import Workers
 from tests.environment.rooms import Rooms
 
 LIMIT = 3

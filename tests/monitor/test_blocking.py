@@ -11,8 +11,8 @@ import pytest
 
 from astune.monitor import blocking
 from astune.monitor.blocking import Line, LoopWatch, line_of
+from astune.support.current_episode import in_episode
 from astune.support.resources import PACKAGE
-from astune.support.under_way import under_way
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def test_a_loop_without_await_is_told_of_while_it_runs_with_its_line_and_its_epi
     told: list[str] = []
 
     async def main() -> dict[str, float]:
-        with LoopWatch(told.append), under_way("train/1/t/0") as this:
+        with LoopWatch(told.append), in_episode("train/1/t/0") as this:
             until = time.monotonic() + 10
             while not told and time.monotonic() < until:
                 time.sleep(0.001)
@@ -70,7 +70,7 @@ def seen_from(file: str) -> Line | None:
     exec(compile("def run():\n    found.append(line_of(sys._getframe()))", file, "exec"), names)
 
     async def main() -> None:
-        with under_way("train/1/t/0"):
+        with in_episode("train/1/t/0"):
             names["run"]()
 
     asyncio.run(main())

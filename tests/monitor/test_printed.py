@@ -11,8 +11,8 @@ import pytest
 from rich.live import Live
 
 from astune.monitor.printed import episode_output
+from astune.support.current_episode import in_episode
 from astune.support.terminal import Console
-from astune.support.under_way import under_way
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def shown(capsys: pytest.CaptureFixture[str]) -> Callable[[], str]:
 )
 def test_lines_of_episodes_side_by_side_stand_whole_after_their_names(shown: Callable[[], str]) -> None:
     async def episode(name: str) -> None:
-        with under_way(name):
+        with in_episode(name):
             for part in ("a ", "b ", "c\n"):
                 print(part, end="")
                 await asyncio.sleep(0)
@@ -49,7 +49,7 @@ def test_lines_of_episodes_side_by_side_stand_whole_after_their_names(shown: Cal
 )
 def test_control_characters_of_a_name_and_of_what_is_printed_are_written_out(shown: Callable[[], str]) -> None:
     with episode_output() as output:
-        with under_way("train/1/id\x1b[31m\u202e/0"):
+        with in_episode("train/1/id\x1b[31m\u202e/0"):
             print("\x1b]0;title\x07a\tb\r\n\u202edone")
             print("> \x1b[2J", end="", flush=True)
             sys.stdout.writelines(["cut ", "\x9b"])
@@ -59,7 +59,7 @@ def test_control_characters_of_a_name_and_of_what_is_printed_are_written_out(sho
 
 
 def test_what_belongs_to_no_episode_is_passed_through_as_it_is(shown: Callable[[], str]) -> None:
-    with episode_output(), under_way("train/1/t/0"):
+    with episode_output(), in_episode("train/1/t/0"):
         thread = threading.Thread(target=print, args=("a thread of its own",))
         thread.start()
         thread.join()
@@ -70,18 +70,18 @@ def test_what_belongs_to_no_episode_is_passed_through_as_it_is(shown: Callable[[
 
 
 def test_what_is_flushed_shows_at_once_and_others_begin_a_new_line(shown: Callable[[], str]) -> None:
-    with episode_output(), under_way("train/1/t/0"):
+    with episode_output(), in_episode("train/1/t/0"):
         print("(Pdb) ", end="", flush=True)
         print("n ", end="", flush=True)
         assert shown() == "[train/1/t/0] (Pdb) n "
-        with under_way("train/1/t/1"):
+        with in_episode("train/1/t/1"):
             print("other")
     assert shown() == "\n[train/1/t/1] other\n"
 
 
 def test_a_line_without_an_end_is_shown_when_its_episode_is_over(shown: Callable[[], str]) -> None:
     with episode_output() as output:
-        with under_way("train/1/t/0"):
+        with in_episode("train/1/t/0"):
             print("half", end="")
         assert shown() == ""
         output.end("train/1/t/0")
@@ -94,7 +94,7 @@ def test_loggers_that_were_set_up_before_write_after_the_name_too(capsys: pytest
     logging.Logger.manager.loggerDict["library"] = logger
     logger.addHandler(handler)
     try:
-        with episode_output(), under_way("train/1/t/0"):
+        with episode_output(), in_episode("train/1/t/0"):
             logger.warning("slow")
         assert capsys.readouterr().err == "[train/1/t/0] slow\n"
         logger.warning("after the run")
@@ -104,7 +104,7 @@ def test_loggers_that_were_set_up_before_write_after_the_name_too(capsys: pytest
 
 
 def test_a_warning_that_begins_with_the_episodes_name_bears_it_once(shown: Callable[[], str]) -> None:
-    with episode_output(), under_way("train/1/t/0"):
+    with episode_output(), in_episode("train/1/t/0"):
         print("train/1/t/0 has no score")
     assert shown() == "train/1/t/0 has no score\n"
 
@@ -113,6 +113,6 @@ def test_lines_stand_above_the_bars_of_a_terminal() -> None:
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=60)
     before = sys.stdout
-    with Live("bars", console=console, auto_refresh=False), episode_output(), under_way("train/1/t/0"):
+    with Live("bars", console=console, auto_refresh=False), episode_output(), in_episode("train/1/t/0"):
         print("[red]words")
     assert "[train/1/t/0] [red]words" in file.getvalue() and sys.stdout is before

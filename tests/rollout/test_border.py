@@ -12,7 +12,7 @@ from astune.errors import CtrlC, WorkflowError
 from astune.monitor import EpisodeLog, RunDir, read_episodes
 from astune.rollout.metrics import rollout_metrics
 from astune.support.concurrency import run_and_leave
-from astune.support.foreign import figure
+from astune.support.user_values import figure
 from astune.types import Group, StopReason, Verdict, WorkflowOutput
 
 

@@ -17,9 +17,9 @@ from astune.backbone.debug.rewards import has_own_rewards, own_rewards, reward_o
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.sources import Answer, Call
 from astune.monitor.words import LEFT_OUT
-from astune.support.foreign import text_of
 from astune.support.terminal import Console, Text
 from astune.support.user_code import own_line_first, part_of_astune
+from astune.support.user_values import text_of
 from astune.types import Episode, Group, Sample, Task, Timeline
 
 MARKUP = r"<\|[^|<>]*\|>|</?(?:think|tools|tool_call|tool_response)>"

@@ -66,7 +66,7 @@ def check_template(checked: CheckedConfig) -> Iterator[Finding]:
 
 
 def _offered(checked: CheckedConfig) -> bool | None:
-    """Whether the workflow offered tools in the dry run; None if there was none."""
+    """True if the workflow offered tools in the dry run; None if there was no dry run."""
     try:
         return bool(checked.dry_run.tools)
     except Missing:
@@ -141,7 +141,8 @@ def _reads_back(chat_format: ChatFormat, prompt: str, written: str) -> bool:
 
 
 def _prefix(chat_format: ChatFormat, checked: CheckedConfig, offered: bool | None) -> Iterator[Finding]:
-    """Where a conversation that goes on is written anew, as the tracker would label it."""
+    """A warning for each way to go on with a conversation for which the template writes the past anew: the tracker
+    would begin a new timeline there, and this is the label it would give."""
     asks_again = _asks_again(checked)
     situations: dict[str, tuple[Sequence[Message], str | None]] = {"a new user message": ([USER], None)}
     if chat_format.reasoning_openings and _writes_reasoning(chat_format):
@@ -186,7 +187,7 @@ def _fork(chat_format: ChatFormat, more: Sequence[Message], reasoning: str | Non
 
 
 def _answer_text(chat_format: ChatFormat, answer: Message, tools: Sequence[Message]) -> str:
-    """What a model would sample to say `answer`, as its own template writes it."""
+    """The text that a model would sample to say `answer`, as its own template writes it."""
     prompt = chat_format.render([USER], tools)
     written = chat_format.render([USER, answer], tools, add_generation_prompt=False)
     if not written.startswith(prompt):

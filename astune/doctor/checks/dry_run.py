@@ -19,9 +19,9 @@ from astune.doctor.findings import Finding, fail, ok, warn
 from astune.doctor.scripted_episode import Blocked, DryRun, ModelScript, needs_arguments, play
 from astune.errors import SetupError
 from astune.rollout.setup import RolloutSetup
-from astune.support.foreign import text_of
 from astune.support.resources import tiny_model_dir
 from astune.support.user_code import code_of, place_of
+from astune.support.user_values import text_of
 from astune.task_judge import Judge
 from astune.training.rollout_setup import NoPolicy, environments_of
 from astune.training.settings import sampling_for
@@ -222,7 +222,7 @@ def _own_reward(checked: CheckedConfig, played: DryRun, where: str) -> Iterator[
 
 
 def _passed(checked: CheckedConfig, episode: Episode) -> bool:
-    """Whether a right answer was taken for one, as far as the judge can be asked."""
+    """True if a right answer was judged right, as far as the judge can be asked."""
     verdict = episode.verdict
     if verdict is None or verdict.judged_by in ("doctor", "workflow"):
         return True

@@ -24,7 +24,7 @@ def tool_to_try(played: DryRun) -> str | None:
 
 
 def on_fitting_call(checked: CheckedConfig, played: DryRun, tool: str) -> Iterator[Finding]:
-    """What became of a call of `tool` whose arguments fit its schema."""
+    """The outcome of a call of `tool` whose arguments fit its schema."""
     episode = played.episode
     called = f"a call of {tool!r} with made-up arguments that fit it"
     if episode.error is not None and "asked for permission" in episode.error.message:
@@ -39,7 +39,7 @@ def on_fitting_call(checked: CheckedConfig, played: DryRun, tool: str) -> Iterat
 
 
 def _line_of_the_agent(checked: CheckedConfig) -> str:
-    """Where the workflow's file makes an AgentScope agent first, else where the workflow is named."""
+    """The line of the workflow's file that makes an AgentScope agent first, else the one that names the workflow."""
     file = source_of(checked.config.rollout.agentscope_learn_protocol or "")
     lines = [] if file is None else file.read_text(encoding="utf-8").splitlines()
     found = next((number for number, line in enumerate(lines, start=1) if _AGENT.search(line)), None)
@@ -47,7 +47,7 @@ def _line_of_the_agent(checked: CheckedConfig) -> str:
 
 
 def on_call_without_arguments(checked: CheckedConfig, played: DryRun, tool: str) -> Iterator[Finding]:
-    """What the workflow made of a call without arguments."""
+    """The workflow's reaction to a call without arguments."""
     episode = played.episode
     called = f"a call of {tool!r} without its arguments, as an untrained model writes them,"
     if episode.stop_reason is StopReason.TIMEOUT or (

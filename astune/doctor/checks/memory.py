@@ -34,7 +34,7 @@ LOGIT_COPIES = 4
 
 @dataclass(frozen=True)
 class MachineMemory:
-    """What a machine has for a run: on a GPU if there is one that the configuration may use."""
+    """The memory that a machine has for a run: on a GPU if there is one that the configuration may use."""
 
     name: str
     total: int
@@ -144,7 +144,7 @@ def find_memory(device: str) -> MachineMemory | None:
 
 
 def _gpus() -> list[MachineMemory]:
-    """What `nvidia-smi` shows."""
+    """The GPUs that `nvidia-smi` shows."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []

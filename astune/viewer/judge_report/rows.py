@@ -14,7 +14,7 @@ FigureRow = tuple[str, list[str]]
 
 
 def headline(report: JudgeReport) -> str:
-    """What was judged, and what counts as right."""
+    """The labelled answers in one sentence: how many, and how many are right."""
     n, right = len(report.labels), sum(label.right for label in report.labels)
     tasks = len({label.task_id for label in report.labels})
     answers = f"{n} labelled answer{'s' * (n != 1)} to {tasks} task{'s' * (tasks != 1)}"
@@ -22,7 +22,7 @@ def headline(report: JudgeReport) -> str:
 
 
 def conventions(report: JudgeReport) -> list[str]:
-    """How the figures are meant, as far as it is a matter of choice."""
+    """The conventions behind the figures, one sentence each, where another choice was possible."""
     said = [
         "In brackets: 95 % intervals. Length and reward, length and label: rank correlations; a judge that likes long "
         "answers has more of the first than of the second."

@@ -15,8 +15,8 @@ from astune.viewer.run_config import LOGPROB_DIGITS, Pieces
 
 
 def credit_of(episode: Episode, group: Sequence[Episode]) -> EpisodeCredit | None:
-    """What the turns of `episode` get in comparison with the attempts of its group: rewards less their mean. None for
-    one that nobody judged, and where all attempts did equally well."""
+    """The advantages that the turns of `episode` get in comparison with the attempts of its group: rewards less their
+    mean. None for one that nobody judged, and where all attempts did equally well."""
     credits = credit_group(Group(episode.task, tuple(group)), dr_grpo)
     if not any(credit.has_signal for credit in credits):
         return None

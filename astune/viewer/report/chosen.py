@@ -1,4 +1,5 @@
-"""What the report shows of a run's episodes: shares of successes, pairs before and after, examples, failures."""
+"""Episodes chosen for the report, and figures over them: shares of successes, pairs before and after, examples,
+failures."""
 
 from __future__ import annotations
 

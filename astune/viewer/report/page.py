@@ -81,7 +81,7 @@ def _changed(config: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
 
 
 def verdict_line(metrics: Metrics, heads: Mapping[str, Sequence[Head]]) -> str:
-    """What training did to held-out tasks, in one sentence; why nothing was learned, if that is so."""
+    """The outcome of training on held-out tasks in one sentence; the reason why nothing was learned, if that is so."""
     summary = summarize(metrics)
     if summary["nothing_learned"]:
         return f"Nothing was learned: {summary['nothing_learned']}."

@@ -17,7 +17,7 @@ from astune.types import Episode, Group
 
 @dataclass(frozen=True)
 class Estimator:
-    """How the run credits its episodes. `name` is for people to read."""
+    """The advantages and weights that a run gives its episodes. `name` is for people to read."""
 
     name: str
     advantage: AdvantageFunction
@@ -44,7 +44,7 @@ class Estimator:
 
 @dataclass(frozen=True)
 class Credited:
-    """What became of one episode. `advantages` and `weights` have one entry per span of each timeline.
+    """Advantages and weights of one episode. `advantages` and `weights` have one entry per span of each timeline.
 
     `left_out` says why nothing of it is trained: "unjudged" or "no_signal"; None also where no turn could have been.
     """

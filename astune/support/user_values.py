@@ -1,4 +1,5 @@
-"""What comes out of somebody else's code: its numbers, its texts, and exceptions that would end more than an episode.
+"""Values and exceptions that come out of users' code, checked where they come in: numbers, texts, and exceptions that
+would end more than an episode.
 
 >>> figure(3), figure("3"), figure(10**400)
 (3.0, None, None)

@@ -1,4 +1,4 @@
-"""Who may talk to a service of ASTune over HTTP: programs, not pages of a browser.
+"""Requests that come from pages of a browser, which a service of ASTune refuses: it is for programs.
 
 A page can send requests to this machine (its Origin tells), and with a name that leads here (DNS rebinding) even read
 the answers; then the Host header has that name.
@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 
 def refused(headers: Iterable[tuple[bytes, bytes]], *, any_name: bool = False) -> str | None:
-    """Why a request is not answered, None if it is. `any_name`: whatever the service is called, since callers need a
-    token, which no page has.
+    """The reason why a request is refused; None if it is answered. `any_name`: whatever the service is called, since
+    callers need a token, which no page has.
 
     >>> refused([(b"host", b"evil.example:80")])
     "the service is asked for as 'evil.example': ask for it by its address, or serve with a token"

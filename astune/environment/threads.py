@@ -30,7 +30,8 @@ class Workers:
         self._stopped = False
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What `work` returns or raises; what is no `Exception`, as `SystemExit`, comes as `RuntimeError`."""
+        """Do `work` in a thread and return its result. What it raises is raised here; what is no `Exception`, as
+        `SystemExit`, comes as `RuntimeError`."""
         if self._stopped:
             raise _too_late()
         loop = asyncio.get_running_loop()
