@@ -97,6 +97,7 @@ def in_time(work: Coroutine[Any, Any, T], seconds: float) -> T:
         except BaseException as error:
             errors.append(error)
 
+    # A daemon, as code that blocks its loop can be left behind but not stopped: the process ends without it.
     thread = threading.Thread(target=run, daemon=True, name="doctor")
     thread.start()
     thread.join(seconds)

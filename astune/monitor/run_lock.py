@@ -53,6 +53,7 @@ class RunLock:
     def release(self) -> None:
         """Safe to call twice."""
         if self._close.alive:
+            # The file stays: with it removed, two processes could each lock one of that name.
             os.truncate(self._file, 0)
             self._close()
 

@@ -12,7 +12,7 @@ import pytest
 
 from astune.cli.doctor import doctor
 from astune.doctor import CheckedConfig, Finding, run_checks, show, to_json
-from astune.doctor.checks import packages
+from astune.doctor.checks import memory, packages
 from astune.doctor.checks.training import LOCAL_LOSSES
 from astune.support.terminal import Console
 from tests.doctor.sound_config import AGENT, BACKBONES, RunDoctor, lines, problems, rows, the_problem, write_config
@@ -201,11 +201,13 @@ def test_the_versions_are_those_of_the_project() -> None:
     assert tuple(tuple(map(int, version.split("."))) for version in python) == packages.PYTHON
 
 
-def test_the_losses_are_those_of_the_local_backbone() -> None:
+def test_what_the_doctor_knows_of_the_local_backbone_is_so() -> None:
     pytest.importorskip("torch")
+    from astune.backbone.local import kv_cache
     from astune.backbone.local.loss import LOSSES
 
     assert set(LOSSES) == set(LOCAL_LOSSES)
+    assert memory.CACHE_GROWTH == kv_cache.GROWTH
 
 
 def test_a_loss_that_the_local_backbone_does_not_have(run_doctor: RunDoctor) -> None:

@@ -11,10 +11,10 @@ from astune.context_tracker.prompt.builder import PromptBuilder
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.messages import same_arguments
 from astune.doctor.checked_config import CheckedConfig, Missing
+from astune.doctor.checks.model import KEY
 from astune.doctor.findings import Finding, fail, ok, warn
 from astune.errors import WorkflowError
 
-KEY = "astune.model.path"
 Message = Mapping[str, Any]
 
 TOOL: Message = {

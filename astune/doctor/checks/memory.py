@@ -19,7 +19,8 @@ from astune.doctor.model_size import ModelSize
 from astune.doctor.units import show_bytes, show_count
 
 CACHE_GROWTH = 256
-"""Positions by which the sampler's cache grows beyond what it needs (`astune.backbone.local.kv_cache`)."""
+"""Positions by which the sampler's cache grows beyond what it needs (`astune.backbone.local.kv_cache`, which needs
+torch; a test keeps the two equal)."""
 FIXES = {
     "cache": "lower astune.rollout.max_concurrent, or astune.model.max_model_len",
     "logits": "lower astune.trainer.micro_batch_tokens",

@@ -37,6 +37,7 @@ class Share:
         variance = math.fsum((score - mean) ** 2 for score in scores) / count
         z = 1.96
         if successes:
+            # Not 1.96 standard errors: that would be 0 where all of few tasks were solved.
             return cls(mean, count, z * math.sqrt(variance / count + z**2 / (4 * count**2)) / (1 + z**2 / count))
         return cls(mean, count, z * math.sqrt(variance / count))
 
