@@ -1,5 +1,5 @@
-"""The command line. `parser` says what there is, the other modules do it; each is imported when it is needed, so that
-`--help` stays fast."""
+"""The command line. `arguments` defines it, `dispatch` picks the command, the other modules are the commands; each is
+imported when it is needed, so that `--help` stays fast."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from astune.cli.dispatch import parse
 from astune.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED
-from astune.cli.parser import parse
 from astune.errors import (
     AstuneError,
     ConfigError,

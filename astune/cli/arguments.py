@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from astune.cli.typed import Parser
+from astune.cli.suggesting_parser import SuggestingParser
 from astune.support.visible import tell
 
 DESCRIPTION = "Tunes AgentScope agents by reinforcement learning."
@@ -91,7 +91,7 @@ one of the examples: {{"question": "6 * 12?", "answer": "72", "response": "Surel
 
 
 def make_parser(program: str) -> argparse.ArgumentParser:
-    parser = Parser(
+    parser = SuggestingParser(
         prog=program,
         description=DESCRIPTION,
         epilog=EXAMPLES.format(program=program),
@@ -117,7 +117,7 @@ def make_parser(program: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _add_run_and_config(commands: argparse._SubParsersAction[Parser]) -> None:
+def _add_run_and_config(commands: argparse._SubParsersAction[SuggestingParser]) -> None:
     run = commands.add_parser("run", help="run a configuration (the default: `run` may be left out)")
     run.add_argument("--conf", type=Path, required=True, metavar="X.yaml", help="the configuration")
     demo = commands.add_parser("demo", help="train the small agent of tutorial/math_agent")
@@ -207,7 +207,7 @@ def _add_check_tasks(command: argparse.ArgumentParser) -> None:
     command.add_argument("overrides", nargs="*", metavar="key=value", help="replaces a value")
 
 
-def _add_episode_commands(commands: argparse._SubParsersAction[Parser]) -> None:
+def _add_episode_commands(commands: argparse._SubParsersAction[SuggestingParser]) -> None:
     replay = commands.add_parser("replay", help="run recorded episodes again, with the recorded answers of the model")
     rescore = commands.add_parser("rescore", help="judge recorded episodes with another judge, without running them")
     for command in (replay, rescore):

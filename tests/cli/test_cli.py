@@ -9,7 +9,7 @@ import pytest
 
 from astune import __version__
 from astune.cli import main
-from astune.cli.parser import parse
+from astune.cli.dispatch import parse
 from astune.config.load import load_config
 from astune.config.render import default_yaml
 

@@ -1,4 +1,4 @@
-"""The parser of the command line, which says what was probably meant. Imports nothing but argparse."""
+"""An argument parser that says what was probably meant. Imports nothing but argparse."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OTHER_WORDS = {
 EXAMPLE = "--conf my_agent.yaml"
 
 
-class Parser(argparse.ArgumentParser):
+class SuggestingParser(argparse.ArgumentParser):
     """Options are not shortened; one that is not known is an error here, with the nearest that is."""
 
     def __init__(self, **options: object) -> None:
