@@ -106,28 +106,28 @@ def _succeeded(head: Head) -> bool:
 
 
 @dataclass(frozen=True)
-class TrainingExample:
+class ExampleEpisode:
     """A training episode for show, and the attempts that it is compared with, itself among them."""
 
     head: Head
     group: tuple[Head, ...]
 
 
-def pick_training(heads: Sequence[Head]) -> dict[int, list[TrainingExample]]:
+def pick_training(heads: Sequence[Head]) -> dict[int, list[ExampleEpisode]]:
     """From the first, middle and last step: the best and the worst attempt of the group that differs most."""
     steps = sorted({head.step for head in heads})
     chosen = sorted({steps[0], steps[len(steps) // 2], steps[-1]}) if steps else []
     return {step: _examples(at_step(heads, step)) for step in chosen}
 
 
-def _examples(heads: Sequence[Head]) -> list[TrainingExample]:
+def _examples(heads: Sequence[Head]) -> list[ExampleEpisode]:
     groups: dict[str, list[Head]] = defaultdict(list)
     for head in heads:
         groups[head.task_id].append(head)
     group = max(groups.values(), key=_spread)
     ranked = sorted(group, key=lambda head: -math.inf if head.reward is None else head.reward)
     shown = [ranked[-1], ranked[0]] if _spread(group) > 0 else ranked[:1]
-    return [TrainingExample(head, tuple(group)) for head in shown]
+    return [ExampleEpisode(head, tuple(group)) for head in shown]
 
 
 def _spread(group: Sequence[Head]) -> float:
