@@ -1,4 +1,4 @@
-"""`astune replay`, `astune rescore` and `astune diff`: what can be done with recorded episodes without a model."""
+"""Play recorded episodes again, judge them anew and compare them: `astune replay`, `astune rescore`, `astune diff`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -22,16 +22,11 @@ from astune.plugins import load_plugin
 from astune.recordings.diff import Decode, Difference, first_difference
 from astune.recordings.filter import parse_filter
 from astune.recordings.recording import Recording, pick_recording, read_recordings
-from astune.rollout.episode import run_episode
-from astune.rollout.group import episode_seed
 from astune.rollout.setup import RolloutSetup
-from astune.rollout.verdict import unjudged
 from astune.support.terminal import Console
 from astune.support.visible import tell
-from astune.task_judge import GroupJudge
 from astune.training.environment_service import environment_service
 from astune.training.rollout_setup import NoPolicy, rollout_setup
-from astune.training.settings import sampling_for
 from astune.types import Episode
 from astune.workflow.lifetime import lifetime
 
@@ -154,43 +149,16 @@ def _step(files: Sequence[Path], conf: Path | None, overrides: Sequence[str], op
     return EXIT_CODES[backbone.run(loaded).status]
 
 
-@dataclass(frozen=True)
-class _Stage:
-    """What episodes of one configuration are played with."""
-
-    setup: RolloutSetup
-    config: AstuneConfig
-
-    @classmethod
-    async def of(cls, config: AstuneConfig, stack: AsyncExitStack) -> _Stage:
-        """The environment service that `config` says to start, and what the workflow sets up, live until `stack` is
-        closed."""
-        config = stack.enter_context(environment_service(config))
-        model = config.model
-        chat_format = load_chat_format(model, resolve_model_dir(model.path, weights=False))
-        context_length = model.max_model_len or chat_format.context_length or NO_LIMIT
-        setup = rollout_setup(_without_keys(config), NoPolicy(context_length), chat_format)
-        await stack.enter_async_context(lifetime(setup.workflow_factory))
-        return cls(setup, config)
-
-    async def play(self, recording: Recording) -> str | None:
-        """Plays it again; None if the episode is the same, else the first difference. A verdict that was found by
-        comparing attempts is left out: one of them alone cannot have it."""
-        from astune.backbone.debug.replay import EpisodeReplay, ReplayObserver, same_episode
-
-        episode, chat_format = recording.episode, self.setup.chat_format
-        observer = ReplayObserver(EpisodeReplay(episode, chat_format), chat_format)
-        together = isinstance(self.setup.judge_of(episode.task), GroupJudge)
-        replayed = await run_episode(
-            episode.task,
-            replace(self.setup, observer=observer),
-            episode_id=episode.episode_id,
-            seed=episode_seed(self.config.seed, episode.episode_id),
-            sampling=sampling_for(self.config, "greedy" if recording.phase == "eval/greedy" else "sampled"),
-            judged=not together,
-        )
-        recorded = unjudged(episode) or episode if together else episode
-        return same_episode(recorded, replayed, chat_format.decode)
+async def _setup(config: AstuneConfig, stack: AsyncExitStack) -> RolloutSetup:
+    """What episodes of one configuration are played with. The environment service that it says to start, and what the
+    workflow sets up, live until `stack` is closed."""
+    config = stack.enter_context(environment_service(config))
+    model = config.model
+    chat_format = load_chat_format(model, resolve_model_dir(model.path, weights=False))
+    context_length = model.max_model_len or chat_format.context_length or NO_LIMIT
+    setup = rollout_setup(_without_keys(config), NoPolicy(context_length), chat_format)
+    await stack.enter_async_context(lifetime(setup.workflow_factory))
+    return setup
 
 
 def _without_keys(config: AstuneConfig) -> AstuneConfig:
@@ -205,8 +173,10 @@ def _without_keys(config: AstuneConfig) -> AstuneConfig:
 
 
 async def _replay_all(recordings: Iterator[Recording], configs: _Configs) -> int:
+    from astune.recordings.replay import replay_recording
+
     console = Console(soft_wrap=True)
-    stages: dict[int, _Stage] = {}
+    setups: dict[int, RolloutSetup] = {}
     equal = different = 0
     columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn())
     async with AsyncExitStack() as stack:
@@ -216,9 +186,9 @@ async def _replay_all(recordings: Iterator[Recording], configs: _Configs) -> int
         bar = progress.add_task("", total=None)
         for recording in recordings:
             config = configs.of(recording)
-            if id(config) not in stages:
-                stages[id(config)] = await _Stage.of(config, stack)
-            difference = await stages[id(config)].play(recording)
+            if id(config) not in setups:
+                setups[id(config)] = await _setup(config, stack)
+            difference = await replay_recording(recording, setups[id(config)], config)
             equal, different = equal + (difference is None), different + (difference is not None)
             console.print(_line(recording.episode, difference))
             progress.advance(bar)

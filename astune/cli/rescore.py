@@ -1,56 +1,25 @@
-"""Recorded episodes before another judge."""
+"""Show what another judge says of recorded episodes: `astune rescore`."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-from astune.config.judges import TaskJudgeConfig
 from astune.config.schema import AstuneConfig
 from astune.monitor.episodes import EpisodeRecord, episode_to_row
 from astune.monitor.jsonl import LineFile
 from astune.recordings.recording import Recording
-from astune.rollout.verdict import ask_group, unjudged, verdict_or_error, with_verdict
+from astune.recordings.rescore import Rescored, judged_anew
 from astune.support.visible import tell
-from astune.task_judge import GroupJudge, Judge, make_judge
-from astune.task_judge.registry import import_registered
 from astune.types import Episode
 
-AT_ONCE = 16
-"""Episodes that are judged side by side."""
 MOST_SHOWN = 50
 """Changed verdicts that are shown; --out has all."""
 REASON_LENGTH = 100
-
-
-_PASSED = {False: 0, None: 1, True: 2}
-
-
-@dataclass(frozen=True)
-class Rescored:
-    """An episode before and after. `after` is None where no judge is asked: the workflow or the model had failed."""
-
-    recording: Recording
-    after: Episode | None
-
-    @property
-    def change(self) -> str:
-        before, after = self.recording.episode.verdict, None if self.after is None else self.after.verdict
-        if self.after is None:
-            return "left out"
-        if after is None:
-            return "could not judge"
-        if before is None:
-            return "newly judged"
-        old, new = ((verdict.reward, _PASSED[verdict.passed]) for verdict in (before, after))
-        return "same" if old == new else "up" if new > old else "down"
 
 
 async def rescore_all(
@@ -63,7 +32,7 @@ async def rescore_all(
         if new is not None:
             new.unlink(missing_ok=True)
         file = None if new is None else stack.enter_context(LineFile(new))
-        async for one in _judged_in_order(recordings, config_of):
+        async for one in judged_anew(recordings, config_of):
             if file is not None:
                 recording = one.recording
                 record = EpisodeRecord(recording.step, recording.phase, one.after or recording.episode)
@@ -85,75 +54,6 @@ def _head(one: Rescored) -> Rescored:
 
 def _without_turns(episode: Episode) -> Episode:
     return replace(episode, turns=(), timelines=())
-
-
-class _Judges:
-    """The judge for each recording: one for all that share a configuration."""
-
-    def __init__(self, config_of: Callable[[Recording], AstuneConfig]) -> None:
-        self._config_of = config_of
-        self._judges: dict[int, tuple[Judge, TaskJudgeConfig]] = {}
-
-    def of(self, recording: Recording) -> tuple[Judge, TaskJudgeConfig]:
-        astune = self._config_of(recording)
-        config = astune.task_judge
-        if id(config) not in self._judges:
-            import_registered([named.judge for named in config.judges], astune.rollout.agentscope_learn_protocol)
-            judge = make_judge(config)
-            assert judge is not None, "--judge names one"
-            self._judges[id(config)] = judge, config
-        return self._judges[id(config)]
-
-
-async def _judged_in_order(
-    recordings: Iterator[Recording], config_of: Callable[[Recording], AstuneConfig]
-) -> AsyncIterator[Rescored]:
-    """In the order of the recordings; at most `AT_ONCE` are read and under way. A judge that compares the attempts at a
-    task needs them all, so they are read first."""
-    judges = _Judges(config_of)
-    first = next(recordings)
-    everything = chain([first], recordings)
-    if isinstance(judges.of(first)[0], GroupJudge):
-        for one in await _judged_together(list(everything), judges):
-            yield one
-        return
-    under_way: deque[asyncio.Task[Rescored]] = deque()
-    for recording in everything:
-        under_way.append(asyncio.ensure_future(_rescored(recording, *judges.of(recording))))
-        if len(under_way) == AT_ONCE:
-            yield await under_way.popleft()
-    while under_way:
-        yield await under_way.popleft()
-
-
-async def _rescored(recording: Recording, judge: Judge, config: TaskJudgeConfig) -> Rescored:
-    episode = unjudged(recording.episode)
-    if episode is None:
-        return Rescored(recording, None)
-    return Rescored(recording, with_verdict(episode, await verdict_or_error(judge, episode, config.seconds)))
-
-
-async def _judged_together(recordings: Sequence[Recording], judges: _Judges) -> list[Rescored]:
-    """As they were in the run: the attempts at one task in one step and phase are a group."""
-    done = {i: Rescored(recording, None) for i, recording in enumerate(recordings)}
-    groups: dict[tuple[int, int, str, str], dict[int, Episode]] = {}
-    for i, recording in enumerate(recordings):
-        episode = unjudged(recording.episode)
-        if episode is not None:
-            key = id(judges.of(recording)[0]), recording.step, recording.phase, episode.task.task_id
-            groups.setdefault(key, {})[i] = episode
-    limit = asyncio.Semaphore(AT_ONCE)
-
-    async def judge_one(group: Mapping[int, Episode]) -> None:
-        judge, config = judges.of(recordings[next(iter(group))])
-        assert isinstance(judge, GroupJudge)
-        async with limit:
-            verdicts = await ask_group(judge, list(group.values()), config.seconds)
-        for (i, episode), verdict in zip(group.items(), verdicts, strict=True):
-            done[i] = Rescored(recordings[i], with_verdict(episode, verdict))
-
-    await asyncio.gather(*(judge_one(group) for group in groups.values()))
-    return list(done.values())
 
 
 def _show(done: list[Rescored]) -> None:

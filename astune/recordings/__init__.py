@@ -1,1 +1,2 @@
-"""Episodes as files: to play again, to judge anew, to compare."""
+"""Keep episodes as files (recording), choose among them (filter), play them again (replay), judge them anew (rescore)
+and compare them (diff)."""

@@ -1,4 +1,4 @@
-"""The first point where two episodes part.
+"""Find the first point where two episodes part.
 
     difference = first_difference(recorded, replayed, chat_format.decode)
     difference.place     # "turn 2 of solver, prompt, message 3 (tool)"

@@ -1,4 +1,4 @@
-"""Which episodes: conditions in words, all of which must hold.
+"""Choose episodes by conditions in words, all of which must hold.
 
     keep = parse_filter("reward<0.5 and not error and agent=solver")
     [record for record in read_episodes(path) if keep(record)]

@@ -1,4 +1,4 @@
-"""One episode as one file, with the configuration it was played with: to replay, to judge anew, to compare.
+"""Keep an episode as one file, with the configuration it was played with.
 
     {
      "astune_recording": 1,

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import replace
 from importlib import metadata
 
-from astune.backbone.debug.replay import EpisodeReplay, ReplayObserver
 from astune.config.schema import RolloutConfig
+from astune.recordings.replay import EpisodeReplay, ReplayObserver
 from astune.rollout.episode import run_episode
 from astune.rollout.setup import RolloutSetup
 from astune.testing import ScriptedPolicy

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from astune import WorkflowOutput
-from astune.backbone.debug.replay import EpisodeReplay, ReplayObserver, same_episode
 from astune.clients.chat import ChatClient
 from astune.config.chat_models import AuxiliaryModelConfig
 from astune.config.schema import Config
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.request import ChatRequest
 from astune.recordings.recording import pick_recording, recording_bytes, write_recording
+from astune.recordings.replay import EpisodeReplay, ReplayObserver, same_episode
 from astune.testing import ScriptedChatServer, ScriptedPolicy, write_test_model_dir
 from astune.testing.chat_server import chat_completion
 from astune.training.rollout_setup import NoPolicy

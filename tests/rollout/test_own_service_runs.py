@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from astune.backbone.debug import DebugBackbone
-from astune.backbone.debug.models import DebugModel
+from astune.backbone.debug.sources.debug_model import DebugModel
 from astune.cli import main
 from astune.config.load import load_config
 from astune.context_tracker.prompt.chat_format import ChatFormat

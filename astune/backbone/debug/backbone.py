@@ -17,13 +17,13 @@ from typing import ClassVar, Literal
 
 from astune.algorithm import ADVANTAGES
 from astune.backbone.base import UPDATE_SECTIONS
-from astune.backbone.debug.models import DebugModel, choose_model
+from astune.backbone.debug.debug_run import DebugRun, EpisodeFiles
 from astune.backbone.debug.plan import Attempts, planned
-from astune.backbone.debug.screen import Screen
-from astune.backbone.debug.session import Keep, Session
+from astune.backbone.debug.sources.debug_model import DebugModel, choose_model
 from astune.backbone.debug.studio import studio
 from astune.backbone.debug.terminal import Terminal
-from astune.backbone.debug.update import update_view
+from astune.backbone.debug.views.screen import Screen
+from astune.backbone.debug.with_update import update_view
 from astune.config.load import LoadedConfig
 from astune.config.schema import AstuneConfig, Config
 from astune.errors import ConfigError, CtrlC, SetupError
@@ -38,7 +38,7 @@ from astune.training.rollout_setup import rollout_setup
 from astune.types import Episode, RunReport
 
 NO_LIMIT = 7 * 24 * 3600.0
-"""Seconds that no debugging session takes."""
+"""Seconds: a week, longer than anyone sits in a debugger."""
 PIPED_WIDTH = 120
 """Columns of a screen that is no terminal."""
 
@@ -85,27 +85,27 @@ class DebugBackbone:
         model = self._model or choose_model(config, terminal)
         setup = rollout_setup(config, model.policy, model.chat_format)
         show_update = update_view(config, model, self._screen.console) if config.debug.with_update else None
-        session = Session(config, setup, model, self._screen, terminal, advantage, show_update)
+        run = DebugRun(config, setup, model, self._screen, terminal, advantage, show_update)
         settings = _named_debug(loaded.config)
         with RunDir.open(settings, resume=False) as run_dir:
             self._screen.run_started(config, model.name, run_dir.path, _in_words(groups, config))
-            finished = self._played(session, groups, settings, run_dir)
-        self._screen.run_finished(session.episodes)
-        summary = {"episodes": len(session.episodes)}
-        return RunReport(run_dir.path, 0, _status(finished, session.episodes), summary)
+            finished = self._played(run, groups, settings, run_dir)
+        self._screen.run_finished(run.episodes)
+        summary = {"episodes": len(run.episodes)}
+        return RunReport(run_dir.path, 0, _status(finished, run.episodes), summary)
 
-    def _played(self, session: Session, groups: Sequence[Attempts], settings: Config, run_dir: RunDir) -> bool:
+    def _played(self, run: DebugRun, groups: Sequence[Attempts], settings: Config, run_dir: RunDir) -> bool:
         """Whether all were played, or Ctrl-C or the end of pdb ended it before."""
-        config, name = session.config, run_dir.path.name
+        config, name = run.config, run_dir.path.name
         studio_id = f"{config.project_name}/{name}/{int(time.time())}"
         with (
             EpisodeLog(run_dir) as log,
             studio(config.debug.studio_url, project=config.project_name, name=name, run_id=studio_id) as studio_run,
-            on_ctrl_c(partial(_ctrl_c, session)),
+            on_ctrl_c(partial(_ctrl_c, run)),
             contextlib.suppress(KeyboardInterrupt, bdb.BdbQuit, asyncio.CancelledError),
         ):
             try:
-                run_and_leave(session.play(groups, Keep(settings, run_dir, log), studio_run))
+                run_and_leave(run.play(groups, EpisodeFiles(settings, run_dir, log), studio_run))
                 return True
             except SetupError:
                 run_dir.discard()  # a run that never began leaves nothing behind
@@ -128,12 +128,12 @@ def _console() -> Console:
     return console
 
 
-def _ctrl_c(session: Session) -> None:
+def _ctrl_c(run: DebugRun) -> None:
     """Ends the run with what there is. The second Ctrl-C breaks off whatever goes on; one in pdb is pdb's, which asks
     for another command."""
-    if session.stopping or not session.running or _in_pdb(sys._getframe()):
+    if run.stopping or not run.running or _in_pdb(sys._getframe()):
         raise CtrlC
-    session.stop()
+    run.stop()
 
 
 def _in_pdb(frame: FrameType | None) -> bool:
@@ -165,7 +165,7 @@ def _in_words(groups: Sequence[Attempts], config: AstuneConfig) -> str:
 
 
 def _without_time_limits(config: AstuneConfig) -> AstuneConfig:
-    """Someone who looks around in a debugger must not run into a timeout, of the judge's own neither."""
+    """Lifts the limits of episodes and judges, or someone who looks around in a debugger would run into them."""
     rollout = config.rollout.model_copy(update={"episode_timeout": NO_LIMIT})
     judge = config.task_judge.model_copy(update={"timeout": NO_LIMIT})
     return config.model_copy(update={"rollout": rollout, "task_judge": judge})

@@ -1,4 +1,4 @@
-"""What a debug run sees of an episode: every call, tool result and verdict, shown as it happens, with stops."""
+"""Show every call, tool result and verdict of an episode as it happens, and stop around them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from astune.backbone.debug.replay import EpisodeReplay, ReplaySource
-from astune.backbone.debug.screen import Screen
-from astune.backbone.debug.stepper import Stepper
-from astune.backbone.debug.stop import Answers, Stage, Stop
+from astune.backbone.debug.stops.stepper import Stepper
+from astune.backbone.debug.stops.stop import Answers, RunningEpisode, Stop
 from astune.backbone.debug.studio import Studio
 from astune.backbone.debug.terminal import Interrupted
+from astune.backbone.debug.views.screen import Screen
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.messages import shown_content
 from astune.context_tracker.sources import Answer, Call, Source
 from astune.context_tracker.tracker import ContextTracker
 from astune.monitor.episodes import common_start
+from astune.recordings.replay import EpisodeReplay, ReplaySource
 from astune.rollout.observer import Observer
 from astune.types import Episode, Sampling, Task
 
@@ -52,7 +52,7 @@ class DebugObserver(Observer):
         self._screen, self._stepper, self._format, self._policy = screen, stepper, chat_format, policy
         self._studio = studio
         self._replay: EpisodeReplay | None = None
-        self._stage: Stage | None = None
+        self._running: RunningEpisode | None = None
         self._shown: list[tuple[int, ...]] = []
         self._results: set[tuple[str, str]] = set()
         self._branch = -1
@@ -60,7 +60,7 @@ class DebugObserver(Observer):
     def begin(self, replay: EpisodeReplay | None, branch: int = -1) -> None:
         """An episode is about to run, with the answers of a recorded one if `replay` is given. Up to the call `branch`
         it is known already: there are no stops."""
-        self._replay, self._stage, self._branch = replay, None, branch
+        self._replay, self._running, self._branch = replay, None, branch
         self._results.clear()
         self._stepper.episode_started()
 
@@ -72,15 +72,15 @@ class DebugObserver(Observer):
         return WatchedSource(source, self)
 
     def started(self, episode_id: str, task: Task, tracker: ContextTracker, work: Coroutine[Any, Any, object]) -> None:
-        self._stage = Stage(episode_id, task, tracker, work)
+        self._running = RunningEpisode(episode_id, task, tracker, work)
         if self._studio is not None:
             self._studio.question(episode_id, task.query)
         if self._replay is not None:
             self._replay.follow(tracker)
 
     async def judging(self, episode: Episode) -> None:
-        assert self._stage is not None
-        await self._stepper.stop(Stop("judge", self._stage, episode=episode))
+        assert self._running is not None
+        await self._stepper.stop(Stop("judge", self._running, episode=episode))
 
     def ended(self, episode: Episode) -> None:
         self.episodes.append(episode)
@@ -88,32 +88,32 @@ class DebugObserver(Observer):
     async def at_verdict(self, episode: Episode) -> None:
         """After the verdict, or where there is none because something failed. A workflow that cannot even be made has
         not begun."""
-        if self._stage is not None:
-            await self._stepper.stop(Stop("verdict", self._stage, episode=episode))
+        if self._running is not None:
+            await self._stepper.stop(Stop("verdict", self._running, episode=episode))
 
     async def answer(self, source: Source, call: Call, sampling: Sampling) -> Answer:
         """Shows the call and its answer and stops around them; returns what the agent is to get."""
-        stage = self._stage
-        assert stage is not None
+        running = self._running
+        assert running is not None
         for message in self._new_results(call):
-            self._show_result(stage.episode_id, call, message)
-            await self._stop(Stop("tool result", stage, call, message=message))
+            self._show_result(running.episode_id, call, message)
+            await self._stop(Stop("tool result", running, call, message=message))
 
         async def draw(number: int) -> Answer:
             return await self._draw(source, call, _another(sampling, number))
 
         answers = Answers(draw)
         self._show_call(call)
-        await self._stop(Stop("call", stage, call, answers))
+        await self._stop(Stop("call", running, call, answers))
         if not answers.given:
             started = time.perf_counter()
             answer = await answers.again()
             text = self._format.decode(answer.output_ids)
             self._screen.call_done(call, answer, text, time.perf_counter() - started)
-        await self._stop(Stop("answer", stage, call, answers))
+        await self._stop(Stop("answer", running, call, answers))
         assert answers.current is not None
         if self._studio is not None:
-            self._studio.answer(stage.episode_id, call.agent, answers.current.message)
+            self._studio.answer(running.episode_id, call.agent, answers.current.message)
         self._shown.append((*call.prompt.ids, *answers.current.output_ids))
         return answers.current
 

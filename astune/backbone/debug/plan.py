@@ -1,4 +1,4 @@
-"""Which attempts at which tasks a debug run makes."""
+"""Plan a debug run: which attempts at which tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the debugger reads what a person, a file or a pipe tells it."""
+"""Read what a person, a file or a pipe tells the debugger."""
 
 from __future__ import annotations
 

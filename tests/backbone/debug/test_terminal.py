@@ -19,7 +19,7 @@ CTRL_C = "\x03"
 SECONDS = 60
 PAUSE = 0.5
 DEBUG = [sys.executable, "-m", "astune", "--conf", "conf.yaml", "--backbone=debug"]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
 AGENT = """
 from astune import WorkflowOutput
 

@@ -1,13 +1,13 @@
-"""What answers in a debug run: `astune.debug.model`."""
+"""Choose what answers in a debug run, as `astune.debug.model` says."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from astune.backbone.debug.endpoints import endpoint_source
-from astune.backbone.debug.human import HumanSource
-from astune.backbone.debug.scripted import ScriptedSource, read_script
+from astune.backbone.debug.sources.endpoints import endpoint_source
+from astune.backbone.debug.sources.human import HumanSource
+from astune.backbone.debug.sources.scripted import ScriptedSource, read_script
 from astune.backbone.debug.terminal import Terminal
 from astune.backbone.model_dir import load_chat_format, resolve_model_dir
 from astune.config.schema import AstuneConfig

@@ -1,4 +1,4 @@
-"""Chat APIs in the model's place, the next where one fails."""
+"""Ask chat APIs in the model's place; where one fails, the next."""
 
 from __future__ import annotations
 

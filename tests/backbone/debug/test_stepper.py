@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from astune.backbone.debug import DebugBackbone
-from astune.backbone.debug.models import DebugModel
+from astune.backbone.debug.sources.debug_model import DebugModel
 from astune.backbone.debug.terminal import Terminal
 from astune.config.load import load_config
 from astune.context_tracker.prompt.chat_format import ChatFormat
@@ -277,7 +277,7 @@ def test_tasks_are_chosen_by_id_and_by_number(play):
 
 def test_one_optimizer_step_is_shown_after_a_group(play):
     pytest.importorskip("torch")
-    from astune.backbone.debug.models import choose_model
+    from astune.backbone.debug.sources.debug_model import choose_model
 
     conf = load_config(tutorial_dir() / "math_agent" / "demo.yaml", backbone="debug").config.astune
     local = choose_model(conf, Terminal(Console(file=io.StringIO()), []))

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from astune.backbone.debug.models import choose_model
+from astune.backbone.debug.sources.debug_model import choose_model
+from astune.backbone.debug.sources.typed_answer import NotAnAnswer, typed_answer
 from astune.backbone.debug.terminal import Interrupted, Terminal
-from astune.backbone.debug.typed_answer import NotAnAnswer, typed_answer
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.request import ChatRequest
@@ -354,7 +354,8 @@ def test_other_choices_are_refused_before_anything_runs():
 
 def test_only_a_local_model_loads_torch():
     code = (
-        "import sys\nfrom rich.console import Console\nfrom astune.backbone.debug.models import choose_model\n"
+        "import sys\nfrom rich.console import Console\n"
+        "from astune.backbone.debug.sources.debug_model import choose_model\n"
         "from astune.backbone.debug.terminal import Terminal\nfrom astune.config.schema import AstuneConfig\n"
         "choose_model(AstuneConfig.model_validate({'debug': {'model': 'human'}}), Terminal(Console()))\n"
         "print(*{'torch', 'transformers'} & set(sys.modules))\n"

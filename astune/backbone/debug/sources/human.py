@@ -1,4 +1,4 @@
-"""A person who types the model's answers."""
+"""Let a person type the model's answers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from astune.backbone.debug.sources.typed_answer import NotAnAnswer, message_answer, raw_answer, read_call
 from astune.backbone.debug.terminal import Terminal
-from astune.backbone.debug.typed_answer import NotAnAnswer, message_answer, raw_answer, read_call
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.messages import content_text
 from astune.context_tracker.scripted_policy import cut_short

@@ -1,4 +1,4 @@
-"""A recorded episode played again: its answers in the model's place, given to the calls that they were given to.
+"""Play a recorded episode again: its answers stand in for the model, each given to the call that it was given to.
 
     replay = EpisodeReplay(recording.episode, chat_format)
     observer.source = lambda name, source: ReplaySource(replay, source, chat_format, name)
@@ -15,14 +15,22 @@ from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from astune.config.schema import AstuneConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.sources import Answer, Call, Source, read_answer
 from astune.context_tracker.tracker import ContextTracker
 from astune.errors import PolicyError
 from astune.monitor.jsonl import plain
 from astune.recordings.diff import Decode, first_difference, prompts_differ, turns_differ
+from astune.recordings.recording import Recording
+from astune.rollout.episode import run_episode
+from astune.rollout.group import episode_seed
 from astune.rollout.observer import Observer
+from astune.rollout.setup import RolloutSetup
+from astune.rollout.verdict import unjudged
+from astune.task_judge.judge_base import GroupJudge
 from astune.token_ids import TokenIds
+from astune.training.settings import sampling_for
 from astune.types import Episode, Generation, Sampling, StopReason, Task, Turn
 
 PATIENCE = 30.0
@@ -234,6 +242,29 @@ class ReplayObserver(Observer):
 
     def started(self, episode_id: str, task: Task, tracker: ContextTracker, work: Coroutine[Any, Any, object]) -> None:
         self._replay.follow(tracker)
+
+
+async def replay_recording(recording: Recording, setup: RolloutSetup, config: AstuneConfig) -> str | None:
+    """Plays it again; None if the episode is the same, else the first difference in words."""
+    episode = recording.episode
+    observer = ReplayObserver(EpisodeReplay(episode, setup.chat_format), setup.chat_format)
+    replayed = await run_episode(
+        episode.task,
+        replace(setup, observer=observer),
+        episode_id=episode.episode_id,
+        seed=episode_seed(config.seed, episode.episode_id),
+        sampling=sampling_for(config, "greedy" if recording.phase == "eval/greedy" else "sampled"),
+        judged=not isinstance(setup.judge_of(episode.task), GroupJudge),
+    )
+    return replay_difference(episode, replayed, setup)
+
+
+def replay_difference(recorded: Episode, replayed: Episode, setup: RolloutSetup) -> str | None:
+    """The first difference between a recording and its replay with `setup`, in words; None if there is none. A verdict
+    that was found by comparing attempts is left out: an attempt played alone cannot have it."""
+    if isinstance(setup.judge_of(recorded.task), GroupJudge):
+        recorded, replayed = unjudged(recorded) or recorded, unjudged(replayed) or replayed
+    return same_episode(recorded, replayed, setup.chat_format.decode)
 
 
 def same_episode(recorded: Episode, replayed: Episode, decode: Decode | None = None) -> str | None:

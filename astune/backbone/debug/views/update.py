@@ -1,4 +1,4 @@
-"""How "what would training have done with this?" looks: what one update does to every turn and every token."""
+"""Show what one update does to every turn and every token of a group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 
-from astune.backbone.debug.rewards import has_own_rewards, reward_of_turn
+from astune.backbone.debug.views.rewards import has_own_rewards, reward_of_turn
 from astune.support.terminal import Console, Text
 from astune.support.visible import visible
 from astune.types import Group, Sample

@@ -1,4 +1,4 @@
-"""Where a suspended workflow stands, in lines of the user's code."""
+"""Find the lines of the user's code at which a suspended workflow stands."""
 
 from __future__ import annotations
 

@@ -1,16 +1,18 @@
-"""`--with-update`: what one optimizer step over a group would do, with a local model."""
+"""Take one optimizer step over a group with a local model, show what it does, and take it back: `--with-update`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
-from astune.backbone.debug.models import DebugModel
-from astune.backbone.debug.session import ShowUpdate
-from astune.backbone.debug.update_view import show_update
+from astune.backbone.debug.sources.debug_model import DebugModel
+from astune.backbone.debug.views.update import show_update
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError
 from astune.support.terminal import Console
 from astune.types import Group, Sample
+
+ShowUpdate = Callable[[Sequence[Sample], Group], Awaitable[None]]
+"""Shows what one optimizer step over the samples of a group would do."""
 
 
 def update_view(config: AstuneConfig, model: DebugModel, console: Console) -> ShowUpdate:

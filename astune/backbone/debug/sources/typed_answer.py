@@ -1,4 +1,4 @@
-"""What a person writes, as the answer that a model would have sampled; refused where it says something else."""
+"""Turn what a person writes into the tokens that a model would have sampled; refuse what is no answer."""
 
 from __future__ import annotations
 

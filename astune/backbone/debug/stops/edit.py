@@ -1,4 +1,4 @@
-"""Text of several lines from a person: in their editor, or line by line."""
+"""Have a person write a text of several lines, in their editor or line by line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from astune.backbone.debug.stop import Stop
+from astune.backbone.debug.stops.stop import Stop
 from astune.backbone.debug.terminal import Terminal
 
 END = "."

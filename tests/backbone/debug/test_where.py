@@ -5,7 +5,7 @@ from types import FunctionType
 
 import pytest
 
-from astune.backbone.debug.where import awaited_lines
+from astune.backbone.debug.stops.where import awaited_lines
 
 
 async def ask(answer):

@@ -1,4 +1,4 @@
-"""Answers from a file or a function of the user, in the model's place.
+"""Take answers from a file or a function of the user in the model's place.
 
     answers.yaml      a list of answers, or one list per task: {task-1: [...], task-2: [...]}; .json likewise
     answers.jsonl     one answer per line
@@ -40,8 +40,8 @@ FILES = (".yaml", ".yml", ".json", ".jsonl", ".txt")
 _FIELDS = ("role", "content", "reasoning_content", "tool_calls")
 
 
-class Script(Protocol):
-    """Where scripted answers come from."""
+class AnswerScript(Protocol):
+    """Gives scripted answers, one for each call."""
 
     def episode_started(self, task_id: str) -> None: ...
 
@@ -53,7 +53,7 @@ class ScriptedSource:
 
     is_policy = True
 
-    def __init__(self, script: Script, chat_format: ChatFormat) -> None:
+    def __init__(self, script: AnswerScript, chat_format: ChatFormat) -> None:
         self._script = script
         self._format = chat_format
 
@@ -77,7 +77,7 @@ class ScriptedSource:
         return [*self._format.encode(text), self._format.stop_token_ids[0]]
 
 
-def read_script(spec: str) -> Script:
+def read_script(spec: str) -> AnswerScript:
     """The script behind `scripted:`, a file of answers or a function. Raises ConfigError that says what is wrong."""
     path = Path(spec)
     if path.suffix in FILES:

@@ -1,4 +1,4 @@
-"""Rewards that a workflow gave single agents and turns (`tuner.reward`, `tuner.reward_turn`), in words."""
+"""Put into words the rewards that a workflow gave single agents and turns (`tuner.reward`, `tuner.reward_turn`)."""
 
 from __future__ import annotations
 

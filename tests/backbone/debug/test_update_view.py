@@ -16,7 +16,7 @@ from astune.support.terminal import Console
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from astune.backbone.debug.update_view import _times, show_update
+from astune.backbone.debug.views.update import _times, show_update
 from astune.backbone.local.inspect import SpanUpdate, UpdateInspection
 from astune.types import Episode, Group, Sample, Span, StopReason, Task, Timeline, Turn, Verdict
 

@@ -1,4 +1,4 @@
-"""What the debugger shows on demand: messages, tokens, tools, timelines and forks of the episode under way.
+"""Show messages, tokens, tools, timelines, forks or the verdict of the episode under way: the command `show`.
 
 Text of tasks and agents is never read as rich's markup.
 """
@@ -13,9 +13,10 @@ from typing import Any
 from rich.padding import Padding
 from rich.table import Table
 
-from astune.backbone.debug.rewards import own_rewards
-from astune.backbone.debug.screen import message_in_words, print_indented, timelines_table
-from astune.backbone.debug.stop import Stop
+from astune.backbone.debug.stops.stop import Stop
+from astune.backbone.debug.views.rewards import own_rewards
+from astune.backbone.debug.views.screen import message_in_words, print_indented
+from astune.backbone.debug.views.tables import timelines_table
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.messages import reasoning_of, shown_content
 from astune.errors import AstuneError
@@ -71,7 +72,7 @@ def show_tokens(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
     """The tokens of the call as the model has them, sampled ones marked, and a table of those of the answer. At the
     end of an episode: every training row."""
     if stop.call is None:
-        for timeline in stop.stage.tracker.timelines():
+        for timeline in stop.running.tracker.timelines():
             console.print(Text(f"row of {timeline.agent}, {len(timeline.token_ids):,} tokens", style="bold"))
             _print(console, _marked(console, timeline, chat_format))
         return
@@ -95,7 +96,7 @@ def show_tokens(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
 
 def show_timelines(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
     """The training rows so far, and what the call under way will do to them."""
-    timelines = stop.stage.tracker.timelines()
+    timelines = stop.running.tracker.timelines()
     if timelines:
         console.print(Padding(timelines_table(timelines), (0, 0, 0, 2), expand=False))
     if stop.call is not None:
@@ -111,7 +112,7 @@ def show_timelines(console: Console, stop: Stop, chat_format: ChatFormat) -> Non
 
 def show_forks(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
     """Why rows do not go on from earlier ones, and the tokens at which they part."""
-    timelines = stop.stage.tracker.timelines()
+    timelines = stop.running.tracker.timelines()
     forked = [number for number, line in enumerate(timelines) if line.fork is not None]
     if not forked:
         raise NothingToShow("no row forks: every call went on from the tokens of the one before it")
@@ -128,7 +129,7 @@ def show_verdict(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
         raise NothingToShow("the workflow is still running: there is no verdict yet (judge runs on to it)")
     output, verdict = stop.episode.output, stop.episode.verdict
     _print(console, f"the workflow returned {None if output is None else output.answer!r}")
-    _print(console, f"the reference is {stop.stage.task.answer!r}")
+    _print(console, f"the reference is {stop.running.task.answer!r}")
     if verdict is None:
         _print(console, "not judged yet" if stop.kind == "judge" else "none: the episode was not judged", SAMPLED)
         return
@@ -141,7 +142,7 @@ def show_verdict(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
 
 def show_task(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
     """The task as it was read."""
-    task = stop.stage.task
+    task = stop.running.task
     for name, value in (("task_id", task.task_id), ("query", task.query), ("answer", task.answer)):
         console.print(Text.assemble((f"  {name:<9}", "dim"), str(value)))
     for name, value in task.metadata.items():
@@ -178,14 +179,14 @@ def _request(stop: Stop) -> Any:
 
 
 def _last_turn(stop: Stop) -> Turn:
-    if not stop.stage.tracker.turns:
+    if not stop.running.tracker.turns:
         raise NothingToShow("no model call has been answered in this episode")
-    return stop.stage.tracker.turns[-1]
+    return stop.running.tracker.turns[-1]
 
 
 def _conversations(stop: Stop) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
     """Whose they are, and their messages. At the end one for each training row, as its last turn saw it."""
-    episode_id, tracker = stop.stage.episode_id, stop.stage.tracker
+    episode_id, tracker = stop.running.episode_id, stop.running.tracker
     if stop.call is not None:
         answer = stop.answers.current if stop.answers is not None else None
         said = [] if answer is None else [answer.message]
@@ -220,7 +221,7 @@ def _sampled_ranges(stop: Stop, prompt: Sequence[int]) -> list[tuple[int, int, s
     """Of the row that the prompt goes on from: where its turns sampled."""
     assert stop.call is not None
     best: Timeline | None = None
-    for line in stop.stage.tracker.timelines():
+    for line in stop.running.tracker.timelines():
         ids = tuple(line.token_ids)
         if line.agent == stop.call.agent and prompt[: len(ids)] == ids:
             best = line if best is None or len(ids) > len(best.token_ids) else best

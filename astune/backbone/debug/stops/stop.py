@@ -1,4 +1,4 @@
-"""Where a run has stopped: what the commands of the debugger look at and change."""
+"""A stop of a debug run: what the commands of the debugger look at and change."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from astune.context_tracker.sources import Answer, Call
 from astune.context_tracker.tracker import ContextTracker
 from astune.types import Episode, Task
 
-Kind = Literal["tool result", "call", "answer", "judge", "verdict"]
+StopKind = Literal["tool result", "call", "answer", "judge", "verdict"]
 
 
 @dataclass(frozen=True)
-class Stage:
+class RunningEpisode:
     """The episode under way. `work` is the coroutine of its workflow."""
 
     episode_id: str
@@ -52,8 +52,8 @@ class Stop:
     """One stop. A call and its answers are there for "call" and "answer", a call and `message` (the result) for "tool
     result", the episode for "judge" and "verdict"."""
 
-    kind: Kind
-    stage: Stage
+    kind: StopKind
+    running: RunningEpisode
     call: Call | None = None
     answers: Answers | None = None
     message: Mapping[str, Any] | None = None

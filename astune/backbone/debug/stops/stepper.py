@@ -1,4 +1,4 @@
-"""The stops of a debug run: reads commands and carries them out until one of them lets the run go on."""
+"""Stop a debug run: read commands and carry them out until one of them lets the run go on."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Literal, NoReturn
 
-from astune.backbone.debug.edit import edited_text
-from astune.backbone.debug.replay import EDITED
-from astune.backbone.debug.screen import Screen
-from astune.backbone.debug.shows import SHOWS, NothingToShow
-from astune.backbone.debug.stop import Branch, Kind, Stop
+from astune.backbone.debug.sources.typed_answer import NotAnAnswer, typed_answer
+from astune.backbone.debug.stops.edit import edited_text
+from astune.backbone.debug.stops.stop import Branch, Stop, StopKind
+from astune.backbone.debug.stops.where import awaited_lines
 from astune.backbone.debug.terminal import Interrupted, Terminal
-from astune.backbone.debug.typed_answer import NotAnAnswer, typed_answer
-from astune.backbone.debug.where import awaited_lines
+from astune.backbone.debug.views.on_demand import SHOWS, NothingToShow
+from astune.backbone.debug.views.screen import Screen
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.sources import Answer, read_answer
 from astune.errors import RolloutError, nearest
+from astune.recordings.replay import EDITED
 from astune.support.terminal import Text
 
 PROMPT = "(astune) "
 
 Until = Literal["next stop", "judge", "end of the episode", "end of the run"]
-STOPS: dict[Until, frozenset[Kind]] = {
+STOPS: dict[Until, frozenset[StopKind]] = {
     "next stop": frozenset({"tool result", "call", "answer", "judge", "verdict"}),
     "judge": frozenset({"judge", "verdict"}),
     "end of the episode": frozenset(),
@@ -173,13 +173,13 @@ class Stepper:
             other = stop.answers.given[self._number(stop, rest)]
         else:
             other = self._written(stop, rest) if rest else await stop.answers.draw(len(stop.answers.given))
-        self.branches.append(Branch(stop.stage.episode_id, stop.call.number, other))
+        self.branches.append(Branch(stop.running.episode_id, stop.call.number, other))
         self._screen.note("a branch: it is played when this episode is over, from here on with this answer", "cyan")
         self._screen.call_done(stop.call, other, self._format.decode(other.output_ids))
         return False
 
     async def _where(self, stop: Stop, rest: str) -> bool:
-        for line in awaited_lines(stop.stage.work) or ["the workflow waits in no line of yours"]:
+        for line in awaited_lines(stop.running.work) or ["the workflow waits in no line of yours"]:
             self._screen.console.print(Text(f"  {line}"))
         return False
 
@@ -211,20 +211,20 @@ class Command:
     usage: str
     meaning: str
     run: Callable[[Stepper, Stop, str], Awaitable[bool]]
-    at: frozenset[Kind] = STOPS["next stop"]
+    at: frozenset[StopKind] = STOPS["next stop"]
     """The stops at which it makes sense."""
 
 
-AT: dict[Kind, str] = {
+AT: dict[StopKind, str] = {
     "tool result": "at a tool result",
     "call": "before a call",
     "answer": "after a call",
     "judge": "before the verdict",
     "verdict": "after the verdict",
 }
-CALLS: frozenset[Kind] = frozenset({"call", "answer"})
-RUNNING: frozenset[Kind] = frozenset({"tool result", "call", "answer"})
-ANSWERED: frozenset[Kind] = frozenset({"answer"})
+CALLS: frozenset[StopKind] = frozenset({"call", "answer"})
+RUNNING: frozenset[StopKind] = frozenset({"tool result", "call", "answer"})
+ANSWERED: frozenset[StopKind] = frozenset({"answer"})
 
 COMMANDS = (
     Command("next", "n", "next", "go on to the next stop (as does an empty line)", Stepper._next),

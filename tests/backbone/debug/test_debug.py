@@ -7,9 +7,9 @@ import pytest
 
 from astune.backbone.base import check_keys
 from astune.backbone.debug import DebugBackbone
-from astune.backbone.debug.models import DebugModel
-from astune.backbone.debug.screen import user_traceback
+from astune.backbone.debug.sources.debug_model import DebugModel
 from astune.backbone.debug.terminal import Terminal
+from astune.backbone.debug.views.screen import user_traceback
 from astune.config.load import load_config
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import InvariantError, TaskError

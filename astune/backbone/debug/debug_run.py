@@ -1,4 +1,4 @@
-"""The episodes of one debug run, one after another. Each is checked and kept as soon as it ends."""
+"""Play the episodes of a debug run one after another; check and keep each as soon as it ends."""
 
 from __future__ import annotations
 
@@ -6,47 +6,43 @@ import asyncio
 import bdb
 import contextlib
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from astune.algorithm import AdvantageFunction, check_episode, check_step, to_samples
-from astune.backbone.debug.models import DebugModel
 from astune.backbone.debug.observer import DebugObserver
 from astune.backbone.debug.plan import Attempts
-from astune.backbone.debug.replay import PATIENCE, EpisodeReplay, same_episode
-from astune.backbone.debug.screen import Screen
-from astune.backbone.debug.stepper import Stepper
-from astune.backbone.debug.stop import Branch
+from astune.backbone.debug.sources.debug_model import DebugModel
+from astune.backbone.debug.stops.stepper import Stepper
+from astune.backbone.debug.stops.stop import Branch
 from astune.backbone.debug.studio import Studio
 from astune.backbone.debug.terminal import Terminal
+from astune.backbone.debug.views.screen import Screen
+from astune.backbone.debug.with_update import ShowUpdate
 from astune.config.schema import AstuneConfig, Config
 from astune.monitor import EpisodeLog, RunDir
 from astune.monitor.blocking import LoopWatch
 from astune.recordings.recording import Recording, recording_path, write_recording
+from astune.recordings.replay import PATIENCE, EpisodeReplay, replay_difference
 from astune.rollout.group import run_group
 from astune.rollout.setup import RolloutSetup
-from astune.rollout.verdict import unjudged
-from astune.task_judge.judge_base import GroupJudge
 from astune.training.settings import sampling_for, weighting_for
-from astune.types import Episode, Group, Sample
+from astune.types import Episode, Group
 from astune.workflow.lifetime import lifetime
-
-ShowUpdate = Callable[[Sequence[Sample], Group], Awaitable[None]]
-"""Shows what one optimizer step over the samples of a group would do."""
 
 
 @dataclass(frozen=True)
-class Keep:
-    """Where episodes are kept."""
+class EpisodeFiles:
+    """Where the episodes of a debug run are kept."""
 
     config: Config
     """As it is written into recordings."""
     run_dir: RunDir
     log: EpisodeLog
 
-    def episode(self, episode: Episode) -> Path:
-        """The file that the episode was recorded in."""
+    def keep(self, episode: Episode) -> Path:
+        """Returns the file that the episode was recorded in."""
         self.log.write(episode, step=0, phase="debug")
         path = recording_path(self.run_dir.path, episode.episode_id)
         write_recording(path, episode, self.config)
@@ -54,7 +50,9 @@ class Keep:
 
 
 @dataclass
-class Session:
+class DebugRun:
+    """One debug run: its parts, and the episodes that are done."""
+
     config: AstuneConfig
     setup: RolloutSetup
     model: DebugModel
@@ -67,12 +65,12 @@ class Session:
     """Whether the run was told to stop."""
     running: bool = False
 
-    async def play(self, groups: Iterable[Attempts], keep: Keep, studio: Studio | None) -> None:
+    async def play(self, groups: Iterable[Attempts], files: EpisodeFiles, studio: Studio | None) -> None:
         """Raises `BdbQuit` if the user quit pdb, CancelledError if the run was stopped, both with what was done kept;
         `InvariantError` for a fault of ASTune, `SetupError` before the first episode."""
         self.running = True
         self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
-        self._keep = keep
+        self._files = files
         self._stepper = Stepper(
             self.terminal, self.screen, self.model.chat_format, self.stop, stops=_stops(self.config)
         )
@@ -145,15 +143,9 @@ class Session:
                 if isinstance(start, Branch):
                     self.screen.compared(played[start.episode_id], episode)
                 elif start is not None:
-                    self.screen.replayed(self._difference(start.episode, episode))
+                    self.screen.replayed(replay_difference(start.episode, episode, self.setup))
                 waiting += self._stepper.branches
                 self._stepper.branches.clear()
-
-    def _difference(self, recorded: Episode, replayed: Episode) -> str | None:
-        """In what a replay differs. A verdict that was found by comparing attempts is left out."""
-        if isinstance(self.setup.judge_of(recorded.task), GroupJudge):
-            recorded, replayed = unjudged(recorded) or recorded, unjudged(replayed) or replayed
-        return same_episode(recorded, replayed, self.model.chat_format.decode)
 
     def _replay(self, start: Branch | Recording | None, played: dict[str, Episode]) -> EpisodeReplay | None:
         chat_format = self.model.chat_format
@@ -168,7 +160,7 @@ class Session:
 
     def _done(self, episode: Episode) -> None:
         self.episodes.append(episode)
-        path = self._keep.episode(episode)
+        path = self._files.keep(episode)
         self.screen.episode_done(episode, path)
         check_episode(episode)
 

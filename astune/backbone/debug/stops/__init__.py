@@ -1,0 +1,1 @@
+"""Where a debug run stops, and the commands that it takes there."""

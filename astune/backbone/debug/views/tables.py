@@ -1,0 +1,118 @@
+"""Make the tables of a debug run: training rows, episodes, and what a training step would make of a group."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from astune.algorithm.receipt import NO_SIGNAL, UNJUDGED, why_left_out
+from astune.backbone.debug.views.rewards import has_own_rewards, reward_of_turn
+from astune.support.terminal import Text
+from astune.types import Episode, Group, Sample, Timeline
+
+
+def timelines_table(timelines: Sequence[Timeline]) -> Table:
+    """What training would see, one line each; `fork` says why a row does not continue an earlier one."""
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
+    table.add_column("training row")
+    for name in ("turns", "tokens", "trained"):
+        table.add_column(name, justify="right")
+    table.add_column("fork")
+    for line in timelines:
+        cells = (f"{len(line.spans)}", f"{len(line.token_ids):,}", f"{line.trained_tokens:,}")
+        table.add_row(Text(line.agent), *cells, line.fork or "-")
+    return table
+
+
+def credit_table(group: Group, samples: Sequence[Sample]) -> Table:
+    """One line per attempt: its advantages (from least to greatest where turns differ), its part in the loss, and why
+    tokens have none."""
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
+    for name in ("attempt", "reward", "advantage", "in the loss", "sampled", "trained"):
+        table.add_column(name, justify="right")
+    table.add_column("left out")
+    for number, episode in enumerate(group.episodes):
+        mine = [sample for sample in samples if sample.episode_id == episode.episode_id]
+        advantages = {
+            f"{advantage:+.3f}"
+            for sample in mine
+            for advantage, weight in zip(sample.advantages, sample.weights, strict=True)
+            if weight
+        }
+        reward = "-" if episode.reward is None else f"{episode.reward:g}"
+        share = math.fsum(sample.weight_sum for sample in mine)
+        sampled = sum(len(turn.output_ids) for turn in episode.turns)
+        left_out = left_out_tokens(episode, bool(mine))
+        cells = (reward, " to ".join(_ends(advantages)) or "-", f"{100 * share:.1f} %", f"{sampled:,}")
+        trained = f"{sampled - left_out.total():,}"
+        why = ", ".join(f"{reason} {count:,}" for reason, count in left_out.items())
+        table.add_row(str(number), *cells, trained, why or "-")
+    return table
+
+
+def weights_table(group: Group, samples: Sequence[Sample]) -> Table:
+    """One line per turn: what each of its tokens counts, or why it does not; its reward where single agents or turns
+    have some."""
+    with_rewards = has_own_rewards(group)
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
+    for name in ("attempt", "turn", "tokens", *(["reward"] if with_rewards else []), "advantage", "weight/token"):
+        table.add_column(name, justify="right")
+    table.add_column("agent")
+    table.add_column("left out")
+    for number, episode in enumerate(group.episodes):
+        mine = [sample for sample in samples if sample.episode_id == episode.episode_id]
+        for place, turn in enumerate(episode.turns):
+            found = [
+                (advantage, weight)
+                for sample in mine
+                for span, advantage, weight in zip(
+                    sample.timeline.spans, sample.advantages, sample.weights, strict=True
+                )
+                if span.turn == place and weight
+            ]
+            why = "" if found else why_left_out(turn, _whole(episode, trained=False)) or ""
+            advantages = ", ".join(f"{advantage:+.3f}" for advantage, _ in found) or "-"
+            weights = ", ".join(f"{weight:.2e}" for _, weight in found) or "-"
+            reward = [reward_of_turn(episode, place)] if with_rewards else []
+            cells = (str(number), str(place + 1), f"{len(turn.output_ids):,}", *reward, advantages, weights)
+            table.add_row(*cells, Text(turn.agent), Text(why, style="yellow"))
+    return table
+
+
+def _ends(values: set[str]) -> list[str]:
+    """The least and the greatest of numbers as text; one if they are equal."""
+    return sorted({min(values, key=float), max(values, key=float)}, key=float) if values else []
+
+
+def left_out_tokens(episode: Episode, trained: bool) -> Counter[str]:
+    """Sampled tokens of an attempt that carry no loss, by reason."""
+    counts: Counter[str] = Counter()
+    for turn in episode.turns:
+        if (why := why_left_out(turn, _whole(episode, trained))) is not None:
+            counts[why] += len(turn.output_ids)
+    return counts
+
+
+def _whole(episode: Episode, trained: bool) -> str | None:
+    """Why the episode is left out as a whole."""
+    return None if trained else UNJUDGED if episode.verdict is None else NO_SIGNAL
+
+
+def summary_table(episodes: Sequence[Episode]) -> Table:
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
+    table.add_column("episode", no_wrap=True)
+    for name in ("reward", "turns", "sampled", "trained", "seconds"):
+        table.add_column(name, justify="right")
+    table.add_column("end")
+    for episode in episodes:
+        reward = "-" if episode.reward is None else f"{episode.reward:g}"
+        end = episode.stop_reason.value if episode.error is None else f"{episode.error.stage}: {episode.error.kind}"
+        sampled = sum(len(turn.output_ids) for turn in episode.turns)
+        trained = sum(line.trained_tokens for line in episode.timelines)
+        counts = (f"{len(episode.turns)}", f"{sampled:,}", f"{trained:,}", f"{episode.metrics['seconds']:.2f}")
+        style = "" if episode.error is None else "red"
+        table.add_row(Text(episode.episode_id), reward, *counts, Text(end, style=style))
+    return table
