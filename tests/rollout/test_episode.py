@@ -6,13 +6,11 @@ import pytest
 
 from astune.config.schema import RolloutConfig
 from astune.context_tracker.tracker import ChatRequest
-from astune.errors import JudgeError
 from astune.gateway.app import openai_app
 from astune.rollout import time_limit
 from astune.rollout.episode import run_episode
-from astune.rollout.metrics import rollout_metrics
 from astune.rollout.setup import RolloutSetup
-from astune.types import Group, Sampling, StopReason, Task, Verdict, WorkflowOutput
+from astune.types import Sampling, StopReason, Task, Verdict, WorkflowOutput
 from astune.workflow.workflow_base import Workflow, as_workflow
 
 HI_TASK = Task("t1", "What is 2 + 2?", answer="4")
@@ -28,11 +26,6 @@ async def once(task, tuner):
     return WorkflowOutput(answer=await ask(tuner))
 
 
-class SaysNothing:
-    async def judge(self, task, episode):
-        raise JudgeError("cannot tell")
-
-
 async def test_a_workflow_that_returns_is_judged(run_one):
     episode = await run_one(once)
     assert (episode.stop_reason, episode.error) == (StopReason.COMPLETED, None)
@@ -44,42 +37,6 @@ async def test_a_workflow_that_returns_is_judged(run_one):
     assert episode.metrics["output_tokens"] == len(episode.turns[0].output_ids)
     assert episode.metrics["seconds"] > 0
     assert openai_app()._endpoints == {}
-
-
-async def test_a_reward_of_the_workflow_is_the_verdict_and_the_judge_is_not_asked(run_one):
-    async def workflow(task, tuner):
-        return WorkflowOutput(answer="4", reward=True, metrics={"steps": 3, "neat": True})
-
-    episode = await run_one(workflow, judge=SaysNothing())
-    assert episode.verdict == Verdict(1.0, judged_by="workflow")
-    assert episode.output.metrics == {"steps": 3.0, "neat": 1.0}
-    figures = rollout_metrics([Group(episode.task, (episode,))])
-    assert {name for name in figures if "neat" in name} == {"workflow/neat"}, "logged once, and as the workflow's"
-
-
-@pytest.mark.fault(
-    "Agents and the engine",
-    "a workflow returns a reward that is no finite number",
-    "the episode has no reward, and the message says what was returned",
-)
-@pytest.mark.parametrize("reward", [float("nan"), float("inf"), "1.0"])
-async def test_a_reward_that_is_no_finite_number_is_no_reward(run_one, reward):
-    async def workflow(task, tuner):
-        return WorkflowOutput(answer="4", reward=reward)
-
-    episode = await run_one(workflow)
-    assert (episode.stop_reason, episode.verdict) == (StopReason.ERROR, None)
-    assert (episode.error.stage, episode.error.kind) == ("judge", "JudgeError")
-    assert "the workflow" in episode.error.message
-    assert str(reward) in episode.error.message
-
-
-async def test_no_reward_and_no_judge_is_an_error_that_names_the_key(chat_format, make_setup):
-    setup = make_setup(once)
-    setup = RolloutSetup(setup.policy, chat_format, setup.workflow_factory, None, RolloutConfig(), 30.0)
-    episode = await run_episode(HI_TASK, setup, episode_id="x", seed=1, sampling=Sampling(max_tokens=9))
-    assert (episode.stop_reason, episode.verdict, episode.error.stage) == (StopReason.ERROR, None, "judge")
-    assert "astune.task_judge.judge_protocol" in episode.error.message
 
 
 @pytest.mark.fault(
@@ -320,45 +277,6 @@ async def test_a_refused_option_that_the_agent_does_not_get_over_names_itself(ru
     episode = await run_one(workflow)
     assert (episode.error.stage, episode.error.kind) == ("workflow", "BadRequestError")
     assert "logit_bias" in episode.error.message
-
-
-@pytest.mark.fault("Judges", "a judge raises", "the episode has no reward, which is not 0")
-async def test_a_judge_that_raises_leaves_no_verdict(run_one):
-    episode = await run_one(once, judge=SaysNothing())
-    assert (episode.stop_reason, episode.verdict) == (StopReason.ERROR, None)
-    assert (episode.error.stage, episode.error.kind, episode.error.message) == ("judge", "JudgeError", "cannot tell")
-    assert episode.output.answer == "4"
-
-
-@pytest.mark.fault(
-    "Judges", "a judge waits for ever", "it is given up after `task_judge.timeout`; the episode has no reward"
-)
-async def test_a_judge_that_never_ends_times_out(run_one):
-    class Slow:
-        async def judge(self, task, episode):
-            await asyncio.Event().wait()
-
-    episode = await run_one(once, judge=Slow(), judge_timeout=0.05)
-    assert (episode.stop_reason, episode.error.stage) == (StopReason.ERROR, "judge")
-    assert "longer than 0.05 s (astune.task_judge.timeout)" in episode.error.message
-
-
-async def test_a_judges_own_timeout_error_is_not_taken_for_ours(run_one):
-    class Offline:
-        async def judge(self, task, episode):
-            raise asyncio.TimeoutError("no answer from the judge's server")
-
-    assert "no answer from" in (await run_one(once, judge=Offline())).error.message
-
-
-@pytest.mark.parametrize("verdict", [1.0, None, Verdict(float("nan")), Verdict(1.0, metrics={"a": float("inf")})])
-async def test_a_verdict_that_is_none_is_an_error(run_one, verdict):
-    class Wrong:
-        async def judge(self, task, episode):
-            return verdict
-
-    episode = await run_one(once, judge=Wrong())
-    assert (episode.stop_reason, episode.verdict, episode.error.stage) == (StopReason.ERROR, None, "judge")
 
 
 @pytest.mark.parametrize(("answer", "warned"), [("4", True), (None, True), ({"structured": "output"}, False)])
