@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from astune.config.schema import AlgorithmConfig, AstuneConfig, Config, SynchronizerConfig
 from astune.config.tasks import CSV_SUFFIXES, CsvConfig, TaskReaderConfig
@@ -119,14 +120,13 @@ def _tasks(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
     sources = _sources(reader)
     if sources is None:
         return
-    training, has_training, validation, has_validation = sources
-    debugs_validation = astune.backbone == "debug" and astune.debug.split == "validation"
-    if not has_training and not debugs_validation:
-        yield f"astune.task_reader.{training}", f"not set; task_reader.type is {reader.type!r}"
-    if has_validation or reader.validation_fraction is not None:
+    debugs_held_out = astune.backbone == "debug" and astune.debug.split == "validation"
+    if not sources.has_training and not debugs_held_out:
+        yield f"astune.task_reader.{sources.training}", f"not set; task_reader.type is {reader.type!r}"
+    if sources.has_held_out or reader.validation_fraction is not None:
         return
-    missing = f"needs held-out tasks, but astune.task_reader.{validation} is not set"
-    if debugs_validation:
+    missing = f"needs held-out tasks, but astune.task_reader.{sources.held_out} is not set"
+    if debugs_held_out:
         yield "astune.debug.split", f"'validation' {missing}"
     if astune.evaluation.every:
         yield "astune.evaluation.every", missing
@@ -136,10 +136,10 @@ def task_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
     """Those of the task reader alone."""
     reader, service = astune.task_reader, astune.task_reader.env_service
     sources = _sources(reader)
-    if reader.validation_fraction is not None and sources is not None and sources[3]:
+    if reader.validation_fraction is not None and sources is not None and sources.has_held_out:
         yield (
             "astune.task_reader.validation_fraction",
-            f"the held-out tasks come from astune.task_reader.{sources[2]}; take one of the two out",
+            f"the held-out tasks come from astune.task_reader.{sources.held_out}; take one of the two out",
         )
     if reader.type == "huggingface" and reader.huggingface.streaming and reader.max_training_tasks is None:
         yield (
@@ -164,23 +164,35 @@ def task_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
         )
 
 
-def _sources(reader: TaskReaderConfig) -> tuple[str, bool, str, bool] | None:
-    """The keys of the sources of the two splits, and whether they are set. None for a plug-in, whose keys are its
-    own."""
+class _Sources(NamedTuple):
+    """The keys that say where training and held-out tasks come from, and whether they are set."""
+
+    training: str
+    has_training: bool
+    held_out: str
+    has_held_out: bool
+
+
+def _sources(reader: TaskReaderConfig) -> _Sources | None:
+    """None for a plug-in, whose keys are its own."""
     if reader.type == "jsonl":
-        files = reader.jsonl.training.file_path, reader.jsonl.validation.file_path
-        return "jsonl.training.file_path", files[0] is not None, "jsonl.validation.file_path", files[1] is not None
+        training, held_out = reader.jsonl.training.file_path, reader.jsonl.validation.file_path
+        return _Sources(
+            "jsonl.training.file_path", training is not None, "jsonl.validation.file_path", held_out is not None
+        )
     if reader.type == "huggingface":
         there = reader.huggingface.dataset_path is not None
-        held_out = there and reader.huggingface.validation_split is not None
-        return "huggingface.dataset_path", there, "huggingface.validation_split", held_out
+        has_held_out = there and reader.huggingface.validation_split is not None
+        return _Sources("huggingface.dataset_path", there, "huggingface.validation_split", has_held_out)
     if reader.type == "reasoning_gym":
         gym = reader.reasoning_gym
-        return "reasoning_gym.datasets", bool(gym.datasets), "reasoning_gym.validation_tasks", gym.validation_tasks > 0
+        has_held_out = gym.validation_tasks > 0
+        return _Sources("reasoning_gym.datasets", bool(gym.datasets), "reasoning_gym.validation_tasks", has_held_out)
     if reader.type == "env_service":
         service = reader.env_service
         there = service.env_url is not None or service.serve is not None
-        return "env_service.env_url", there, "env_service.validation_split", service.validation_split is not None
+        has_held_out = service.validation_split is not None
+        return _Sources("env_service.env_url", there, "env_service.validation_split", has_held_out)
     return None
 
 
