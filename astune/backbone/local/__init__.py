@@ -10,5 +10,6 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from astune.backbone.local.backbone import LocalBackbone
+from astune.backbone.local.engine import load_engine
 
-__all__ = ["LocalBackbone"]
+__all__ = ["LocalBackbone", "load_engine"]
