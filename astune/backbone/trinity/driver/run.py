@@ -160,6 +160,7 @@ class TrinityRun:
         engine = self.config.explorer.rollout_model
         self._mailbox = open_mailbox(engine, self.config.explorer.name)
         self._watch = LogWatch(Path(self.config.log.save_dir))
+        # a launcher that waits for a dead actor must not keep this process alive
         thread = threading.Thread(target=self._launch, name="trinity", daemon=True)
         with on_ctrl_c(self._interrupted):
             thread.start()
@@ -169,6 +170,7 @@ class TrinityRun:
 
     def _launch(self) -> None:
         try:
+            # what `trinity run` does, but for `ray.init` and `ray.shutdown`: the mailbox outlives the launcher
             check_and_run_task_pipeline(self.config)
             self._outcome.append(MODE_MAP[self.config.mode](self.config))
         except Exception as error:

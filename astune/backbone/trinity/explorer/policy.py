@@ -145,7 +145,7 @@ def completion_request(model: str, prompt_ids: Sequence[int], sampling: Sampling
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k or -1,
-        "logprobs": 0,
+        "logprobs": 0,  # of the sampled token and of no other
         "return_token_ids": True,
         "add_special_tokens": False,
         "skip_special_tokens": False,

@@ -53,6 +53,7 @@ class SamplesOperator(ExperienceOperatorV1):  # type: ignore[misc]
         rows = experiences_of(samples, runs, multiple=self._rows_multiple, temperature=self._config.rollout.temperature)
         batch = int(exps[0].eid.batch)
         for row in rows:
+            # the last two as Trinity's runner sets them: its replay buffer, if the user asks for one, orders by them
             row.info |= {ROWS: len(rows), BATCH: batch, "model_version_drift": 0, "use_count": 0}
             if self._trainer == "tinker":
                 row.info[REFERENCE] = row.logprobs.tolist()

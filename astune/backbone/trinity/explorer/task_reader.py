@@ -47,6 +47,7 @@ class AstuneTaskReader(BufferReader):  # type: ignore[misc]
         if self._evaluation.held_out and self._evaluation_is_due():
             await self._evaluation.run(self._step)
         if self._step == self._schedule.total_steps or await find_mailbox().stopping.remote():
+            # here, as Trinity ends the runners as soon as there are no more tasks
             await find_mailbox().end.remote(TEARDOWN_SECONDS)
             raise StopAsyncIteration
         tasks = self._schedule.tasks(self._step)
@@ -61,6 +62,7 @@ class AstuneTaskReader(BufferReader):  # type: ignore[misc]
             return settings.before
         if self._step == self._schedule.total_steps:
             return settings.after
+        # a run that is resumed at this step has evaluated it before it was stopped
         return self._read_any and settings.every > 0 and self._step % settings.every == 0
 
     def _for_trinity(self, task: Task, number: int) -> TrinityTask:

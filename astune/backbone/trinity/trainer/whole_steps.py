@@ -17,8 +17,7 @@ from astune.backbone.trinity.explorer.samples import BATCH, ROWS
 from astune.backbone.trinity.shared.mailbox import find_mailbox
 
 WAIT = 10.0
-"""Seconds after which a trainer that waits for rows looks whether the user wants the run to stop: Trinity's own wait
-is an hour and hears nobody."""
+"""Seconds after which a trainer that waits for rows looks whether the user wants the run to stop."""
 
 
 class WholeSteps(SampleStrategy):  # type: ignore[misc]
@@ -31,6 +30,7 @@ class WholeSteps(SampleStrategy):  # type: ignore[misc]
     def __init__(self, buffer_config: BufferConfig, max_staleness: int | None = None, **kwargs: Any) -> None:
         super().__init__(buffer_config)
         self._buffer = get_buffer_reader(buffer_config.trainer_input.experience_buffer)
+        # the reader waits an hour or more, and would not hear of Ctrl-C: so it waits in pieces
         self._patience = self._buffer.timeout
         self._buffer.timeout = min(WAIT, self._patience)
         self._mailbox = find_mailbox()
@@ -43,6 +43,7 @@ class WholeSteps(SampleStrategy):  # type: ignore[misc]
         while True:
             rows = await self._next_batch()
             self._batch = rows[0].info[BATCH]
+            # rows that only fill up the batch belong to no episode
             oldest = min((row.info["model_version"] for row in rows if row.info["episode_id"]), default=step - 1)
             if self._max_staleness is None or step - 1 - oldest <= self._max_staleness:
                 break
