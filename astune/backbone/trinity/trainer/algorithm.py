@@ -41,8 +41,8 @@ class AstuneAlgorithm(AlgorithmType):  # type: ignore[misc]
 
 
 class KeepAdvantages(AdvantageFn, ExperienceOperator):  # type: ignore[misc]
-    """Leaves the advantages as `SamplesOperator` made them. Trinity's pipeline takes no run without an advantage function,
-    and calls it as an operator behind ours."""
+    """Leaves the advantages as `SamplesOperator` made them. Trinity takes no run without an advantage function, and its
+    pipeline calls it as an operator, after ours."""
 
     def __init__(self, **kwargs: Any) -> None:
         pass
