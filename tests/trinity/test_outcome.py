@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.backbone.trinity.driver.outcome import ENDS_THE_RUN, LogWatch, StepsReached, last_error, steps_reached
+from astune.backbone.trinity.driver.outcome import ENDS_THE_RUN, LogWatch, StepsReached, steps_reached
 
 NEEDED = "make test-trinity installs it"
 
@@ -19,7 +19,7 @@ NEEDED = "make test-trinity installs it"
 
 
 def test_a_run_that_wrote_nothing_came_nowhere(tmp_path: Path) -> None:
-    assert steps_reached(tmp_path) == steps_reached(tmp_path / "absent") == StepsReached(0, 0, 0)
+    assert steps_reached(tmp_path) == steps_reached(tmp_path / "absent") == StepsReached(0, 0)
 
 
 def test_the_steps_are_those_that_trinity_wrote_down(tmp_path: Path) -> None:
@@ -30,10 +30,7 @@ def test_the_steps_are_those_that_trinity_wrote_down(tmp_path: Path) -> None:
     state.save_explorer(7, [{"current_index": 56}])
     state.save_trainer(5, {"batch": 6})
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("4")
-    assert steps_reached(tmp_path) == StepsReached(explore_steps=7, train_steps=5, checkpoint_step=4)
-    renamed = StateManager(str(tmp_path), trainer_name="t", explorer_name="e")
-    renamed.save_trainer(9, {})
-    assert steps_reached(tmp_path, explorer="e", trainer="t") == StepsReached(0, 9, 4)
+    assert steps_reached(tmp_path) == StepsReached(train_steps=5, checkpoint_step=4)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +39,7 @@ def test_the_steps_are_those_that_trinity_wrote_down(tmp_path: Path) -> None:
 def test_a_half_written_state_counts_as_none(tmp_path: Path, written: str) -> None:
     for name in ("explorer_meta.json", "trainer_meta.json", "latest_checkpointed_iteration.txt"):
         (tmp_path / name).write_text(written)
-    assert steps_reached(tmp_path) == StepsReached(0, 0, 0)
+    assert steps_reached(tmp_path) == StepsReached(0, 0)
 
 
 # ---- Records ----
@@ -70,12 +67,13 @@ def test_a_record_is_read_as_it_was_before_the_formatter(tmp_path: Path) -> None
     from trinity.utils.log import _LOG_DATE_FORMAT, _LOG_FORMAT, NewLineFormatter
 
     message = "Error in Trainer:\n" + raised("KeyError", "'größe'\n  two: lines")
+    watch = LogWatch(tmp_path)
     handler = logging.FileHandler(tmp_path / "trainer.log", encoding="utf-8")
     handler.setFormatter(NewLineFormatter(_LOG_FORMAT, _LOG_DATE_FORMAT))
     handler.emit(logging.LogRecord("trinity", logging.INFO, "trainer.py", 1, "Sample data", None, None))
     handler.emit(logging.LogRecord("trinity", logging.ERROR, "trainer.py", 156, message, None, None))
     handler.close()
-    error = last_error(tmp_path)
+    error = watch.last_error()
     assert error is not None
     assert (error.actor, error.file, error.message) == ("trainer", tmp_path / "trainer.log", "Error in Trainer:")
     assert f"{error.message}\n{error.traceback}\n" == message
@@ -129,39 +127,42 @@ def test_what_an_earlier_run_wrote_is_not_this_runs_error(tmp_path: Path) -> Non
     write(tmp_path / "trainer.log", record("Error in Trainer:\n" + raised("IndexError")))
     assert [error.exception for error in watch.poll()] == ["IndexError: "]
     assert watch.last_error().exception == "IndexError: "
-    assert last_error(tmp_path).exception == "KeyError: "
 
 
 def test_a_time_of_december_that_is_read_in_january_is_of_last_year(tmp_path: Path) -> None:
+    watch = LogWatch(tmp_path)
     write(tmp_path / "trainer.log", record("Error in Trainer:\n" + raised("KeyError"), at="12-31 23:59:58"))
     january = datetime(2027, 1, 1, 0, 0, 5).timestamp()
     os.utime(tmp_path / "trainer.log", (january, january))
-    assert last_error(tmp_path).time == datetime(2026, 12, 31, 23, 59, 58)
+    assert watch.last_error().time == datetime(2026, 12, 31, 23, 59, 58)
 
 
 # ---- Whom to blame ----
 
 
 def test_the_actor_that_failed_is_blamed_and_not_the_one_that_waited_for_it(tmp_path: Path) -> None:
+    watch = LogWatch(tmp_path)
     write(tmp_path / "explorer.log", record("Error in Explorer: " + raised("TimeoutError"), at="11-21 10:00:00"))
     write(tmp_path / "trainer.log", record("Error in Trainer:\n" + raised("KeyError"), at="11-21 10:00:01"))
-    assert last_error(tmp_path).actor == "trainer"
+    assert watch.last_error().actor == "trainer"
 
 
 def test_where_all_only_waited_the_newest_other_error_is_blamed(tmp_path: Path) -> None:
+    watch = LogWatch(tmp_path)
     late = record("Error in Trainer:\n" + raised("TimeoutError"), at="11-21 11:00:00")
     write(tmp_path / "trainer.log", late)
-    assert last_error(tmp_path).exception == "TimeoutError: "
+    assert watch.last_error().exception == "TimeoutError: "
     for at, name in (("11-21 10:00:00", "OldError"), ("11-21 10:30:00", "NewError")):
         write(tmp_path / "explorer_runner_0.log", record("WorkflowRunner run task error: x\n" + raised(name), at=at))
-    assert last_error(tmp_path).exception == "NewError: "
+    assert watch.last_error().exception == "NewError: "
 
 
 def test_no_error_is_none(tmp_path: Path) -> None:
-    assert last_error(tmp_path) is None
-    assert last_error(tmp_path / "absent", tmp_path / "absent") is None
+    watch = LogWatch(tmp_path)
+    assert watch.last_error() is None
+    assert LogWatch(tmp_path / "absent").last_error(tmp_path / "absent") is None
     write(tmp_path / "trainer.log", record("Trainer is ready.", level="INFO"))
-    assert last_error(tmp_path) is None
+    assert watch.last_error() is None
 
 
 # ---- In real actors ----

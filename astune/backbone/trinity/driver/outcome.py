@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -45,11 +45,10 @@ LONGEST_CRASH = 8000
 
 @dataclass(frozen=True)
 class StepsReached:
-    """Steps that Trinity has written down, 0 where it wrote none: batches explored, steps trained, and the step of the
-    newest checkpoint. Explorer and trainer write theirs where they save, so a run may have come a little further; the
-    tinker trainer counts a step from its beginning, so the one that failed is among `train_steps`."""
+    """Steps that Trinity's trainer has written down, 0 where it wrote none: those trained, and that of the newest
+    checkpoint. It writes where it saves, so a run may have come a little further; the tinker trainer counts a step from
+    its beginning, so the one that failed is among `train_steps`."""
 
-    explore_steps: int = 0
     train_steps: int = 0
     checkpoint_step: int = 0
 
@@ -81,13 +80,10 @@ class LoggedError:
         return name in CONSEQUENCES
 
 
-def steps_reached(job_dir: Path, explorer: str = "explorer", trainer: str = "trainer") -> StepsReached:
-    """Read Trinity's state files in `job_dir`; one that is absent or half written counts as 0. `explorer` and `trainer`
-    are the names of the actors, `explorer.name` and `trainer.name` in Trinity's configuration."""
+def steps_reached(job_dir: Path) -> StepsReached:
+    """Read Trinity's state files in `job_dir`; one that is absent or half written counts as 0."""
     return StepsReached(
-        _latest_iteration(job_dir / f"{explorer}_meta.json"),
-        _latest_iteration(job_dir / f"{trainer}_meta.json"),
-        _number(job_dir / "latest_checkpointed_iteration.txt"),
+        _latest_iteration(job_dir / "trainer_meta.json"), _number(job_dir / "latest_checkpointed_iteration.txt")
     )
 
 
@@ -122,33 +118,24 @@ class LogWatch:
         return sorted(found, key=lambda error: error.time)
 
     def last_error(self, session_dir: Path | None = None) -> LoggedError | None:
-        """The error to show of those since the watch began; see `last_error`."""
-        return _blame(self._log_dir, self._began, session_dir, self._since)
+        """The error that ended the run, or None where nobody wrote one down.
 
-
-def last_error(log_dir: Path, session_dir: Path | None = None) -> LoggedError | None:
-    """The error that ended the run, or None where nobody wrote one down.
-
-    It is the first one that ended a loop of Trinity, unless it only tells of waiting for an actor that has failed
-    before: then it is the last thing that a process that died wrote to Ray's logs (`session_dir`, on this machine),
-    or the newest error of any other actor.
-    """
-    return _blame(log_dir, {}, session_dir, 0.0)
-
-
-def _blame(log_dir: Path, began: Mapping[Path, int], session_dir: Path | None, since: float) -> LoggedError | None:
-    errors = [error for path in _logs(log_dir) for error in _read(path, began.get(path, 0))[0]]
-    errors.sort(key=lambda error: error.time)
-    causes = [error for error in errors if not error.is_consequence]
-    ended = [error for error in causes if error.ends_the_run]
-    if ended:
-        return ended[0]
-    crashed = list(_crashes(session_dir, since)) if session_dir else []
-    if crashed:
-        return max(crashed, key=lambda error: error.time)
-    if causes:
-        return causes[-1]
-    return errors[0] if errors else None
+        It is the first one that ended a loop of Trinity, unless it only tells of waiting for an actor that has failed
+        before: then it is the last thing that a process that died wrote to Ray's logs (`session_dir`, on this machine),
+        or the newest error of any other actor.
+        """
+        errors = [error for path in _logs(self._log_dir) for error in _read(path, self._began.get(path, 0))[0]]
+        errors.sort(key=lambda error: error.time)
+        causes = [error for error in errors if not error.is_consequence]
+        ended = [error for error in causes if error.ends_the_run]
+        if ended:
+            return ended[0]
+        crashed = list(_crashes(session_dir, self._since)) if session_dir else []
+        if crashed:
+            return max(crashed, key=lambda error: error.time)
+        if causes:
+            return causes[-1]
+        return errors[0] if errors else None
 
 
 def _logs(log_dir: Path) -> list[Path]:
