@@ -22,7 +22,6 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from astune.backbone.local.engine import load_policy
-from astune.backbone.trinity.driver.recorder import untrained
 from astune.backbone.trinity.explorer.policy import CompletionsPolicy, completion_request, generation
 from astune.config.load import load_config
 from astune.errors import ContextOverflow, PolicyError, WorkflowError
@@ -187,9 +186,3 @@ def test_a_request_that_the_engine_does_not_accept_is_the_agents_fault(server: t
 def test_logprobs_that_are_no_numbers_are_a_fault_of_the_engine(wrong: Any) -> None:
     with pytest.raises(PolicyError, match="no finite numbers"):
         generation([1, 2], [-0.5, wrong], 3, "stop")
-
-
-def test_the_tokens_of_a_skipped_train_step_count_as_left_out() -> None:
-    figures = {"tokens/trained": 7.0, "tokens/sampled": 9.0, "tokens/dropped_greedy": 2.0, "updates/skipped": 1.0}
-    figures |= untrained(figures)
-    assert (figures["tokens/trained"], figures["tokens/dropped_skipped_update"]) == (0.0, 7.0)
