@@ -86,7 +86,7 @@ def assemble(
     """Put the parts of a run together. `run_dir` is that of a run to go on with. Everything that can be wrong in the
     input is found before the folder of a new one is made."""
     config = inputs.config
-    engine = load_engine(config)
+    engine = load_engine(config)  # may take minutes, so `read_inputs` found first what is wrong without it
     setup = rollout_setup(config, engine.policy, engine.chat_format)
     if run_dir is None:
         run_dir = stack.enter_context(RunDir.open(loaded.config, resume=False))

@@ -49,6 +49,7 @@ def _micro_batch(numbers: tuple[int, ...], samples: Sequence[Sample], device: to
     before, target, sampled, advantage, weight, temperature = (
         np.concatenate(column) for column in zip(*entries, strict=True)
     )
+    # One row of logits serves all entries after the same token, as long as they were sampled at one temperature.
     pairs, source = np.unique(np.stack([before, temperature]), axis=1, return_inverse=True)
 
     def tensor(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:

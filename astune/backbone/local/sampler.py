@@ -229,6 +229,7 @@ class Sampler:
             if common_prefix(request.prompt[:-1], other.prompt[:-1]) >= known[source] + WORTH_WAITING:
                 return False
         idle = [slot for slot in range(self._cache.slots) if slot not in self._running]
+        # A slot that holds nothing but the prompt's beginning is the agent's own from its last turn: nothing to copy.
         extended = [slot for slot in idle if 0 < known[slot] == self._cache.lengths[slot] == known[source]]
         target = extended[0] if extended else min(idle, key=lambda slot: (self._last_used[slot], slot))
         if target != source:
@@ -243,7 +244,7 @@ class Sampler:
         """Compute keys and values of prompts, requests of similar length side by side."""
         requests.sort(key=self._missing)
         while requests:
-            shortest = self._missing(requests[0])
+            shortest = self._missing(requests[0])  # padding costs what tokens cost, so the long ones go by themselves
             batch = [request for request in requests if self._missing(request) <= 2 * shortest + 16]
             requests = requests[len(batch) :]
             self._apart(batch, self._prefill_together)
