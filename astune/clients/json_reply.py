@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
+
+from astune.support.strict_json import read_json
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -37,30 +38,8 @@ def last_object(text: str) -> dict[str, Any]:
             raise ValueError("the JSON object is nested too deep") from None
     if not found:
         raise ValueError(broken)
-    parsed: dict[str, Any] = json.loads(
-        found, strict=False, object_pairs_hook=_unique, parse_constant=_no_number, parse_float=_finite
-    )
+    parsed: dict[str, Any] = read_json(found, line_breaks=True)
     return parsed
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    seen: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in seen:
-            raise ValueError(f"the key {name!r} is given twice")
-        seen[name] = value
-    return seen
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
-
-
-def _finite(digits: str) -> float:
-    value = float(digits)
-    if not math.isfinite(value):
-        _no_number(digits)
-    return value
 
 
 def read_reply(text: str, schema: type[T], check: Callable[[T], None] | None = None) -> T:

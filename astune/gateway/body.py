@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
-from typing import Any, NoReturn
+from typing import Any
 
 from starlette.requests import Request
 
 from astune.errors import ContextOverflow
 from astune.gateway.errors import ApiError
+from astune.support.strict_json import read_json
 
 _LEAST_LIMIT = 4 * 2**20
 _BYTES_PER_TOKEN = 64
@@ -60,34 +60,14 @@ def from_json(body: bytes) -> object:
     """
     try:
         text = body.decode(json.detect_encoding(body))
-        value = json.loads(text, object_pairs_hook=_object, parse_constant=_no_number, parse_float=_finite)
-        if b"\\u" in body:
+        value = read_json(text)
+        if b"\\u" in body:  # half of a surrogate pair can be written so, which no text can hold
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise ApiError(400, "invalid_json", f"the body is not JSON: {error}") from None
     if body.count(b"[") + body.count(b"{") > MOST_NESTED and _is_deep(value):
         raise ApiError(400, "invalid_json", f"the body is nested deeper than {MOST_NESTED} lists and objects")
     return value
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for place, name in enumerate(names) if name in names[:place])
-        raise ValueError(f"the name {twice!r:.100} stands twice in one object")
-    return made
-
-
-def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"the number {text:.50} is too large")
-    return number
 
 
 def _is_deep(value: object) -> bool:

@@ -1,3 +1,6 @@
+import asyncio
+from dataclasses import dataclass, field
+
 import pytest
 
 from astune.context_tracker.prompt.chat_format import ChatFormat
@@ -19,12 +22,36 @@ async def make_tuner(chat_format):
     """`make_tuner(answers)` gives (tuner, tracker, policy); the tuners are closed after the test."""
     tuners = []
 
-    def make(answers, *, max_turns=20, context_length=4096, chat_format=chat_format):
+    def make(answers, *, max_turns=20, context_length=4096, max_tokens=256, chat_format=chat_format):
         policy = ScriptedPolicy(answers, chat_format, context_length=context_length)
-        tracker = ContextTracker(policy, chat_format, Sampling(max_tokens=256), max_turns=max_turns, seed=1)
+        tracker = ContextTracker(policy, chat_format, Sampling(max_tokens), max_turns=max_turns, seed=1)
         tuners.append(Tuner(TASK, "test/t1/0", tracker, chat_format, context_length))
         return tuners[-1], tracker, policy
 
     yield make
     for tuner in tuners:
         tuner.close()
+
+
+@dataclass
+class EndlessCall:
+    """A policy's call that never ends by itself."""
+
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def generate(self, prompt_ids, sampling):
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.cancelled.set()
+
+
+@pytest.fixture
+async def endless(make_tuner):
+    """(tuner, tracker, call): a policy that never answers."""
+    tuner, tracker, policy = make_tuner([])
+    call = EndlessCall()
+    policy.generate = call.generate
+    return tuner, tracker, call

@@ -410,28 +410,18 @@ async def test_an_openai_client_that_times_out_and_asks_again_leaves_one_turn(ma
 
 
 @pytest.mark.fault("The OpenAI-compatible endpoint", "a client hangs up", "its call is cancelled and leaves no turn")
-async def test_a_client_that_goes_away_cancels_its_call(make_tuner):
-    tuner, tracker, policy = make_tuner([])
-    begun, cancelled = asyncio.Event(), asyncio.Event()
-
-    async def wait_for_ever(prompt_ids, sampling):
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.set()
-
-    policy.generate = wait_for_ever
+async def test_a_client_that_goes_away_cancels_its_call(endless):
+    tuner, tracker, call = endless
     host, port, path = tuner.base_url().replace("http://", "").replace(":", "/", 1).split("/", 2)
     body = json.dumps({"model": "m", "messages": HI}).encode()
     _, writer = await asyncio.open_connection(host, int(port))
     head = f"POST /{path}/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n"
     writer.write(head.encode() + body)
-    await asyncio.wait_for(begun.wait(), 10)
-    assert not cancelled.is_set()
+    await asyncio.wait_for(call.begun.wait(), 10)
+    assert not call.cancelled.is_set()
     writer.close()
     await writer.wait_closed()
-    await asyncio.wait_for(cancelled.wait(), 10)
+    await asyncio.wait_for(call.cancelled.wait(), 10)
     assert tracker.turns == ()
     assert tracker.lost_calls == 1
 

@@ -112,16 +112,21 @@ async def test_what_is_nested_as_deep_as_people_do_is_answered(make_tuner):
 
 
 @pytest.mark.parametrize("depth", [400, 100_000])
-async def test_arguments_nested_deeply_are_text(make_tuner, depth):
+async def test_arguments_nested_deeply_are_text(make_tuner, chat_format, depth):
     """In a history, and as the model wrote them."""
     text = nested(depth, '{"a":', "}", "1")
     history = [*HI, call("a"), result("a")]
     history[1]["tool_calls"][0]["function"]["arguments"] = text
     sampled = f'<tool_call>\n{{"name": "add", "arguments": {text}}}\n</tool_call>'
-    tuner, _, _ = make_tuner(["Hello", sampled, "Bye"], context_length=2_000_000)
+    tuner, tracker, _ = make_tuner(["Hello", sampled, "Bye"], context_length=2_000_000, max_tokens=1_000_000)
     await tuner.chat(ChatRequest(history))
     answer = await tuner.chat(ChatRequest(HI, tools=[TOOL]))
     await tuner.chat(ChatRequest([*HI, answer.message, user("Go on")], tools=[TOOL]))
+    shown, called, last = tracker.turns
+    assert text in chat_format.decode(shown.prompt_ids).replace(" ", "")
+    assert text in (answer.message["content"] or answer.message["tool_calls"][0]["function"]["arguments"])
+    before = [*called.prompt_ids, *called.output_ids]
+    assert [*last.prompt_ids[: len(before)]] == before
 
 
 @pytest.mark.fault(AREA, "an agent in the process sends what no template can write", "an error of the workflow")
@@ -135,24 +140,14 @@ async def test_in_the_process_it_is_an_error_of_the_workflow(make_tuner, message
 
 
 @pytest.mark.fault(AREA, "a client hangs up", "nothing is printed, and its call is cancelled")
-async def test_a_client_that_hangs_up_leaves_no_traceback(make_tuner, caplog):
-    tuner, tracker, policy = make_tuner([])
-    begun, cancelled = asyncio.Event(), asyncio.Event()
-
-    async def wait_for_ever(prompt_ids, sampling):
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.set()
-
-    policy.generate = wait_for_ever
+async def test_a_client_that_hangs_up_leaves_no_traceback(endless, caplog):
+    tuner, tracker, endless_call = endless
     async with httpx.AsyncClient() as client:
         asked = asyncio.create_task(client.post(f"{tuner.base_url()}/chat/completions", json={"messages": HI}))
-        await asyncio.wait_for(begun.wait(), 10)
+        await asyncio.wait_for(endless_call.begun.wait(), 10)
         asked.cancel()
         await asyncio.wait([asked])
-    await asyncio.wait_for(cancelled.wait(), 10)
+    await asyncio.wait_for(endless_call.cancelled.wait(), 10)
     async with httpx.AsyncClient() as client:  # by its answer the loop of the server has gone on
         assert (await client.get(f"{tuner.base_url()}/models")).status_code == 200
     gc.collect()
