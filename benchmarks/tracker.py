@@ -394,7 +394,8 @@ async def retokenizing(
         messages.append({"role": "user", "content": result})
         prompt = chat_format.encode(chat_format.render(messages))
         output = (await policy.generate(prompt, Sampling(4096))).output_ids
-        messages.append({"role": "assistant", "content": chat_format.parse(output).content})
+        read = chat_format.parse_text(chat_format.decode(output[:-1]))
+        messages.append({"role": "assistant", "content": read.content})
     seconds = time.perf_counter() - started
     return seconds, sum(map(len, policy.prompts))
 

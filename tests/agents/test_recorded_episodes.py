@@ -16,7 +16,7 @@ from astune.context_tracker.forks import (
     REASONING_STRIPPED,
     TOOLS_CHANGED,
 )
-from astune.context_tracker.merge.timeline import merge_turns
+from astune.context_tracker.merge.timeline import TurnForest
 from astune.context_tracker.prompt.messages import meaning
 from astune.types import StopReason
 from tests.agents.answers import BOTH
@@ -125,7 +125,7 @@ def test_there_is_a_recorded_episode_of_every_workflow():
 def test_a_recorded_episode_reads_back_and_its_turns_merge_into_its_timelines(path):
     episode = from_golden(path)
     check_episode(episode)
-    assert merge_turns(episode.turns) == episode.timelines
+    assert TurnForest(episode.turns).timelines() == episode.timelines
 
 
 @pytest.mark.parametrize("name", BOTH)

@@ -15,7 +15,7 @@ from astune.algorithm import Weighting, check_episode, check_step, split_samples
 from astune.algorithm.advantage import dr_grpo, grpo
 from astune.algorithm.aggregation import LossAggregation
 from astune.algorithm.credit import Credit
-from astune.context_tracker.merge.timeline import merge_turns
+from astune.context_tracker.merge.timeline import TurnForest
 from astune.errors import InvariantError
 from astune.types import Episode, Group, Sample, StopReason, Task, Turn, Verdict
 
@@ -72,7 +72,7 @@ def episode(
         f"{task.task_id}/{name}",
         task,
         tuple(turns),
-        merge_turns(turns),
+        TurnForest(turns).timelines(),
         StopReason.COMPLETED,
         verdict=verdict,
         agent_rewards=agent_rewards or {},

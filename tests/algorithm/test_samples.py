@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from astune.algorithm import Receipt, Weighting, split_samples, to_samples, without_skipped
 from astune.algorithm.advantage import AdvantageFunction, dr_grpo, grpo
 from astune.algorithm.aggregation import LossAggregation
-from astune.context_tracker.merge.timeline import merge_turns
+from astune.context_tracker.merge.timeline import TurnForest
 from astune.errors import TrainingError
 from astune.types import Episode, Group, Span, StopReason, Task, Timeline, Turn, Verdict
 
@@ -75,7 +75,7 @@ def test_tokens_drawn_greedily_are_left_out_as_such_whatever_their_rewards_are()
     def greedy(name: str, reward: float | None) -> Episode:
         turn = Turn("a", (1,), (2, 3), (-1.0, -1.0), 0, "stop", temperature=0.0)
         verdict = None if reward is None else Verdict(reward)
-        return Episode(name, TASK, (turn,), merge_turns((turn,)), StopReason.COMPLETED, verdict=verdict)
+        return Episode(name, TASK, (turn,), TurnForest((turn,)).timelines(), StopReason.COMPLETED, verdict=verdict)
 
     for rewards in ((0.0, 1.0), (1.0, 1.0)):
         samples, receipt = to_samples([Group(TASK, tuple(greedy(f"{reward}", reward) for reward in rewards))], grpo)

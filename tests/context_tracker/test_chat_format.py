@@ -4,6 +4,7 @@ from datetime import datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from parsing import parse
 
 from astune.context_tracker.prompt.chat_format import ChatFormat, ParsedMessage, ToolCall
 from astune.errors import ModelError, WorkflowError
@@ -181,13 +182,13 @@ def test_pieces_of_any_tokens_are_one_per_token(chat_format, data):
 def test_an_answer_is_taken_apart(chat_format):
     call = '<tool_call>\n{"name": "find", "arguments": {"n":1}}\n</tool_call>'
     ids = chat_format.encode(f"<think>\nHm.\n</think>\n\nLook.\n{call}<|im_end|>")
-    assert chat_format.parse(ids) == ParsedMessage("Look.", "Hm.", (ToolCall("find", '{"n":1}'),))
-    assert chat_format.parse(ids[:-1]) == chat_format.parse(ids)
-    assert chat_format.parse(ids, tools=()) == ParsedMessage("Look.\n" + call, "Hm.", ())
+    assert parse(chat_format, ids) == ParsedMessage("Look.", "Hm.", (ToolCall("find", '{"n":1}'),))
+    assert parse(chat_format, ids[:-1]) == parse(chat_format, ids)
+    assert parse(chat_format, ids, tools=()) == ParsedMessage("Look.\n" + call, "Hm.", ())
 
 
 def test_reasoning_that_the_prompt_opened_is_reasoning(qwen3_6):
-    assert qwen3_6.parse(qwen3_6.encode("Hm.\n</think>\n\nSo.<|im_end|>")) == ParsedMessage("So.", "Hm.", ())
+    assert parse(qwen3_6, qwen3_6.encode("Hm.\n</think>\n\nSo.<|im_end|>")) == ParsedMessage("So.", "Hm.", ())
 
 
 def test_what_the_template_writes_parses_back(chat_format, qwen3):
@@ -195,6 +196,6 @@ def test_what_the_template_writes_parses_back(chat_format, qwen3):
         messages = as_wire(CONVERSATION[:3])
         written = loaded.render(messages, TOOLS, add_generation_prompt=False)
         answer = written[len(loaded.render(messages[:2], TOOLS)) :].removesuffix("\n")
-        parsed = loaded.parse(loaded.encode(answer), TOOLS)
+        parsed = parse(loaded, loaded.encode(answer), TOOLS)
         assert (parsed.content, parsed.reasoning) == ("Let me look.", "Hm.")
         assert [json.loads(call.arguments) for call in parsed.tool_calls] == [{"n": 1, "ü": "<&>"}, {}]

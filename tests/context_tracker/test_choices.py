@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from astune.context_tracker.forks import BEST_OF_N, BRANCH, RETRY
-from astune.context_tracker.merge.timeline import merge_turns
+from astune.context_tracker.merge.timeline import TurnForest
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatRequest, ContextTracker
 from astune.errors import ContextOverflow, PolicyError, TooManyTokens, TooManyTurns, WorkflowError
@@ -315,7 +315,7 @@ def test_the_turns_alone_give_the_same_timelines(make_tracker, chat_format, run)
 
     tracker, _ = make_tracker(["one", "two", "three", "four"], chat_format)
     run(episode())
-    assert merge_turns(tracker.turns) == tracker.timelines()
+    assert TurnForest(tracker.turns).timelines() == tracker.timelines()
 
 
 def test_all_answers_of_a_lost_request_are_out_of_training(make_tracker, chat_format, run):

@@ -10,6 +10,7 @@ from astune.context_tracker.prompt.builder import PromptBuilder
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.messages import meaning
 from astune.token_ids import TokenIds
+from tests.context_tracker.parsing import parse
 from tests.context_tracker.test_template_families import ADD, FAMILIES, Family, write_family_dir
 
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -74,7 +75,7 @@ class Agent:
         tools = tools if self.family.calls else ()
         prompt = self.builder.build("a", messages, tools)
         ids = self.odd_ids(*self.sampled_text(text, reasoning, list(calls)))
-        parsed = self.format.parse(ids, tools, prompt=prompt.ending)
+        parsed = parse(self.format, ids, tools, prompt=prompt.ending)
         message = {"role": "assistant", "content": parsed.content}
         if parsed.reasoning:
             message["reasoning_content"] = parsed.reasoning

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from parsing import parse
 
 from astune.context_tracker.prompt.builder import PromptBuilder
 from astune.context_tracker.prompt.chat_format import ChatFormat
@@ -17,7 +18,7 @@ def answered(chat_format, output, *, messages=(USER,), tools=(), builder=None):
     builder = builder or PromptBuilder(chat_format)
     prompt = builder.build("a", messages, tools)
     ids = chat_format.encode(output)
-    parsed = chat_format.parse(ids, tools)
+    parsed = parse(chat_format, ids, tools)
     message = {"role": "assistant", "content": parsed.content}
     if parsed.reasoning:
         message["reasoning_content"] = parsed.reasoning

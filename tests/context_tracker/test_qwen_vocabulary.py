@@ -13,6 +13,7 @@ from random import Random
 from unicodedata import normalize
 
 import pytest
+from parsing import parse
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from astune.context_tracker.prompt.builder import PromptBuilder
@@ -165,7 +166,7 @@ class Conversation:
         return ids
 
     def answer_message(self, ids):
-        parsed = self.format.parse(ids, TOOLS)
+        parsed = parse(self.format, ids, TOOLS)
         message = {"role": "assistant", "content": parsed.content}
         if parsed.reasoning:
             message["reasoning_content"] = parsed.reasoning

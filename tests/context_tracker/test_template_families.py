@@ -10,6 +10,7 @@ from typing import get_args
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from parsing import parse
 from tokenizers import AddedToken, Tokenizer
 
 from astune.config.schema import ModelConfig
@@ -341,7 +342,7 @@ def test_how_an_answer_ends(formats, family):
     assert {chat_format.decode([number]) for number in chat_format.stop_token_ids} == set(family.stops)
     assert chat_format.next_openings == set(family.next_openings)
     for stop in family.stops:
-        assert chat_format.parse(chat_format.encode("Yes." + stop), prompt=family.role).content == "Yes."
+        assert parse(chat_format, chat_format.encode("Yes." + stop), prompt=family.role).content == "Yes."
 
 
 def conversations(family: Family):
@@ -392,7 +393,7 @@ def test_what_the_template_writes_for_an_answer_reads_back(formats, family):
             text = written_answer(chat_format, family, [QUESTION], message, after)
             assert_says(chat_format.parse_text(text, [ADD], prompt=family.role), message)
             ids = [*chat_format.encode(text), chat_format.stop_token_ids[0]]
-            assert_says(chat_format.parse(ids, [ADD], prompt=family.role), message)
+            assert_says(parse(chat_format, ids, [ADD], prompt=family.role), message)
 
 
 @each()
@@ -508,10 +509,10 @@ def test_a_forced_call_is_how_the_template_writes_it(formats, family):
     lead, _, rest = written.partition(start.removeprefix(family.lead))
     assert rest
     assert not FORMATS[family.form].read(lead).content
-    assert_says(chat_format.parse(chat_format.encode(rest), [ADD], answer_start=start), message)
+    assert_says(parse(chat_format, chat_format.encode(rest), [ADD], answer_start=start), message)
     any_tool = chat_format.forced_start("tool_call")
     _, _, rest = written.partition(any_tool.removeprefix(family.lead))
-    assert_says(chat_format.parse(chat_format.encode(rest), [ADD], answer_start=any_tool), message)
+    assert_says(parse(chat_format, chat_format.encode(rest), [ADD], answer_start=any_tool), message)
 
 
 @each()
@@ -520,7 +521,7 @@ def test_a_forced_object_is_the_content(formats, family):
     start = chat_format.forced_start("json_object")
     assert start == family.lead + family.json_start
     output = chat_format.encode('"a": [1]}' + family.stops[0])
-    assert chat_format.parse(output, [ADD], answer_start=start).content == '{"a": [1]}'
+    assert parse(chat_format, output, [ADD], answer_start=start).content == '{"a": [1]}'
 
 
 @each([family for family in FAMILIES if not family.calls])
@@ -565,7 +566,7 @@ def test_llama_marks_a_call_with_a_tag_too(formats):
     text = 'I call.<|python_tag|>{"type": "function", "name": "add", "parameters": {"n":1}}'
     expected = ParsedMessage("I call.", None, (ToolCall("add", '{"n":1}'),))
     chat_format = formats(family_of("llama3_1"))
-    assert chat_format.parse(chat_format.encode(text + "<|eom_id|>"), [ADD]) == expected
+    assert parse(chat_format, chat_format.encode(text + "<|eom_id|>"), [ADD]) == expected
 
 
 @pytest.mark.parametrize(
@@ -619,7 +620,7 @@ HARMONY_CALL = '<|channel|>commentary to=functions.add <|constrain|>json<|messag
 def test_harmony_channels(formats, text, expected):
     chat_format = formats(family_of("gptoss"))
     assert chat_format.parse_text(text, [ADD]) == expected
-    assert chat_format.parse(chat_format.encode(text), [ADD]) == expected
+    assert parse(chat_format, chat_format.encode(text), [ADD]) == expected
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from astune.context_tracker.forks import BRANCH, OTHER_AGENT
-from astune.context_tracker.merge.timeline import TurnForest, merge_turns
+from astune.context_tracker.merge.timeline import TurnForest
 from astune.token_ids import TokenIds
 from astune.types import Turn
 
@@ -32,7 +32,7 @@ def test_the_example_of_the_module():
         turn([a, b, c, d, e, h], [i]),
         turn([a, b, x], [j]),
     ]
-    timelines = merge_turns(turns)
+    timelines = TurnForest(turns).timelines()
     assert rows(timelines) == [(a, b, c, d, e, f, g), (a, b, c, d, e, h, i), (a, b, x, j)]
     assert [[span.turn for span in line.spans] for line in timelines] == [[0, 1], [0, 2], [3]]
     assert [shared(line) for line in timelines] == [[False, False], [True, False], [False]]
@@ -43,7 +43,7 @@ def test_an_append_only_history_is_one_timeline():
     for step in range(20):
         turns.append(turn(TokenIds([step, step + 1], ids), [7] * (step % 3)))
         ids = turns[-1].prompt_ids + turns[-1].output_ids
-    (timeline,) = merge_turns(turns)
+    (timeline,) = TurnForest(turns).timelines()
     assert timeline.token_ids == ids
     assert timeline.fork is None
 
@@ -55,19 +55,19 @@ def test_agents_that_take_turns_keep_their_own_timelines():
         turn([1, 2, 3], [4]),
         turn([1, 5, 6], [7], agent="b"),
     ]
-    assert rows(merge_turns(turns)) == [(1, 2, 3, 4), (1, 5, 6, 7)]
+    assert rows(TurnForest(turns).timelines()) == [(1, 2, 3, 4), (1, 5, 6, 7)]
 
 
 def test_a_fork_can_be_gone_on_with_and_so_can_what_it_forked_from():
     turns = [turn([1], [2]), turn([1], [3]), turn([1, 2, 9], [4]), turn([1, 3, 9], [5])]
-    timelines = merge_turns(turns)
+    timelines = TurnForest(turns).timelines()
     assert rows(timelines) == [(1, 2, 9, 4), (1, 3, 9, 5)]
     assert [timeline.fork for timeline in timelines] == [None, BRANCH]
 
 
 def test_shared_sampled_tokens_are_context_in_the_fork():
     turns = [turn([1], [2]), turn([1, 2, 3], [4]), turn([1, 2, 8], [5], fork="history_edited")]
-    kept, fork = merge_turns(turns)
+    kept, fork = TurnForest(turns).timelines()
     assert kept.loss_mask == (False, True, False, True)
     assert fork.token_ids == (1, 2, 8, 5)
     assert fork.loss_mask == (False, False, False, True)
@@ -77,28 +77,28 @@ def test_shared_sampled_tokens_are_context_in_the_fork():
 
 def test_the_longest_timeline_goes_on():
     turns = [turn([1, 2], [3]), turn([1], []), turn([1, 2, 3, 4], [5]), turn([1, 7], [8])]
-    assert rows(merge_turns(turns)) == [(1, 2, 3, 4, 5), (1, 7, 8)]
+    assert rows(TurnForest(turns).timelines()) == [(1, 2, 3, 4, 5), (1, 7, 8)]
 
 
 def test_the_reason_of_the_prompt_counts_only_where_it_forks():
     turns = [turn([1], [2], fork="history_edited"), turn([1, 2, 3], [4], fork="compacted"), turn([9], [4])]
-    assert [line.fork for line in merge_turns(turns)] == ["history_edited", BRANCH]
+    assert [line.fork for line in TurnForest(turns).timelines()] == ["history_edited", BRANCH]
 
 
 def test_an_agent_that_begins_with_what_another_one_has_says_so():
     turns = [turn([1], [2]), turn([1, 2, 3], [4], agent="b"), turn([1, 8], [9], agent="c")]
-    assert [line.fork for line in merge_turns(turns)] == [None, OTHER_AGENT, None]
+    assert [line.fork for line in TurnForest(turns).timelines()] == [None, OTHER_AGENT, None]
 
 
 def test_versions_and_temperatures_stay_with_their_span():
     turns = [turn([1], [2], version=3), replace(turn([1, 2], [4], version=5), temperature=0.5)]
-    (timeline,) = merge_turns(turns)
+    (timeline,) = TurnForest(turns).timelines()
     assert [(span.policy_version, span.temperature) for span in timeline.spans] == [(3, 1.0), (5, 0.5)]
 
 
 def test_turns_that_are_not_trained_are_in_the_timeline_without_loss():
     turns = [turn([1], [2], excluded="frozen"), turn([1, 2, 3], [4])]
-    (timeline,) = merge_turns(turns)
+    (timeline,) = TurnForest(turns).timelines()
     assert timeline.loss_mask == (False, False, False, True)
     assert timeline.trained_tokens == 1
 
@@ -161,5 +161,5 @@ def test_two_hundred_long_turns_merge_whether_they_extend_or_fork():
     step = len(ids) // 200
     extending = [turn(ids[: step * i], ids[step * i : step * i + 50]) for i in range(1, 200)]
     forking = [turn(ids, [i]) for i in range(200)]
-    assert len(merge_turns(extending)) == 1
-    assert len(merge_turns(forking)) == 200
+    assert len(TurnForest(extending).timelines()) == 1
+    assert len(TurnForest(forking).timelines()) == 200

@@ -23,7 +23,7 @@ from astune.backbone.local.loss import LOSSES
 from astune.backbone.trinity.explorer.experience import experiences_of, pack_episode
 from astune.backbone.trinity.explorer.samples import unpack_groups
 from astune.config.schema import AlgorithmConfig
-from astune.context_tracker.merge.timeline import merge_turns
+from astune.context_tracker.merge.timeline import TurnForest
 from astune.errors import TrainingError
 from astune.types import Episode, Group, Sample, StopReason, Task, Turn, Verdict
 
@@ -63,7 +63,7 @@ def steps(draw: st.DrawFn) -> list[Group]:
                     f"{task.task_id}/{run}",
                     task,
                     tuple(turns),
-                    merge_turns(turns),
+                    TurnForest(turns).timelines(),
                     StopReason.COMPLETED,
                     verdict=verdict,
                     turn_rewards=rewards,
@@ -180,7 +180,9 @@ def one_group(temperature: float = 1.0, rewards: Sequence[float] = (1.0, 0.0)) -
     task = Task("t", "q")
     turn = Turn("a", (1, 2), (3, 4), (-1.0, -1.0), 0, "stop", temperature=temperature)
     episodes = [
-        Episode(f"t/{run}", task, (turn,), merge_turns([turn]), StopReason.COMPLETED, verdict=Verdict(reward))
+        Episode(
+            f"t/{run}", task, (turn,), TurnForest([turn]).timelines(), StopReason.COMPLETED, verdict=Verdict(reward)
+        )
         for run, reward in enumerate(rewards)
     ]
     return [Group(task, tuple(episodes))]

@@ -20,7 +20,7 @@ from astune.backbone.trinity.shared.examples import TrainingExample, conversatio
 from astune.cli.run import BACKBONES
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig, TrainerConfig
-from astune.context_tracker.merge.timeline import merge_turns
+from astune.context_tracker.merge.timeline import TurnForest
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.doctor.checked_config import CheckedConfig
 from astune.doctor.run_checks import OF_EPISODES, run_checks
@@ -134,7 +134,7 @@ def test_before_every_answer_stands_the_prompt_of_the_engine(
             answer = ids[span.start : span.stop]
             assert answer[-1] in chat_format.stop_token_ids
             assert chat_format.decode(answer[:-1]).strip().endswith(messages[index]["content"])
-            assert chat_format.parse(answer).content == messages[index]["content"]
+            assert chat_format.parse_text(chat_format.decode(answer[:-1])).content == messages[index]["content"]
     assert next(said, None) is None
 
 
@@ -178,7 +178,7 @@ def test_a_preference_may_be_of_several_messages(tmp_path: Path, tiny: ChatForma
 def recorded(name: str, reward: float, output: Sequence[int], excluded: str | None = None) -> dict[str, Any]:
     turn = Turn("a", [1, 2, 3], output, [-0.5] * len(output), 4, "stop", excluded=excluded)
     episode = Episode(
-        name, Task(name, "q"), (turn,), merge_turns([turn]), StopReason.COMPLETED, verdict=Verdict(reward)
+        name, Task(name, "q"), (turn,), TurnForest([turn]).timelines(), StopReason.COMPLETED, verdict=Verdict(reward)
     )
     return episode_to_row(EpisodeRecord(1, "train", episode))
 

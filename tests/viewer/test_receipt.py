@@ -6,7 +6,7 @@ from pathlib import Path
 
 from astune.algorithm.samples import to_samples
 from astune.context_tracker import forks
-from astune.context_tracker.merge.timeline import merge_turns
+from astune.context_tracker.merge.timeline import TurnForest
 from astune.monitor.words import FORKS, LEFT_OUT
 from astune.types import Episode, Group, StopReason, Task, Turn, Verdict
 from astune.viewer.report.cards import card, credit_of
@@ -32,7 +32,7 @@ def branching_episode(name: str, reward: float | None, bonus: float) -> Episode:
         name,
         TASK,
         turns,
-        merge_turns(turns),
+        TurnForest(turns).timelines(),
         StopReason.COMPLETED,
         verdict=None if reward is None else Verdict(reward),
         agent_rewards={"solver": 0.5 * (reward or 0.0)},
@@ -77,7 +77,7 @@ def test_a_history_that_lost_messages_says_why():
         turn("solver", (1,), (2,), messages=tuple(messages), response={"content": "x"}),
         turn("solver", (9,), (2,), messages=tuple(messages[1:]), response={"content": "y"}, fork="truncated"),
     )
-    episode = Episode("e", TASK, turns, merge_turns(turns), StopReason.COMPLETED)
+    episode = Episode("e", TASK, turns, TurnForest(turns).timelines(), StopReason.COMPLETED)
     notes = [bubble.text for bubble in card("k", "h", episode, None).bubbles if bubble.role == "note"]
     assert notes == ["The oldest messages were dropped and the rest went on. 3 of 3 earlier messages are not in it."]
 

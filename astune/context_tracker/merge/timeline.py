@@ -9,7 +9,7 @@ turn 3: prompt abX, sampled J         continues none: a fork
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from astune.context_tracker import forks
@@ -41,11 +41,13 @@ class TurnForest:
     its prompt does not share by identity with an earlier one (`TokenIds.before`), at most one pass over the prompt.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, turns: Iterable[Turn] = ()) -> None:
         self.turns: list[Turn] = []
         self._tokens = PrefixForest()
         self._places: list[_Place] = []
         self._agents: set[str] = set()
+        for turn in turns:
+            self.add(turn)
 
     @property
     def unique_tokens(self) -> int:
@@ -133,14 +135,3 @@ class TurnForest:
             logprobs=turn.logprobs,
             shared=shared,
         )
-
-
-def merge_turns(turns: Sequence[Turn]) -> tuple[Timeline, ...]:
-    """The timelines of turns given in the order in which they ended.
-
-    Every turn has exactly one span that is not shared, and the tokens before it are its prompt.
-    """
-    forest = TurnForest()
-    for turn in turns:
-        forest.add(turn)
-    return forest.timelines()

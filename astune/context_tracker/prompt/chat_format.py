@@ -36,7 +36,7 @@ class ChatFormat:
 
         chat_format = ChatFormat.load(Path("Qwen3-0.6B"))
         ids = chat_format.encode(chat_format.render([{"role": "user", "content": "Hi"}]))
-        chat_format.parse(sampled_ids).content
+        chat_format.parse_text("Hello").content
 
     Rendering and encoding give what `AutoTokenizer.apply_chat_template` gives, token for token.
     """
@@ -73,7 +73,7 @@ class ChatFormat:
         self.close_token = self._find_close_token()
         """The special token that the template ends an assistant message with; None if it ends otherwise."""
         self.stop_token_ids: tuple[int, ...] = self._find_stops(special_tokens.get("eos_token"), eos_token_ids)
-        """The tokens that end an answer. `parse` drops the one that did."""
+        """The tokens that end an answer."""
         self.next_openings = frozenset(self._answers.next_openings).intersection(self._added)
         """Special tokens that end an answer and belong to the message after it, which the template writes as its
         first token (GLM: `<|user|>`, `<|observation|>`). A model that samples one has begun that message."""
@@ -214,31 +214,16 @@ class ChatFormat:
         """The bytes that each token stands for, which need not be whole characters."""
         return [self._vocabulary.bytes_of(token, text) for token, text in zip(ids, self.pieces(ids), strict=True)]
 
-    def parse(
-        self,
-        output_ids: Sequence[int],
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        answer_start: str = "",
-        *,
-        prompt: str | None = None,
+    def parse_text(
+        self, text: str, tools: Sequence[Mapping[str, Any]] | None = None, *, prompt: str | None = None
     ) -> ParsedMessage:
-        """Take a sampled answer apart. Its last token is dropped if it is a stop token.
+        """Take an answer apart: the text that follows the generation prompt, without its stop token.
 
-        `answer_start` is the text that the answer was made to begin with (see `forced_start`).
         `tools` are those offered with the request: with none offered, text that looks like a call is content.
         None leaves that open: calls are read, and arguments whose type only a schema tells are strings.
         `prompt` is the text that the model was given: some templates open reasoning in some prompts only. Without
         it, the prompt is taken to be one that ends with a user message.
         """
-        ended = bool(output_ids) and output_ids[-1] in self.stop_token_ids
-        return self.parse_text(
-            answer_start + self.decode(output_ids[:-1] if ended else output_ids), tools, prompt=prompt
-        )
-
-    def parse_text(
-        self, text: str, tools: Sequence[Mapping[str, Any]] | None = None, *, prompt: str | None = None
-    ) -> ParsedMessage:
-        """Like `parse`, for the text that follows the generation prompt, without a stop token."""
         opened = self._answers.opened_by(self._prompt if prompt is None else prompt)
         return self._answers.read(text, tools, opened)
 
@@ -250,7 +235,7 @@ class ChatFormat:
             chat_format.forced_start("tool_call", "add")    # <tool_call>\\n{"name": "add", "arguments":
 
         It is written into the prompt, so it is context: not sampled, not trained. Reasoning is left out: where the
-        prompt (see `parse`) has opened it, it is closed first. Raises WorkflowError if no format of calls is known.
+        prompt has opened it, it is closed first. Raises WorkflowError if no format of calls is known.
         """
         opened = self._answers.opened_by(self._prompt if prompt is None else prompt)
         lead = self._answer_lead if opened is None else opened.empty_rest

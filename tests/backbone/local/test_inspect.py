@@ -18,7 +18,7 @@ from astune.backbone.local.learner import LocalLearner
 from astune.backbone.local.model import LoadedModel, load_model
 from astune.backbone.local.sampler import Sampler
 from astune.config.schema import AstuneConfig
-from astune.context_tracker.merge.timeline import merge_turns
+from astune.context_tracker.merge.timeline import TurnForest
 from astune.plugins import load_plugin
 from astune.types import Episode, Group, Sample, Sampling, StopReason, Task, Turn, Update, Verdict
 
@@ -56,7 +56,9 @@ async def attempt(parts: Parts, number: int, reward: float, rounds: int = 2, tem
             turns.append(Turn("solver", history, *said))
         history = (*history, *turns[-1].output_ids, 7, 8)
     task, verdict = Task("t", "q"), Verdict(reward)
-    return Episode(f"e{number}", task, tuple(turns), merge_turns(turns), StopReason.COMPLETED, verdict=verdict)
+    return Episode(
+        f"e{number}", task, tuple(turns), TurnForest(turns).timelines(), StopReason.COMPLETED, verdict=verdict
+    )
 
 
 async def samples_of(parts: Parts, rewards: Sequence[float] = (0.0, 1.0, 0.0), **options: Any) -> list[Sample]:

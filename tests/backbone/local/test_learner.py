@@ -16,7 +16,7 @@ from astune.backbone.local.learner import LocalLearner
 from astune.backbone.local.model import load_model, read_weights
 from astune.backbone.local.sampler import Sampler
 from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
-from astune.context_tracker.merge.timeline import merge_turns
+from astune.context_tracker.merge.timeline import TurnForest
 from astune.errors import ModelError
 from astune.support.resources import tiny_model_dir
 from astune.types import Episode, Group, Sample, Sampling, Span, StopReason, Task, Timeline, Turn, Verdict
@@ -65,7 +65,14 @@ async def test_each_agent_of_a_zero_sum_game_learns_from_its_own_reward(model_di
         end = StopReason.COMPLETED
         episodes.append(
             Episode(
-                f"e{number}", task, tuple(turns), merge_turns(turns), end, None, Verdict(0.5), agent_rewards=rewards
+                f"e{number}",
+                task,
+                tuple(turns),
+                TurnForest(turns).timelines(),
+                end,
+                None,
+                Verdict(0.5),
+                agent_rewards=rewards,
             )
         )
     samples, _ = to_samples([Group(task, tuple(episodes))], grpo)

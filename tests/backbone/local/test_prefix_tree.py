@@ -17,7 +17,7 @@ from astune.backbone.local.batch import micro_batches
 from astune.backbone.local.loss import LOSSES
 from astune.backbone.local.prefix_tree import QUERY_BLOCK, pack, split
 from astune.config.schema import AlgorithmConfig
-from astune.context_tracker.merge.timeline import merge_turns
+from astune.context_tracker.merge.timeline import TurnForest
 from astune.errors import TrainingError
 from astune.types import Episode, Group, Sample, Span, StopReason, Task, Timeline, Turn, Verdict
 
@@ -150,7 +150,15 @@ def branching_episodes(model: Any) -> Group:
         rewards = {2: 1.0, 3: -1.0, 4: 0.5, 5: -0.75}
         verdict, end = Verdict(number / 4), StopReason.COMPLETED
         episodes.append(
-            Episode(f"{number}", task, tuple(turns), merge_turns(turns), end, verdict=verdict, turn_rewards=rewards)
+            Episode(
+                f"{number}",
+                task,
+                tuple(turns),
+                TurnForest(turns).timelines(),
+                end,
+                verdict=verdict,
+                turn_rewards=rewards,
+            )
         )
     return Group(task, tuple(episodes))
 
