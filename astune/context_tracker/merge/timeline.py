@@ -20,7 +20,8 @@ from astune.types import Span, Timeline, Turn
 
 @dataclass(slots=True)
 class _Place:
-    """Where a turn stands: its tokens, the turn of the same agent that it continues, the first that continues it."""
+    """The place of a turn among the others: its tokens, the turn of the same agent that it continues, and the first
+    turn that continues it."""
 
     token_ids: TokenIds
     before: int | None
@@ -29,16 +30,17 @@ class _Place:
 
 
 class TurnForest:
-    """All turns of an episode, by what they have in common.
+    """The turns of an episode, merged by the tokens that they have in common.
 
         forest = TurnForest()
         forest.add(turn)                # as each call ends
-        forest.timelines()
+        forest.timelines()              # or TurnForest(turns).timelines()
 
     A turn continues the earlier turn of its agent whose tokens, prompt and output, are the longest prefix of its
     prompt; so its context is exactly what the engine saw. Of several with the same tokens it is the latest that
-    none continues yet, so that each answer goes on in a row of its own. Adding one costs time linear in the tokens that
-    its prompt does not share by identity with an earlier one (`TokenIds.before`), at most one pass over the prompt.
+    none continues yet, so that each answer goes on in a timeline of its own. Adding a turn costs time linear in the
+    tokens that its prompt does not share by identity with an earlier one (`TokenIds.before`), at most one pass over
+    the prompt.
     """
 
     def __init__(self, turns: Iterable[Turn] = ()) -> None:
@@ -55,6 +57,7 @@ class TurnForest:
         return self._tokens.unique_tokens
 
     def add(self, turn: Turn) -> None:
+        """Put the turn that ended last in its place."""
         number = len(self.turns)
         prompt_end = self._tokens.insert(TokenIds.of(turn.prompt_ids))
         before = self._continued(prompt_end, turn)
@@ -86,31 +89,37 @@ class TurnForest:
         engine's, nor an engine's from them."""
         if turn.agent not in self._agents:
             return None
-        kind = (turn.agent, turn.exact)
         for node in path(end):
-            mine = [number for number in node.turns if (self.turns[number].agent, self.turns[number].exact) == kind]
+            mine = [number for number in node.turns if _of_one_kind(self.turns[number], turn)]
             if mine:
-                free = [number for number in mine if self._places[number].after is None]
-                return (free or mine)[-1]
+                return self._newest_free(mine)
         return None
+
+    def _newest_free(self, numbers: Sequence[int]) -> int:
+        """The latest of these turns that none continues yet, or else the latest."""
+        return ([number for number in numbers if self._places[number].after is None] or numbers)[-1]
 
     def timelines(self) -> tuple[Timeline, ...]:
         """One per turn that nothing continues, in the order of the first turn that each does not share."""
-        rows: list[list[int]] = []
-        row_of: list[int] = []
+        owned: list[list[int]] = []  # for each timeline, the turns that none before it has
+        timeline_of: list[int] = []
         for number, place in enumerate(self._places):
-            if place.before is not None and self._places[place.before].after == number:
-                row_of.append(row_of[place.before])
-                rows[row_of[number]].append(number)
+            if place.before is not None and self._is_first_after(place.before, number):
+                timeline_of.append(timeline_of[place.before])
+                owned[timeline_of[number]].append(number)
             else:
-                row_of.append(len(rows))
-                rows.append([number])
+                timeline_of.append(len(owned))
+                owned.append([number])
         shared: dict[int, Span] = {}
-        return tuple(self._timeline(row, shared) for row in rows)
+        return tuple(self._timeline(own, shared) for own in owned)
 
-    def _timeline(self, row: Sequence[int], shared: dict[int, Span]) -> Timeline:
-        """The turns of `row` after those that the first of them continues. `shared` keeps spans for other rows."""
-        first = self._places[row[0]]
+    def _is_first_after(self, before: int, number: int) -> bool:
+        """Whether turn `number` was the first to continue turn `before`, so it goes on with that one's timeline."""
+        return self._places[before].after == number
+
+    def _timeline(self, own: Sequence[int], shared: dict[int, Span]) -> Timeline:
+        """The turns `own` after those that the first of them continues. `shared` keeps spans for other timelines."""
+        first = self._places[own[0]]
         spans: list[Span] = []
         before = first.before
         while before is not None:
@@ -119,8 +128,8 @@ class TurnForest:
             spans.append(shared[before])
             before = self._places[before].before
         spans.reverse()
-        spans += [self._span(number, shared=False) for number in row]
-        return Timeline(self.turns[row[0]].agent, self._places[row[-1]].token_ids, tuple(spans), first.fork)
+        spans += [self._span(number, shared=False) for number in own]
+        return Timeline(self.turns[own[0]].agent, self._places[own[-1]].token_ids, tuple(spans), first.fork)
 
     def _span(self, number: int, *, shared: bool) -> Span:
         turn = self.turns[number]
@@ -135,3 +144,8 @@ class TurnForest:
             logprobs=turn.logprobs,
             shared=shared,
         )
+
+
+def _of_one_kind(earlier: Turn, turn: Turn) -> bool:
+    """Whether `turn` may continue `earlier` at all, whatever their tokens."""
+    return (earlier.agent, earlier.exact) == (turn.agent, turn.exact)
