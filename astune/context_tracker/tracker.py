@@ -53,12 +53,12 @@ class ContextTracker:
         max_turns: int,
         max_tokens: int | None = None,
         seed: int,
-        clients: Mapping[str, ChatClient] | None = None,
+        auxiliary_models: Mapping[str, ChatClient] | None = None,
         allow_inexact: bool = False,
         wrap: WrapSource | None = None,
     ) -> None:
         """`max_tokens`: most tokens that all calls together may sample; None is no limit. It is looked at when a call
-        begins, so calls side by side may pass it together. `clients` are the other models that agents may run on.
+        begins, so calls side by side may pass it together. `auxiliary_models` are the others that agents may run on.
         `wrap` may put something else in the place of any model."""
         self._policy = policy
         self._format = chat_format
@@ -67,7 +67,7 @@ class ContextTracker:
         self._max_tokens = max_tokens
         self._seed = seed
         self._sources: dict[str | None, Source] = {None: PolicySource(policy, chat_format)}
-        for name, client in (clients or {}).items():
+        for name, client in (auxiliary_models or {}).items():
             self._sources[name] = ChatSource(client, chat_format, allow_inexact=allow_inexact)
         if wrap is not None:
             self._sources = {name: wrap(name, source) for name, source in self._sources.items()}
@@ -93,16 +93,16 @@ class ContextTracker:
         return self._forest.unique_tokens
 
     @property
-    def source_names(self) -> tuple[str, ...]:
-        """The models that agents may run on beside the policy."""
+    def auxiliary_models(self) -> tuple[str, ...]:
+        """The names of the models that agents may run on beside the policy."""
         return tuple(name for name in self._sources if name is not None)
 
     def check_source(self, source: str | None) -> None:
         """Raises WorkflowError if there is no such source; None is the policy."""
         if source not in self._sources:
             raise WorkflowError(
-                f"source={source!r}: there is no such auxiliary model.{nearest(str(source), self.source_names)} "
-                f"astune.rollout.auxiliary_models has: {', '.join(self.source_names) or 'none'}"
+                f"source={source!r}: there is no such auxiliary model.{nearest(str(source), self.auxiliary_models)} "
+                f"astune.rollout.auxiliary_models has: {', '.join(self.auxiliary_models) or 'none'}"
             )
 
     def timelines(self) -> tuple[Timeline, ...]:

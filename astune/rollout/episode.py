@@ -65,7 +65,7 @@ async def run_episode(
             max_turns=setup.config.max_turns,
             max_tokens=setup.config.max_episode_tokens,
             seed=seed,
-            clients=setup.auxiliary_models,
+            auxiliary_models=setup.auxiliary_models,
             allow_inexact=setup.config.allow_inexact,
             wrap=setup.observer.source,
         )

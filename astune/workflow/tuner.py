@@ -84,7 +84,7 @@ class Tuner:
 
     def auxiliary_models(self) -> dict[str, Any]:
         """An AgentScope chat model for each of `astune.rollout.auxiliary_models`; the agents bear their names."""
-        return {name: self.model(name, source=name) for name in self._tracker.source_names}
+        return {name: self.model(name, source=name) for name in self._tracker.auxiliary_models}
 
     def openai_client(
         self, name: str = MAIN_AGENT, *, trainable: bool = True, source: str | None = None

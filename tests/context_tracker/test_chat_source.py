@@ -35,7 +35,7 @@ def make(chat_format):
             Sampling(max_tokens=64, temperature=0.7, top_p=0.9),
             max_turns=9,
             seed=1,
-            clients={"gpt": ChatClient("gpt", settings, key="astune.rollout.auxiliary_models.gpt")},
+            auxiliary_models={"gpt": ChatClient("gpt", settings, key="astune.rollout.auxiliary_models.gpt")},
             allow_inexact=allow_inexact,
         )
         return tracker, server

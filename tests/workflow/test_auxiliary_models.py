@@ -29,7 +29,7 @@ async def make(chat_format):
             Sampling(max_tokens=64),
             max_turns=9,
             seed=1,
-            clients={"gpt": ChatClient("gpt", settings, key="astune.rollout.auxiliary_models.gpt")},
+            auxiliary_models={"gpt": ChatClient("gpt", settings, key="astune.rollout.auxiliary_models.gpt")},
         )
         tuner = Tuner(Task("t", "q"), "test/t/0", tracker, chat_format, 4096)
         opened.append((tuner, server))
