@@ -1,4 +1,4 @@
-"""How one answer is drawn, and what counts as greedy: the one place that gateway, tracker, sampler and learner ask."""
+"""The settings of sampling, their limits, and what counts as greedy: gateway, tracker, sampler and learner ask here."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ def is_greedy(temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0) -> b
 
 @dataclass(frozen=True)
 class Sampling:
-    """How one answer is drawn. Checked at birth, so that no value is lost in float32; one that leaves nothing to
-    chance (`is_greedy`) becomes temperature 0 without top-p and top-k.
+    """The settings by which one answer is drawn. Checked at birth, so that no value is lost in float32; settings that
+    leave nothing to chance (`is_greedy`) become temperature 0 without top-p and top-k.
 
-        Sampling(8, temperature=1e-6) == Sampling(8, top_k=1) == Sampling(8, temperature=0)
+    >>> Sampling(8, temperature=1e-6) == Sampling(8, top_k=1) == Sampling(8, temperature=0)
+    True
 
     Raises ValueError for a value of the wrong kind or out of its range, naming it.
     """

@@ -13,9 +13,10 @@ WIDTH = 4
 class TokenIds(Sequence[int]):
     """An immutable sequence of token ids, 4 bytes each. Extending one copies only what is new:
 
-        prompt = TokenIds([1, 2, 3])
-        longer = prompt + [4, 5]        # holds `prompt` and its own two ids
-        longer == (1, 2, 3, 4, 5), longer.before is prompt
+    >>> prompt = TokenIds([1, 2, 3])
+    >>> longer = prompt + [4, 5]        # a rope: holds `prompt` and its own two ids
+    >>> longer == (1, 2, 3, 4, 5), longer.before is prompt
+    (True, True)
 
     So the prompts of a conversation, each extending the one before, take memory linear in the last one. Equality
     and hash are by value; anything that walks all ids costs time linear in them. ids are in [0, 2**31).
@@ -43,7 +44,7 @@ class TokenIds(Sequence[int]):
 
     @property
     def before(self) -> TokenIds | None:
-        """What this one extends; None if it stands alone."""
+        """The ids that this one extends; None if it stands alone."""
         return self._link[0]
 
     @property

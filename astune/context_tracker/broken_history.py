@@ -1,4 +1,4 @@
-"""What is wrong with the tool calls of a history. Models are shown it all the same, and learn from it."""
+"""Find tool calls and results of a history that do not fit. Models are shown it all the same, and learn from it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TWICE = "tool call id used twice"
 
 
 def broken_history(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    """The kind of each problem, and a clause that says where it is.
+    """Yield the kind of each problem, and a clause that says where it is.
 
     A call is answered by a result after it and before the next answer of the assistant.
     """

@@ -1,4 +1,4 @@
-"""Answers of a chat API, and the best that can be said of their tokens.
+"""A source that is a chat API, and what is known of the tokens of its answers.
 
     the API gives                          the turn's ids                       exact   excluded
     ids of the prompt and of the answer,   those                                yes     -
@@ -123,8 +123,8 @@ class ChatSource:
         )
 
     def _written(self, reply: ChatReply, request: ChatRequest, prompt: Prompt) -> str:
-        """What the template writes for the answer; its content where the template does not write it after the prompt,
-        as one that opens reasoning in the prompt."""
+        """The template's text of the answer; its content where the template does not write it after the prompt, as one
+        that opens reasoning in the prompt."""
         close = "" if reply.finish_reason == "length" else self._format.close_token or ""
         plain = (reply.message["content"] or "") + close
         text = written_after(self._format, prompt, reply.message, request.tools)

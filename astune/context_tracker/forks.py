@@ -141,7 +141,7 @@ def of_timeline(turn_fork: str | None, *, agent_known: bool, tokens_known: bool)
 
 
 def _of_change(earlier: Sequence[Meaning], now: Sequence[Meaning]) -> str:
-    """What was done to the conversation `earlier` so that `now` came of it; `now` does not go on from it.
+    """The cause, by what was done to the conversation `earlier` to make `now` of it, which does not go on from it.
 
     earlier  s a b c d e        s: system message, the letters: the others
     now      S a b c d e f      system_changed

@@ -1,4 +1,4 @@
-"""What an agent asks for in one call."""
+"""The request of one call, as an agent makes it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ChatRequest:
     stop: tuple[str, ...] = ()
     """Texts that end the answer. They are sampled, and trained, but not part of the message."""
     force: Literal["tool_call", "json_object"] | None = None
-    """What the answer must be. Its start is then written into the prompt: context, not sampled, not trained."""
+    """The shape that the answer must have. Its start is then put into the prompt: context, not sampled, not trained."""
     force_tool: str | None = None
     """With `force="tool_call"`: the one tool to call; None leaves the choice."""
     retry: bool = False

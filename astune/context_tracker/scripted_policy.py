@@ -75,7 +75,7 @@ def cut_short(
 
 
 def stopped_length(ids: Sequence[int], stop: Sequence[str], decode: Callable[[Sequence[int]], str]) -> int:
-    """How many of `ids` there are up to the token that completes the first text of `stop`; all if none is there."""
+    """Count `ids` up to the token that completes the first text of `stop`; all if none is there."""
     for count in range(1, len(ids) + 1) if stop else ():
         text = decode(ids[:count])
         if any(ending in text for ending in stop):

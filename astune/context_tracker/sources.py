@@ -1,4 +1,7 @@
-"""Who answers a call: the policy, whose tokens are known, or (`chat_source`) a chat API, whose tokens may not be."""
+"""A source answers calls: the policy, whose tokens are known, or an auxiliary model (`chat_source`), whose may not be.
+
+Agents name a source by `source=`: one of `astune.rollout.auxiliary_models`, or None, which is the policy.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from astune.types import FinishReason, Generation, Policy, Sampling
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer and its tokens. What the fields mean is what they mean in `Turn`."""
+    """A source's answer and its tokens. The fields mean what they mean in `Turn`."""
 
     message: dict[str, Any]
     """OpenAI's assistant message; tool calls may lack their ids."""
@@ -33,7 +36,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Call:
-    """One model call: who asks for what, and its number in the order in which calls began."""
+    """A model call on its way to a source: who asks for what, the prompt, and its number in the order of begin."""
 
     agent: str
     request: ChatRequest
@@ -50,7 +53,7 @@ class Call:
 
 
 class Source(Protocol):
-    """What the tracker needs to know of a model."""
+    """A model, as the tracker knows it."""
 
     @property
     def is_policy(self) -> bool:
@@ -60,7 +63,7 @@ class Source(Protocol):
 
 
 WrapSource = Callable[[str | None, Source], Source]
-"""What stands in for a model: given its name (None: the policy) and itself."""
+"""Gives the source to use in place of one, from its name (None: the policy) and itself."""
 
 
 class PolicySource:
@@ -77,7 +80,7 @@ class PolicySource:
 
 
 def read_answer(chat_format: ChatFormat, call: Call, generation: Generation) -> Answer:
-    """The answer that the agent gets for sampled tokens: its text up to the first stop text, its tool calls."""
+    """Read sampled tokens as the answer that the agent gets: its text up to the first stop text, its tool calls."""
     text, shown = _shown(chat_format, call.request, generation.output_ids)
     return Answer(
         message=_assistant_message(_parsed(chat_format, call, call.prompt.answer_start + text)),
@@ -91,8 +94,8 @@ def read_answer(chat_format: ChatFormat, call: Call, generation: Generation) -> 
 
 
 def _shown(chat_format: ChatFormat, request: ChatRequest, ids: Sequence[int]) -> tuple[str, int | None]:
-    """The text of the ids up to the first stop text, and how many of them it is if there is one that ends in front
-    of it; None if there is none, or if it begins within a token."""
+    """The text of the ids up to the first stop text, and the number of ids that spell it: None if there is no such
+    text, or if it begins within a token."""
     ended = bool(ids) and ids[-1] in chat_format.stop_token_ids
     sampled = chat_format.decode(ids[:-1] if ended else ids)
     found = [place for place in map(sampled.find, request.stop) if place >= 0]

@@ -1,4 +1,4 @@
-"""One episode's models: chat requests in, exact turns recorded, timelines out."""
+"""The model calls of one episode: chat requests in, exact turns recorded, timelines out."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class ContextTracker:
         """
         self._check(request, n, source)
         prompt = await self._build(agent, request, source)
-        self._check(request, n, source)  # other calls may have begun meanwhile
+        self._check(request, n, source)  # again, as other calls may have begun meanwhile
         trained = trainable and self._sources[source].is_policy
         kept = _kept(request, prompt)
         calls = [Call(agent, kept, prompt, self._calls + choice, trained, source) for choice in range(n)]
@@ -212,6 +212,7 @@ class ContextTracker:
         return chat_answer(turn)
 
     def _fork(self, call: Call, choice: int, answer: Answer, follows: int | None) -> str | None:
+        # A source that gave other ids than it was sent made them anew (`ChatSource`); equal ones are the same object.
         retokenized = answer.prompt_ids is not call.prompt.ids
         return forks.of_turn(
             call.prompt.fork,
@@ -240,7 +241,7 @@ class ContextTracker:
             )
 
     def _sampling_for(self, call: Call, choice: int) -> Sampling:
-        """How the answer is drawn. A model other than the policy has limits and defaults of its own."""
+        """The sampling of this answer. A model other than the policy has limits and defaults of its own."""
         request = call.request
         default, room = self._sampling, self._sampling.max_tokens
         if self._sources[call.source].is_policy:
@@ -269,8 +270,8 @@ class ContextTracker:
         return room if self._max_tokens is None else min(room, self._max_tokens - self._sampled)
 
     def _check_room(self, tokens: int, about: str = "") -> int:
-        """How many tokens of the model's context a prompt of so many leaves. The words are OpenAI's, as frameworks
-        look for them.
+        """The tokens that a prompt of so many leaves for the answer in the model's context. The error has OpenAI's
+        words, as frameworks look for them.
 
         Raises:
             ContextOverflow: none.

@@ -13,8 +13,8 @@ from astune.types import Turn
 
 @dataclass(frozen=True)
 class ChatAnswer:
-    """What the agent gets, and the turn behind it. `message` is an OpenAI assistant message: `content`, and where
-    there are any `reasoning_content` and `tool_calls` with ids."""
+    """The answer that the agent gets, and the turn behind it. `message` is an OpenAI assistant message: `content`, and
+    where there are any `reasoning_content` and `tool_calls` with ids."""
 
     answer_id: str
     message: dict[str, Any]
@@ -46,7 +46,7 @@ def turn_of(call: Call, answer: Answer, temperature: float, *, fork: str | None,
 
 
 def chat_answer(turn: Turn) -> ChatAnswer:
-    """What the agent gets of `turn`: in a message of its own, which it may change."""
+    """The answer that the agent gets for `turn`, with a message of its own, which it may change."""
     message = copy.deepcopy(dict(turn.response))
     calls_tools = bool(message.get("tool_calls")) and turn.finish_reason == "stop"
     return ChatAnswer(

@@ -1,4 +1,4 @@
-"""A given assistant message as the tokens that a model would sample for it."""
+"""Write a given assistant message as the tokens that a model would sample for it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _PROBE = "ANSWER-PROBE"
 def written_after(
     chat_format: ChatFormat, prompt: Prompt, message: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]
 ) -> str | None:
-    """What the template writes for the answer `message` after `prompt`, without the token that closes it; None where
-    it does not write the answer after the prompt."""
+    """The template's text of the answer `message` after `prompt`, without the token that closes it; None where it does
+    not write the answer after the prompt."""
     if prompt.match is None:
         return None
     rendering = chat_format.render([*prompt.match.messages, message], tools, add_generation_prompt=False)

@@ -1,4 +1,4 @@
-"""What every kind of request comes down to, and the parts that their answers have in common."""
+"""The shape that every kind of request is parsed into, and the parts that requests and answers have in common."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class ApiRequest(Protocol):
-    """A parsed request: what goes to the tracker, and how the answers are to look."""
+    """A parsed request of any endpoint: the `ChatRequest` for the tracker, and how its answers are written."""
 
     @property
     def prompt_field(self) -> str:
@@ -36,7 +36,7 @@ class ApiRequest(Protocol):
 
     @property
     def notes(self) -> Sequence[str]:
-        """What the request asks for and does not get, a sentence each."""
+        """A sentence for each wish of the request that is not fulfilled."""
 
     def body(self, answers: Sequence[ChatAnswer], chat_format: ChatFormat) -> dict[str, Any]:
         """The answer that is not streamed."""

@@ -46,8 +46,8 @@ Parse = Callable[[object, StoredResponses], ApiRequest]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where the calls of one agent of one episode go. `choices(request, n)` runs on `loop`; `from_elsewhere` calls it
-    from another one, and cancelling that cancels it. `failed` is told of calls that do not come so far, `note` of what
+    """The entry of one agent of one episode. `choices(request, n)` runs on `loop`; `from_elsewhere` calls it from
+    another loop, and cancelling that cancels it. `failed` is told of calls that do not come so far, `note` of what
     requests ask for and do not get. `stored` holds the responses that later ones may continue."""
 
     model: str

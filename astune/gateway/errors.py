@@ -1,4 +1,4 @@
-"""What goes wrong in a call, in OpenAI's shape."""
+"""Errors of a call, in OpenAI's shape."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def episode_over() -> ApiError:
 
 
 def api_error(error: Exception, prompt_field: str | None) -> ApiError:
-    """What the tracker or the policy raised, as an answer. `prompt_field` made the prompt."""
+    """Turn what the tracker or the policy raised into an answer. `prompt_field` is the field that made the prompt."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ContextOverflow):

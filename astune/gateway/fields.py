@@ -34,7 +34,7 @@ class Known:
     noted: Mapping[str, str] = field(default_factory=dict)
     """Texts that are ignored, and what is said of that: a sentence."""
     instead: Mapping[str, str] = field(default_factory=dict)
-    """What to do in place of a field that is refused: a sentence."""
+    """Advice for a field that is refused: a sentence."""
 
 
 def read_fields(body: object, known: Known) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def read_fields(body: object, known: Known) -> dict[str, Any]:
 
 
 def notes_on(fields: Fields, known: Known) -> Iterator[str]:
-    """What is said of the fields that are ignored with a note."""
+    """The notes on fields that are ignored with one."""
     return (f"{name} is ignored. {known.noted[name]}" for name in fields if name in known.noted)
 
 

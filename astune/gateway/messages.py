@@ -95,7 +95,7 @@ def check_json_schema(name: str, value: object, *, schema_needed: bool = False) 
 
 
 def strict_note(tools: Iterable[Mapping[str, Any]], form: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """What is said where a tool or the format of the answer, in the shape of either API, is strict."""
+    """The note on a tool or a format of the answer, in the shape of either API, that is strict; none without one."""
     outer = [*tools, form or {}]
     shapes = [*outer, *(shape.get(inner) for shape in outer for inner in ("function", "json_schema"))]
     if not any(isinstance(shape, Mapping) and shape.get("strict") for shape in shapes):

@@ -55,7 +55,7 @@ KNOWN = Known(
 # fmt: on
 _REASONING = {"effort": REASONING, "summary": REASONING, "generate_summary": REASONING}
 _TEXT = {"verbosity": VERBOSITY}
-"""What the OpenAI Agents SDK sends where an agent has no model name, or one of gpt-5, and what is said of it."""
+"""Options that the OpenAI Agents SDK sends where an agent has no model name, or one of gpt-5, and the notes on them."""
 _LOGPROBS = "message.output_text.logprobs"
 _INCLUDES = (_LOGPROBS, "reasoning.encrypted_content")
 _FORMATS = ("text", "json_object", "json_schema")
@@ -98,7 +98,7 @@ def parse_response(body: object, stored: StoredResponses) -> ResponsesRequest:
 
 
 def _notes_in(fields: Fields, name: str, ignored: Mapping[str, str], honoured: str = "") -> Iterator[str]:
-    """What is said of the ignored options of the object `name`. Null asks for nothing; what is not known is refused."""
+    """The notes on ignored options of the object `name`. Null asks for nothing; what is not known is refused."""
     for key, value in get(fields, name, dict, "an object", {}).items():
         if key in ignored and isinstance(value, str):
             yield f"{name}.{key} is ignored. {ignored[key]}"

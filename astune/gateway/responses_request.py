@@ -1,4 +1,4 @@
-"""A request to `/v1/responses` as it was read, the response to it, and what is kept for later ones."""
+"""A parsed request to `/v1/responses`, the response to it, and the responses that later requests may continue."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from astune.gateway.responses_stream import stream_events
 
 @dataclass(frozen=True)
 class StoredResponses:
-    """What an endpoint keeps of its stored responses until its episode is over: by the id of a response the
-    conversation up to its answer, without instructions, and the items of the answers by their ids."""
+    """The responses that an endpoint keeps until its episode is over: the conversation up to and with each answer,
+    without instructions, by the id of the response, and the items of the answers by their own ids."""
 
     conversations: dict[str, tuple[Message, ...]] = field(default_factory=dict)
     items: dict[str, Item] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class StoredResponses:
 
 @dataclass(frozen=True)
 class ResponsesRequest:
-    """A parsed request. `conversation` is what it asks to be continued, and `echo` what a response repeats of it."""
+    """A parsed request. `conversation` is what it asks to continue; `echo` are the fields that a response repeats."""
 
     prompt_field: ClassVar[str] = "input"
     request: ChatRequest

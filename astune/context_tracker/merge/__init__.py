@@ -1,1 +1,1 @@
-"""From single calls to timelines: which call goes on from which."""
+"""Turns become timelines: `forest` stores their tokens by common beginnings, `timeline` joins turns that go on."""

@@ -75,10 +75,11 @@ class PrefixForest:
         while place < len(data):
             child = node.children.get(data[place : place + WIDTH])
             if child is None:
+                # From here on `link` holds only what is new: the prompts of a turn get small by being inserted.
                 link.share(node.ids, data[place:])
                 self.unique_tokens += len(link.own) // WIDTH
                 return self._hang(node, link)
-            if not data.startswith(child.own, place):
+            if not data.startswith(child.own, place):  # leaves the run in its middle, or ends there
                 child = self._split(child, shared_bytes(child.own, data[place : place + len(child.own)]))
             place += len(child.own)
             node = child

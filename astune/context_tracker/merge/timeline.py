@@ -127,7 +127,7 @@ class TurnForest:
                 shared[before] = self._span(before, shared=True)
             spans.append(shared[before])
             before = self._places[before].before
-        spans.reverse()
+        spans.reverse()  # they were found from the end of the branch upwards
         spans += [self._span(number, shared=False) for number in own]
         return Timeline(self.turns[own[0]].agent, self._places[own[-1]].token_ids, tuple(spans), first.fork)
 

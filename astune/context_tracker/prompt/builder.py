@@ -78,7 +78,7 @@ class Draft:
 
     @property
     def is_long(self) -> bool:
-        """Whether it takes long to tokenize."""
+        """Whether its texts take long to tokenize."""
         return sum(len(part) for part in (*self.parts, self.rest) if isinstance(part, str)) > LONG_TEXT
 
     def least_tokens(self, chat_format: ChatFormat) -> int:
@@ -136,6 +136,7 @@ class PromptBuilder:
         rendering = self._format.render(match.messages, match.tools)
         place, base, position = self._longest_written(match, rendering)
         later = {index: AnswerText(self._format, sampled) for index, sampled in match.sampled.items() if index > place}
+        # The template may write later answers in another place or way, so they are looked for, each in its stretch.
         around = windows(self._format, match.messages, match.tools, rendering) if later else {}
         ends = {place: position} | {index: around.get(index, (0, len(rendering)))[1] for index in later}
         parts: list[str | Sequence[int]] = []
@@ -244,7 +245,7 @@ def _fork(
     rewritten: Mapping[int, AnswerText],
     around: Mapping[int, tuple[int, int]],
 ) -> str | None:
-    """What `forks.of_prompt` says of these facts. `place` is the answer up to which the prompt is what was sent and
+    """Put the facts before `forks.of_prompt`. `place` is the answer up to which the prompt is what was sent and
     sampled, `rewritten` are the answers after that which are written differently now."""
     last = max((index for index, said in enumerate(match.meanings) if said[0] == "assistant"), default=-1)
     whole = (0, len(rendering))

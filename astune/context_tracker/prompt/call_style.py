@@ -1,4 +1,4 @@
-"""What a chat template must be given for an assistant message that calls tools, found by trying.
+"""Find out by trying in what shape a chat template takes an assistant message that calls tools.
 
 Templates differ in what they take, and writing the wrong thing does not always fail: GLM's writes "None" for a
 content that is none, DeepSeek's adds the arguments to a string.

@@ -32,7 +32,7 @@ LONG_TEXT = 2**16
 
 
 class ChatFormat:
-    """How a model writes a conversation as tokens, and how its answers are read.
+    """A model's tokenizer and chat template: writes conversations as tokens, and reads answers.
 
         chat_format = ChatFormat.load(Path("Qwen3-0.6B"))
         ids = chat_format.encode(chat_format.render([{"role": "user", "content": "Hi"}]))
@@ -60,7 +60,7 @@ class ChatFormat:
         self.tool_call_format = (
             detect_format("\n".join(templates.values())) if tool_call_format == "auto" else tool_call_format
         )
-        """How the model writes its answers: a key of `answer_formats.FORMATS`."""
+        """The format of its answers: a key of `answer_formats.FORMATS`."""
         self._answers = FORMATS[self.tool_call_format]
         self._call_style: CallStyle = find_call_style(self._render)
         self.context_length = context_length
@@ -68,7 +68,7 @@ class ChatFormat:
         self._vocab_size = vocab_size or tokenizer.get_vocab_size(with_added_tokens=True)
         self._prompt = self.render([_QUESTION])
         self.generation_prompt = self._find_generation_prompt()
-        """What the template ends a prompt with, and an answer follows on; "" if it has nothing of the kind."""
+        """The text that the template ends a prompt with, so that an answer follows; "" if it writes none."""
         self._added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
         self.close_token = self._find_close_token()
         """The special token that the template ends an assistant message with; None if it ends otherwise."""
@@ -244,7 +244,7 @@ class ChatFormat:
         return lead + self._answers.text_start + "{"
 
     def find_closing(self, rendering: str, start: int) -> tuple[int, str] | None:
-        """Where the answer that begins at `start` of a rendering ends, and the special token that is there.
+        """Find the end of the answer that begins at `start` of a rendering, and the special token that is there.
 
         The token closes the answer, or opens the next message if it is one of `next_openings`. None if there is none.
         """
@@ -272,7 +272,7 @@ class ChatFormat:
         return re.compile(f"{tokens}|{further}" if further else tokens)
 
     def _find_answer_lead(self) -> str:
-        """What the template writes between the generation prompt and the text of an answer without reasoning."""
+        """The template's text between the generation prompt and the text of an answer without reasoning."""
         written = self.render([_QUESTION, _ANSWER, _QUESTION])
         lead, found, _ = written.removeprefix(self._prompt).partition(_PROBE)
         if not found or not written.startswith(self._prompt):

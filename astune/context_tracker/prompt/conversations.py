@@ -130,6 +130,7 @@ class Conversations:
         node = match.path[-1] if match.path else self._root
         path = list(match.path)
         for index in range(len(path), len(match.sent)):
+            # Not as sent but as rendered: with the reasoning that the agent dropped, which later requests then find.
             node = self._child(node, match.messages[index], match.meanings[index], match.sampled.get(index))
             path.append(node)
         end = self._new_child(node, answer, meaning([answer], 0), sampled)
@@ -146,7 +147,7 @@ class Conversations:
                 yield request
 
     def _longest_start(self, messages: Sequence[Message]) -> tuple[int, AnsweredRequest | None]:
-        """How far `messages` begin as an open request does, and which: the longest, of equals the newest."""
+        """The open request that begins longest as `messages` do, of equals the newest, and for how many of them."""
         most, best = 0, self._open[-1] if self._open else None
         for request in reversed(self._open):
             pairs = enumerate(zip(request.sent, messages, strict=False))
@@ -155,7 +156,7 @@ class Conversations:
             if known > most:
                 most, best = known, request
             if known == len(request.sent):
-                break
+                break  # the usual case: the agent added to its last request, so no other can share more
         return most, best
 
     def _follow(

@@ -64,7 +64,7 @@ def parse_arguments(text: Any) -> dict[str, Any] | None:
 
 
 def for_template(message: Mapping[str, Any]) -> dict[str, Any]:
-    """What the chat template is given for `message`.
+    """Prepare `message` for the chat template.
 
     - parts of content are joined to one string; None becomes "" unless the message calls tools, where
       templates tell None from text;
@@ -116,7 +116,7 @@ Meaning = tuple[Any, ...]
 
 
 class CallPlaces:
-    """Where the tool calls of a conversation are, by their ids. Made in one pass, when it is first asked."""
+    """Finds the tool calls of a conversation by their ids. Made in one pass, when it is first asked."""
 
     def __init__(self, messages: Sequence[Mapping[str, Any]]) -> None:
         self._messages = messages
@@ -132,7 +132,7 @@ class CallPlaces:
         return found
 
     def answered_by(self, index: int) -> tuple[int, int] | str | None:
-        """How many messages before `index` the call is that it answers, and the place of that call in its message.
+        """The call that message `index` answers: how many messages before, and its place among the calls of that one.
 
         The id itself if no message before has such a call, None if the message answers none.
         """
@@ -145,7 +145,7 @@ class CallPlaces:
 
 
 def meaning(messages: Sequence[Mapping[str, Any]], index: int, calls: CallPlaces | None = None) -> Meaning:
-    """What message `index` of a conversation says: role, text, tool calls, and which call a result answers.
+    """Reduce message `index` of a conversation to its meaning: role, text, tool calls, the call that a result answers.
 
     Not counted: `name`, keys that clients add (`refusal`, `annotations`, ...), whether text comes as a string, as
     parts or as None, how arguments are laid out, and reasoning, which agents drop (see `same_reasoning`). Tool-call

@@ -128,8 +128,8 @@ class AnswerText:
         return None if exact < 0 else (exact, exact + len(self.text))
 
     def _starts_in(self, rendering: str, start: int, stop: int) -> Iterator[int]:
-        """Where in `rendering[start:stop]` a text ends that an answer follows on, as it did when it was sampled: the
-        template's generation prompt, or all that stands before it where a template has none."""
+        """The places in `rendering[start:stop]` at which an answer may begin: after the text that it was sampled after,
+        which is the template's generation prompt, or the prompt's end where a template has none."""
         opening = self._format.generation_prompt
         if opening and self._prompt.endswith(opening):
             place = rendering.find(opening, start, stop)
@@ -144,7 +144,7 @@ class AnswerText:
             place = rendering.rfind(self._prompt[-1], start, place)
 
     def end_in(self, rendering: str, start: int, stop: int) -> int | None:
-        """Where the rendering goes on after the answer at `start`; None if it is not written there as it was sampled.
+        """The end of the answer that `rendering` has at `start`; None if it is not written there as it was sampled.
 
         Written as sampled is the exact text, or the template's own of it that reads the same: arguments in another
         JSON layout, white space trimmed. The token that ended the answer stands for the template's closing token.
@@ -156,6 +156,7 @@ class AnswerText:
             found = self._format.find_closing(rendering, search)
             if found is None or found[0] > stop:
                 break
+            # A closing token may stand in the answer itself, so what is before it has to say all that was sampled.
             place, mark = found
             if _same(self._parsed(rendering[start:place]), self.said):
                 return self._after(place, mark)
@@ -163,16 +164,17 @@ class AnswerText:
         return None
 
     def _after(self, place: int, mark: str) -> int | None:
-        """Where the text after the answer begins, which the template ends at `place` with the token `mark`."""
+        """The beginning of the text after the answer, which the template ends at `place` with the token `mark`.
+        None if the model began another message than the one that follows."""
         opens_next = self._format.next_openings
         if self.stop is None:
             return place
         if self.stop != mark and self.stop in opens_next:
-            return None  # the model began a message that is not the one that follows
+            return None
         return place if self.stop != mark and mark in opens_next else place + len(mark)
 
     def lost_reasoning(self, written: str) -> bool:
-        """Whether `written`, what the template writes in the answer's place, has its reasoning no more."""
+        """Whether `written`, the template's text in the answer's place, has lost its reasoning."""
         if self.said.reasoning is None:
             return False
         openings = self._format.reasoning_openings
@@ -200,7 +202,7 @@ def windows(
     template looks into. Empty where the template does not simply write these texts: then it cannot be said what of the
     rendering is whose.
     """
-    for sparing in (False, True):
+    for sparing in (False, True):  # some templates look into texts, and write another prompt for one with marks
         marked = [_marked(message, index, sparing) for index, message in enumerate(messages)]
         with_marks = chat_format.render(marked, tools)
         if _MARKS.sub("", with_marks) == rendering:
@@ -208,7 +210,7 @@ def windows(
     else:
         return {}
     places: dict[int, list[int]] = {}
-    for count, mark in enumerate(_MARKS.finditer(with_marks)):
+    for count, mark in enumerate(_MARKS.finditer(with_marks)):  # less the marks before it: its place without any
         places.setdefault(ord(mark.group()) - _FIRST_MARK, []).append(mark.start() - count)
     around = {index: found for index, found in places.items() if len(found) == 2}
     stops = _next_ones(range(len(messages) - 1, -1, -1), {i: found[0] for i, found in around.items()}, len(rendering))

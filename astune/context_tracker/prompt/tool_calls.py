@@ -73,7 +73,7 @@ def make_call(name: str, arguments: str, call_id: str | None = None) -> ToolCall
 
 
 def end_of_json(text: str, position: int) -> int | None:
-    """Where the JSON value that starts at `position` ends; None if none starts there."""
+    """The end of the JSON value that starts at `position`; None if none starts there."""
     try:
         return _JSON.raw_decode(text, position)[1]
     except (ValueError, RecursionError):

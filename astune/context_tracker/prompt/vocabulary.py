@@ -1,4 +1,4 @@
-"""What a vocabulary tells without tokenizing: the bytes of a token, and how many tokens a text has at least."""
+"""Read from a vocabulary, without tokenizing: the bytes of a token, and the fewest tokens that a text can have."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _parts(part: Any, name: str) -> Sequence[Mapping[str, Any]]:
 
 
 def _shrinks(normalizers: Sequence[Mapping[str, Any]]) -> int | None:
-    """How many times shorter a text can get before it is tokenized; None if that is not known."""
+    """The factor by which normalizers can shorten a text before it is tokenized; None if that is not known."""
     most = 1
     for part in normalizers:
         pattern = part.get("pattern", {}).get("String")

@@ -1,4 +1,4 @@
-"""What a family of models agrees on: how an answer shows reasoning, calls tools, and ends."""
+"""The base of all answer formats: how a family of models shows reasoning, calls tools, and ends an answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from astune.context_tracker.prompt.tool_calls import ParsedMessage, ToolCall, To
 
 @dataclass(frozen=True)
 class ReasoningMarks:
-    """What stands around reasoning. `empty_rest` is what follows `opening` in a block that holds none."""
+    """The texts around reasoning. `empty_rest` is what follows `opening` in a block that holds none."""
 
     opening: str
     closing: str
@@ -47,7 +47,7 @@ class AnswerFormat(ABC):
 
     @abstractmethod
     def call_start(self, tool: str | None) -> str:
-        """What a call begins with: up to the arguments of `tool`, or up to the name if that is None.
+        """The text that a call begins with: up to the arguments of `tool`, or up to the name if that is None.
 
         Without the space before the arguments, which is part of their first token (Qwen writes ` {"` as one).
         """
