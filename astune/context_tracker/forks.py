@@ -135,8 +135,10 @@ def of_timeline(turn_fork: str | None, *, agent_known: bool, tokens_known: bool)
     """The cause of the timeline that begins with a turn whose prompt goes on from none of its agent, or from one that
     is continued already. `turn_fork`: what `of_turn` said. `tokens_known`: the prompt begins as an earlier turn's
     tokens do. None for the first timeline of an agent that shares nothing."""
-    if turn_fork is not None or agent_known:
-        return turn_fork or BRANCH
+    if turn_fork is not None:
+        return turn_fork
+    if agent_known:
+        return BRANCH
     return OTHER_AGENT if tokens_known else None
 
 

@@ -106,7 +106,7 @@ class ContextTracker:
             )
 
     def timelines(self) -> tuple[Timeline, ...]:
-        """The turns merged into training rows; `Span.turn` counts in `turns`."""
+        """The turns merged into timelines; `Span.turn` counts in `turns`."""
         return self._forest.timelines()
 
     async def chat(
