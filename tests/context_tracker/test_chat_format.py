@@ -4,10 +4,10 @@ from datetime import datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from parsing import parse
 
 from astune.context_tracker.prompt.chat_format import ChatFormat, ParsedMessage, ToolCall
 from astune.errors import ModelError, WorkflowError
+from tests.context_tracker.parsing import parse
 
 TOOLS = [
     {

@@ -1,12 +1,12 @@
 import json
 
 import pytest
-from parsing import parse
 
 from astune.context_tracker.prompt.builder import PromptBuilder
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.messages import meaning
 from astune.token_ids import TokenIds
+from tests.context_tracker.parsing import parse
 
 USER = {"role": "user", "content": "What is 6 times 7?"}
 TOOLS = [{"type": "function", "function": {"name": "calc", "parameters": {"type": "object", "properties": {}}}}]

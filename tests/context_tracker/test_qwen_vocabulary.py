@@ -13,12 +13,12 @@ from random import Random
 from unicodedata import normalize
 
 import pytest
-from parsing import parse
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from astune.context_tracker.prompt.builder import PromptBuilder
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.token_ids import TokenIds
+from tests.context_tracker.parsing import parse
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("dashscope") is None, reason="dashscope is not installed")
 

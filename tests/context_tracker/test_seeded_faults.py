@@ -9,7 +9,6 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from tests.context_tracker.histories import check_all
 
 from astune.algorithm import aggregation, samples
 from astune.algorithm.aggregation import Entry
@@ -19,6 +18,7 @@ from astune.context_tracker.merge.forest import PrefixForest
 from astune.context_tracker.merge.timeline import TurnForest
 from astune.errors import InvariantError
 from astune.token_ids import WIDTH, TokenIds
+from tests.context_tracker.histories import check_all
 
 HISTORIES = 1000
 """Random histories that a fault has to survive to count as not found."""

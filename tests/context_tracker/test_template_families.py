@@ -10,7 +10,6 @@ from typing import get_args
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from parsing import parse
 from tokenizers import AddedToken, Tokenizer
 
 from astune.config.schema import ModelConfig
@@ -18,6 +17,7 @@ from astune.context_tracker.prompt.answer_formats import FORMATS
 from astune.context_tracker.prompt.chat_format import ChatFormat, ParsedMessage, ToolCall
 from astune.errors import WorkflowError
 from astune.testing import write_test_model_dir
+from tests.context_tracker.parsing import parse
 
 TEMPLATES = Path(__file__).parent / "templates"
 LLAMA = ("<|start_header_id|>", "<|end_header_id|>", "<|python_tag|>", "<|eom_id|>", "<|end_of_text|>")
