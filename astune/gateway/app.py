@@ -122,6 +122,7 @@ class OpenAIApp:
         for note in parsed.notes:
             endpoint.note(note)
         asked = parsed.request
+        # OpenAI's clients count here how often they have sent this request before.
         if request.headers.get("x-stainless-retry-count", "0") != "0":
             asked = replace(asked, retry=True)
         try:

@@ -23,6 +23,7 @@ from astune.context_tracker.prompt.chat_format import LONG_TEXT, ChatFormat
 from astune.context_tracker.prompt.conversations import Conversations, Match
 from astune.context_tracker.prompt.messages import Message
 from astune.context_tracker.prompt.sampled_answer import (
+    ENDING,
     AnswerText,
     Beginnings,
     SampledAnswer,
@@ -30,8 +31,6 @@ from astune.context_tracker.prompt.sampled_answer import (
     windows,
 )
 from astune.token_ids import TokenIds
-
-_ENDING = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +63,7 @@ class Prompt:
     @property
     def ending(self) -> str:
         """The last characters of its text, without `answer_start`: they tell whether reasoning was opened."""
-        return self.rendering.tail(_ENDING)
+        return self.rendering.tail(ENDING)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +150,7 @@ class PromptBuilder:
             ids=TokenIds() if base is None else base.ids,
             fork=_fork(match, rendering, place, _rewritten(later, match, sent_up_to), around),
             sent_before=sent_up_to >= max(0, *ends),
-            answer_start="" if answer_start is None else answer_start(rendering[-_ENDING:]),
+            answer_start="" if answer_start is None else answer_start(rendering[-ENDING:]),
             rendering=TextRope(rendering[0 if shared is None else len(shared) :], shared),
             match=match,
         )

@@ -14,8 +14,8 @@ from astune.context_tracker.prompt.messages import Message, content_text, same_a
 from astune.context_tracker.prompt.tool_calls import ParsedMessage
 from astune.token_ids import TokenIds
 
-_TAIL = 200
-"""Characters of a prompt's end that tell where an answer begins."""
+ENDING = 200
+"""Characters of a prompt's end that tell where an answer begins, and whether reasoning was opened before it."""
 _OPENINGS_TRIED = 4
 """Answers may stand side by side without a message of the agent between them; so many are looked at."""
 _CLOSINGS_TRIED = 4
@@ -103,7 +103,7 @@ class AnswerText:
         ended = len(ids) > len(sampled.start_ids) and ids[-1] in chat_format.stop_token_ids
         self.stop = chat_format.decode(ids[-1:]) if ended else None
         """The text of the token that ended it, None if it was cut."""
-        self._prompt = sampled.rendering.tail(_TAIL)
+        self._prompt = sampled.rendering.tail(ENDING)
 
     @cached_property
     def said(self) -> ParsedMessage:
@@ -139,7 +139,7 @@ class AnswerText:
             return
         place = rendering.rfind(self._prompt[-1], start, stop)
         while place >= 0:
-            if self._prompt.endswith(rendering[max(start, place + 1 - _TAIL) : place + 1]):
+            if self._prompt.endswith(rendering[max(start, place + 1 - ENDING) : place + 1]):
                 yield place + 1
             place = rendering.rfind(self._prompt[-1], start, place)
 
