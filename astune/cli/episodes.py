@@ -150,7 +150,7 @@ def _step(files: Sequence[Path], conf: Path | None, overrides: Sequence[str], op
 
 
 async def _setup(config: AstuneConfig, stack: AsyncExitStack) -> RolloutSetup:
-    """What episodes of one configuration are played with. The environment service that it says to start, and what the
+    """The setup for episodes of one configuration. The environment service that it says to start, and what the
     workflow sets up, live until `stack` is closed."""
     config = stack.enter_context(environment_service(config))
     model = config.model

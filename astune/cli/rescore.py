@@ -47,7 +47,7 @@ async def rescore_all(
 
 
 def _head(one: Rescored) -> Rescored:
-    """What is kept of an episode once it is written."""
+    """The part of an episode that is needed once it is written."""
     recording = replace(one.recording, episode=_without_turns(one.recording.episode))
     return Rescored(recording, None if one.after is None else _without_turns(one.after))
 

@@ -33,7 +33,7 @@ NOTHING = "(nothing)"
 
 @dataclass(frozen=True)
 class Difference:
-    """Where two episodes part, and what stands there in each. `turn` is the number of the first turn that
+    """The point where two episodes part, and what stands there in each. `turn` is the number of the first turn that
     may differ, None past all turns."""
 
     place: str
@@ -95,7 +95,7 @@ def _turn(one: Turn, two: Turn, decode: Decode | None) -> Iterator[Difference]:
 
 
 def plain_logprobs(turn: Turn) -> list[float]:
-    """As a recording has them."""
+    """The turn's logprobs, rounded as a recording has them."""
     return [round(logprob, 5) for logprob in turn.logprobs]
 
 

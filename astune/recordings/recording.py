@@ -60,7 +60,7 @@ class Recording:
 
 
 def recording_path(run_dir: Path, episode_id: str) -> Path:
-    """Where a run keeps the recording of an episode: a file name that every system takes.
+    """The file in which a run keeps the recording of an episode, under a name that every system takes.
 
     >>> recording_path(Path("runs/math/demo"), "debug/t1/0").as_posix()
     'runs/math/demo/recordings/debug_t1_0.json'

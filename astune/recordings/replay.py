@@ -82,14 +82,14 @@ class EpisodeReplay:
         self._served: set[int] = set()
         """The numbers of the calls that got them."""
         self.live = False
-        """Whether a call has gone to the live model."""
+        """True once a call has gone to the live model."""
 
     def follow(self, tracker: ContextTracker) -> None:
         """`tracker` is the one that records the turns of this replay."""
         self._tracker = tracker
 
     async def answer(self, call: Call, source: Source, sampling: Sampling, name: str | None) -> Answer:
-        """What was answered to `call`, once it is its turn. Raises ReplayError."""
+        """The recorded answer to `call`, once those before it have ended. Raises ReplayError."""
         self._begun += 1
         if call.number in self._answers:
             given = self._answers[call.number]
@@ -130,7 +130,7 @@ class EpisodeReplay:
         return ReplayError(f"{who}: call {turn.call + 1} of {turn.agent!r} was recorded")
 
     def _ways(self, call: Call, turn: Turn) -> Iterator[str]:
-        """In what `call` differs from a recorded turn."""
+        """The differences between `call` and a recorded turn, in words."""
         if turn.agent != call.agent:
             yield f"recorded was a call of {turn.agent!r}"
         request = call.request
@@ -141,7 +141,7 @@ class EpisodeReplay:
     async def _wait(self, call: Call, place: int) -> None:
         quiet, state = 0.0, self._state()
         while not self._may_end(place):
-            await asyncio.sleep(_TICK)
+            await asyncio.sleep(_TICK)  # the tracker tells nobody when it has recorded a turn
             now = self._state()
             quiet, state = (quiet + _TICK if now == state else 0.0), now
             if quiet > self._patience:
@@ -156,24 +156,24 @@ class EpisodeReplay:
         return self._begun, self._ended, 0 if self._tracker is None else len(self._tracker.turns)
 
     def _recorded_turns(self) -> int:
-        """How many of the answers that were handed out have become turns."""
+        """The number of answers handed out that have become turns."""
         if self._tracker is None:
             return self._ended
         return sum(turn.call in self._served for turn in self._tracker.turns)
 
     def _may_end(self, place: int) -> bool:
-        """Whether all turns before it are recorded. Answers to one request are recorded together, once all are in."""
+        """True once all turns before it are recorded. Answers to one request are recorded together, when all are in."""
         if self._ended < place:
             return False
         return all(self._one_request(former, place) for former in range(self._recorded_turns(), place))
 
     def _one_request(self, former: int, place: int) -> bool:
-        """Whether two recorded turns may be answers to one request for several."""
+        """True if two recorded turns may be answers to one request for several."""
         one, two = self._turns[former], self._turns[place]
         return one.agent == two.agent and one.prompt_ids == two.prompt_ids and two.call - one.call == place - former
 
     async def _failure(self, call: Call) -> PolicyError:
-        """What a call meets that was never answered: the recorded failure of the model, once all is quiet."""
+        """The error for a call that was never answered: the model's recorded one, once all is quiet."""
         error = self._episode.error
         fails = error is not None and error.stage == "policy"
         quiet, state = 0.0, self._state()
@@ -182,14 +182,14 @@ class EpisodeReplay:
             now = self._state()
             quiet, state = (quiet + _TICK if now == state else 0.0), now
         if error is not None and fails:
-            kind: type[PolicyError] = type(error.kind, (PolicyError,), {})
+            kind: type[PolicyError] = type(error.kind, (PolicyError,), {})  # an episode keeps the name of the class
             return kind(error.message)
         return ReplayError(
             f"the recording has no answer for model call {call.number + 1} of {call.agent!r}: it was lost there"
         )
 
     def _recorded(self, call: Call, turn: Turn, name: str | None) -> Answer:
-        """Of the policy, its tokens as they are read today; of another model what was kept, as it is."""
+        """The policy's tokens, read with today's parser; another model's answer as it was kept."""
         if name is None and turn.exact and turn.excluded not in _MADE_BY_SOURCE:
             generation = Generation(
                 tuple(turn.output_ids), tuple(turn.logprobs), turn.policy_version, turn.finish_reason
@@ -210,7 +210,7 @@ class EpisodeReplay:
 
 
 def _asks_the_same(call: Call, turn: Turn) -> bool:
-    """Whether `turn` was recorded of such a call. The prompt ids of another model are its own, or made from text."""
+    """True if `turn` was recorded of such a call. The prompt ids of another model are its own, or made from text."""
     if call.agent != turn.agent:
         return False
     if call.prompt.ids == turn.prompt_ids:

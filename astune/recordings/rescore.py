@@ -88,7 +88,7 @@ async def _rescored(recording: Recording, judge: Judge, config: TaskJudgeConfig)
 
 
 async def _judged_together(recordings: Sequence[Recording], judges: _Judges) -> list[Rescored]:
-    """As they were in the run: the attempts at one task in one step and phase are a group."""
+    """Judges groups as the run did: the attempts at one task in one step and phase."""
     done = {i: Rescored(recording, None) for i, recording in enumerate(recordings)}
     groups: dict[tuple[int, int, str, str], dict[int, Episode]] = {}
     for i, recording in enumerate(recordings):

@@ -95,7 +95,7 @@ class DebugBackbone:
         return RunReport(run_dir.path, 0, _status(finished, run.episodes), summary)
 
     def _played(self, run: DebugRun, groups: Sequence[Attempts], settings: Config, run_dir: RunDir) -> bool:
-        """Whether all were played, or Ctrl-C or the end of pdb ended it before."""
+        """True if all were played, False if Ctrl-C or the end of pdb ended it before."""
         config, name = run.config, run_dir.path.name
         studio_id = f"{config.project_name}/{name}/{int(time.time())}"
         with (
@@ -121,7 +121,7 @@ def _status(finished: bool, episodes: Sequence[Episode]) -> Literal["completed",
 
 
 def _console() -> Console:
-    """As wide as the terminal; in a file or a pipe wide enough for the tables."""
+    """A console as wide as the terminal; in a file or a pipe wide enough for the tables."""
     console = Console()
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPED_WIDTH

@@ -34,7 +34,7 @@ from astune.workflow.lifetime import lifetime
 
 @dataclass(frozen=True)
 class EpisodeFiles:
-    """Where the episodes of a debug run are kept."""
+    """The places in which the episodes of a debug run are kept: its log, and a file for each."""
 
     config: Config
     """As it is written into recordings."""
@@ -62,7 +62,7 @@ class DebugRun:
     show_update: ShowUpdate | None
     episodes: list[Episode] = field(default_factory=list)
     stopping: bool = False
-    """Whether the run was told to stop."""
+    """True once the run was told to stop."""
     running: bool = False
 
     async def play(self, groups: Iterable[Attempts], files: EpisodeFiles, studio: Studio | None) -> None:
@@ -95,7 +95,7 @@ class DebugRun:
         """Ends the run; may be called from a signal handler."""
         self.stopping = True
         assert self._main is not None
-        self._loop.call_soon_threadsafe(self._main.cancel)
+        self._loop.call_soon_threadsafe(self._main.cancel)  # wakes the loop, which may be waiting in select
 
     async def _group(self, attempts: Attempts) -> Group:
         """The attempts with their verdicts, shown and kept. Those that wait for a judge of groups when the run is
@@ -136,6 +136,7 @@ class DebugRun:
                 self.screen.episode_started(this, attempts.task)
                 yield this
                 episode = played[this] = self._observer.episodes[-1]
+                # Who quits pdb means the run; to the episode it was an error of the workflow like any other.
                 if episode.error is not None and episode.error.kind == bdb.BdbQuit.__name__:
                     raise bdb.BdbQuit
                 if group_judge is None:

@@ -167,7 +167,7 @@ def _called(messages: Sequence[Mapping[str, Any]], call_id: object) -> tuple[str
 
 
 def _another(sampling: Sampling, number: int) -> Sampling:
-    """As `sampling`, but for further answers to the same call with other seeds."""
+    """`sampling`, with another seed for each further answer to the same call."""
     if number == 0 or sampling.seed is None:
         return sampling
     return replace(sampling, seed=(sampling.seed + number) % 2**63)

@@ -28,7 +28,7 @@ class Attempts:
 
 
 def planned(config: AstuneConfig) -> list[Attempts]:
-    """What `astune.debug` asks for. Raises TaskError if that is nothing."""
+    """The attempts that `astune.debug` asks for. Raises TaskError if there are none."""
     if config.debug.model is not None and config.debug.model.startswith(REPLAY):
         return _recorded(Path(config.debug.model.removeprefix(REPLAY)), config.debug.filter)
     if config.debug.filter is not None:

@@ -33,7 +33,7 @@ class Terminal:
 
     @property
     def interactive(self) -> bool:
-        """Whether a person types the next line."""
+        """True if a person types the next line."""
         return not self._commands and self._stdin.isatty()
 
     def ask(self, prompt: str) -> str | None:

@@ -1,1 +1,1 @@
-"""What answers in a debug run: a local model, a script, a person, or chat APIs."""
+"""Answer the calls of a debug run: a local model, a script, a person, or chat APIs."""

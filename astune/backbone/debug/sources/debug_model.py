@@ -25,7 +25,7 @@ UNKNOWN_CONTEXT_LENGTH = 32768
 
 @dataclass(frozen=True)
 class DebugModel:
-    """What answers, and the chat format in which it does."""
+    """The model of a debug run, or what stands in for it, and the chat format in which it answers."""
 
     name: str
     """For people: "scripted (answers.yaml)", "human", "endpoint http://... (Qwen3-8B)", "tiny"."""

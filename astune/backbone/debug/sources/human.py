@@ -35,7 +35,7 @@ _REPLACE = re.compile(r"\.(\d+)(?: (.*))?")
 
 @dataclass
 class _Draft:
-    """What was typed of one answer so far."""
+    """One answer, as far as it was typed."""
 
     call: Call
     reasoning: list[str] = field(default_factory=list)

@@ -148,7 +148,7 @@ class _FunctionScript:
             given = self._function(*arguments)
             if inspect.isawaitable(given):
                 given = await given
-        except (RolloutError, bdb.BdbQuit):
+        except (RolloutError, bdb.BdbQuit):  # quitting a breakpoint() in the function ends the run
             raise
         except Exception as error:
             raise PolicyError(f"{where}: {type(error).__name__}: {error}") from error

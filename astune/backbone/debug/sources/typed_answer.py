@@ -21,11 +21,11 @@ _SPACE = re.compile(r"\s+")
 
 
 class NotAnAnswer(ValueError):
-    """Why a text is no answer that the agent could be given."""
+    """A text is no answer that the agent could be given; the message says why."""
 
 
 def typed_answer(chat_format: ChatFormat, call: Call, text: str) -> Generation:
-    """What a person writes as tokens, with the one that ends the answer; log-probabilities are 0.0.
+    """The tokens of what a person writes, with the one that ends the answer; log-probabilities are 0.0.
 
         typed_answer(chat_format, call, 'I will add.\\n/call add {"a": 1, "b": 2}')
 
@@ -126,7 +126,7 @@ def _parsed(chat_format: ChatFormat, call: Call, text: str) -> ParsedMessage:
 
 
 def _json_fault(content: str, mark: str) -> str:
-    """What is wrong with the JSON behind `mark`, "" if nothing is or there is none."""
+    """The fault of the JSON behind `mark`; "" if it has none, or there is no JSON."""
     _, _, after = content.rpartition(mark)
     start = after.find("{")
     if start < 0:

@@ -1,1 +1,1 @@
-"""Where a debug run stops, and the commands that it takes there."""
+"""Stop a debug run at calls, tool results and verdicts, and carry out commands there."""

@@ -1,1 +1,1 @@
-"""What a debug run shows: the run as it goes, what is asked for at a stop, and what one update does."""
+"""Show a debug run as it goes, parts of an episode on demand, and what one update would do."""

@@ -52,7 +52,7 @@ def show_messages(console: Console, stop: Stop, chat_format: ChatFormat) -> None
 
 
 def show_tools(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
-    """What the agent offered the model, with the types of the arguments."""
+    """The tools that the agent offered the model, with the types of the arguments."""
     tools = _request(stop).tools if stop.call else _last_turn(stop).tools
     if not tools:
         raise NothingToShow("the agent offers no tools in this call")
@@ -124,7 +124,7 @@ def show_forks(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
 
 
 def show_verdict(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
-    """What the judge said, and what it was given."""
+    """The verdict, and what the judge was given."""
     if stop.episode is None:
         raise NothingToShow("the workflow is still running: there is no verdict yet (judge runs on to it)")
     output, verdict = stop.episode.output, stop.episode.verdict
@@ -218,7 +218,7 @@ def _parts(stop: Stop, chat_format: ChatFormat) -> Iterator[tuple[str, str]]:
 
 
 def _sampled_ranges(stop: Stop, prompt: Sequence[int]) -> list[tuple[int, int, str]]:
-    """Of the row that the prompt goes on from: where its turns sampled."""
+    """The ranges that earlier turns sampled, in the row that the prompt goes on from."""
     assert stop.call is not None
     best: Timeline | None = None
     for line in stop.running.tracker.timelines():

@@ -16,7 +16,7 @@ def own_rewards(episode: Episode) -> str:
 
 
 def reward_of_turn(episode: Episode, number: int) -> str:
-    """What a turn is credited for: `1.5 (agent) +2 (turn)`, `1` where only its episode has a reward."""
+    """The rewards that a turn is credited for: `1.5 (agent) +2 (turn)`, `1` where only its episode has a reward."""
     agent, added = episode.turns[number].agent, episode.turn_rewards.get(number)
     reward = episode.reward_of(agent)
     if reward is None:

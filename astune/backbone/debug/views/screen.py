@@ -1,4 +1,4 @@
-"""What a debug run looks like: sections on a terminal, plain text when piped."""
+"""Print a debug run as it goes: sections on a terminal, plain text when piped."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Screen:
         self.console.print(Text(f"  recorded in {shown_path(path)}", style="dim"), soft_wrap=True)
 
     def replayed(self, difference: str | None) -> None:
-        """How a replay compares with the recording; None is equal."""
+        """Says in what a replay differs from the recording; None is nothing."""
         if difference is None:
             self._line("  replay: equal to the recording in tokens, timelines and verdict", "bold green")
         else:
@@ -102,7 +102,7 @@ class Screen:
         self.console.print(Padding(summary_table([parent, branch]), (0, 0, 0, 2), expand=False))
 
     def group_done(self, group: Group, samples: Sequence[Sample]) -> None:
-        """What training would make of the attempts at one task."""
+        """Shows advantages and weights that training would give the attempts at one task."""
         self._heading("group", "what a training step of these attempts alone would do")
         self.console.print(Padding(credit_table(group, samples), (0, 0, 0, 2), expand=False))
         for number, episode in enumerate(group.episodes):
@@ -176,7 +176,7 @@ def _who(call: Call) -> str:
 
 
 def message_in_words(message: Mapping[str, Any]) -> str:
-    """What an agent gets: reasoning, tool calls, text.
+    """The message that an agent gets, in words: reasoning, tool calls, text.
 
     >>> message_in_words({"content": "Yes."})
     '4 characters of text'

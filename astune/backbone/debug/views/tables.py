@@ -15,7 +15,7 @@ from astune.types import Episode, Group, Sample, Timeline
 
 
 def timelines_table(timelines: Sequence[Timeline]) -> Table:
-    """What training would see, one line each; `fork` says why a row does not continue an earlier one."""
+    """The rows that training would see; `fork` says why a row does not continue an earlier one."""
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
     table.add_column("training row")
     for name in ("turns", "tokens", "trained"):

@@ -43,7 +43,7 @@ class _TurnUpdate:
 
     @property
     def moved(self) -> float:
-        """By how much the logprob of the whole turn changed."""
+        """The change of the whole turn's logprob."""
         return math.fsum(self.update.changes)
 
 
@@ -154,7 +154,7 @@ def _divergence(inspection: UpdateInspection, samples: Sequence[Sample]) -> floa
 
 
 def _in_words(attempts: Mapping[int, _Attempt], group: Group) -> str:
-    """How likely each attempt became, the one that gained most first."""
+    """Says how likely each attempt became, the one that gained most first."""
     moved = {number: math.fsum(turn.moved for turn in turns.values()) for number, turns in attempts.items()}
     alike: dict[tuple[float | None, str], list[str]] = defaultdict(list)
     for number in sorted(moved, key=lambda number: -moved[number]):
