@@ -13,7 +13,7 @@ medians of the rounds, ratios medians of the ratios of a round.
 
 Hangs: `9^{9^{9^9}}` and its like among formulas, a second allowed for each comparison.
 
-Agreement: each case is the whole output of a model and a label. The zoo (tests/task_judge/math_zoo.jsonl) was labelled
+Agreement: each case is the whole output of a model and a label. The zoo (tests/task_judge/math/zoo.jsonl) was labelled
 by hand; of GSM8K each gold answer is right for its own problem and wrong for another, or when changed, in seven
 wordings. Exact and normalised match and math-verify get the answer that our judge extracts, which favours them; the
 last number is that of the whole text. The zoo is no sample of what models write: it is chosen to be hard.
@@ -48,7 +48,7 @@ from astune.task_judge.math.judge import MathOutcome
 from astune.task_judge.math.normalise import normalise
 from astune.types import Episode, StopReason, Task, WorkflowOutput
 
-ZOO = Path(__file__).resolve().parents[1] / "tests/task_judge/math_zoo.jsonl"
+ZOO = Path(__file__).resolve().parents[1] / "tests/task_judge/math/zoo.jsonl"
 ENDLESS = ("9^{9^{9^9}}", "(10^8)!", r"\int_0^1 x^{x^{x^x}} dx", "7^{7^{7^{7}}}")
 Pair = tuple[str, str]
 """Reference and final answer."""

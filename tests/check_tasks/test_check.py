@@ -132,7 +132,7 @@ def test_a_judge_sees_a_whole_episode():
 
 async def test_what_is_near_every_reference_of_the_zoo_is_wrong_to_the_math_judge():
     """What tells of both: a near miss that is none, and a judge that is too kind."""
-    zoo = Path(__file__).parents[1] / "task_judge/math_zoo.jsonl"
+    zoo = Path(__file__).parents[1] / "task_judge/math/zoo.jsonl"
     references = dict.fromkeys(json.loads(line)["reference"] for line in zoo.read_text("utf-8").splitlines())
     tasks = [Task(reference, "?", answer=reference) for reference in [*references][::3]]
     (judged,) = by_judge(tasks, TaskJudgeConfig(judge_protocol="MathAnswerAsJudge"))

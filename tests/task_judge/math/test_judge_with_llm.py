@@ -8,7 +8,7 @@ from astune.task_judge.judge_base import GroupJudge
 from astune.task_judge.math.judge_with_llm import MathAnswerAndLlmAsJudge
 from astune.testing import ScriptedChatServer
 from astune.types import StopReason
-from tests.task_judge.llm_judging import attempt, attempts, config, fences, task, turn
+from tests.task_judge.llm.judging import attempt, attempts, config, fences, task, turn
 
 
 def says_right(body) -> str:

@@ -12,7 +12,7 @@ from astune.task_judge.llm.judge import LlmAsJudge
 from astune.task_judge.llm.rubric import Criterion, Rubric, save_rubric
 from astune.task_judge.llm.rubrics_judge import RubricsAsJudge
 from astune.testing import ScriptedChatServer
-from tests.task_judge.llm_judging import attempt, attempts, config, fences, reply, task, turn
+from tests.task_judge.llm.judging import attempt, attempts, config, fences, reply, task, turn
 
 ROWS = [json.loads(line) for line in (Path(__file__).parent / "injections.jsonl").read_text("utf-8").splitlines()]
 BUILT = {

@@ -10,7 +10,7 @@ from astune.task_judge.judge_base import GroupJudge
 from astune.task_judge.llm.judge import LlmAsJudge
 from astune.testing import ScriptedChatServer
 from astune.types import StopReason, Task
-from tests.task_judge.llm_judging import attempt, attempts, config, fences, reply, task, turn
+from tests.task_judge.llm.judging import attempt, attempts, config, fences, reply, task, turn
 
 CRITERIA = {"help": {"text": "It helps.", "min": 0, "max": 4, "weight": 3}, "polite": {"text": "Polite.", "max": 1}}
 

@@ -15,7 +15,7 @@ from astune.errors import JudgeError
 from astune.task_judge import MathAnswerAsJudge
 from astune.types import Episode
 
-ZOO = [json.loads(line) for line in Path(__file__).with_name("math_zoo.jsonl").read_text("utf-8").splitlines()]
+ZOO = [json.loads(line) for line in Path(__file__).with_name("zoo.jsonl").read_text("utf-8").splitlines()]
 
 NOT_SEEN_AS_EQUAL = {
     "unit-11": "a fraction of units",

@@ -11,7 +11,7 @@ from astune.task_judge.llm.pointwise import CriteriaReply, check_scores, rubric_
 from astune.task_judge.llm.rubric import Criterion, Rubric, load_rubric, save_rubric
 from astune.task_judge.llm.rubrics_judge import RubricsAsJudge
 from astune.testing import ScriptedChatServer
-from tests.task_judge.llm_judging import attempts, config, fences, reply, task
+from tests.task_judge.llm.judging import attempts, config, fences, reply, task
 
 RUBRIC = Rubric(
     name="support",

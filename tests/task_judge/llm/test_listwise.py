@@ -12,7 +12,7 @@ from astune.task_judge.llm.judge import LlmAsJudge
 from astune.task_judge.llm.listwise import RankingReply, check_ranking
 from astune.testing import ScriptedChatServer
 from astune.types import StopReason
-from tests.task_judge.llm_judging import attempt, attempts, config, fences, quality, reply, task
+from tests.task_judge.llm.judging import attempt, attempts, config, fences, quality, reply, task
 
 
 async def judged(script, episodes, **llm):

@@ -315,7 +315,7 @@ def test_algebra_gets_a_number_without_its_unit(text: str, latex: str) -> None:
 
 
 def test_each_gsm8k_answer_is_right_for_itself_and_wrong_for_its_neighbour() -> None:
-    path = Path(__file__).parents[3] / "shared/data/gsm8k/train_1000.jsonl"
+    path = Path(__file__).parents[4] / "shared/data/gsm8k/train_1000.jsonl"
     if not path.exists():
         pytest.skip("the GSM8K sample is not on this machine")
     from astune.task_reader.jsonl import read_jsonl
