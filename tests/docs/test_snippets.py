@@ -234,6 +234,8 @@ def test_the_readme_does_what_it_says_and_a_run_leaves_what_it_shows(example: Pa
 def test_a_page_does_what_it_says(page: str, example: Path, tmp_path: Path) -> None:
     shutil.copytree(example, tmp_path / "folder")
     play(page, tmp_path / "folder")
+    written = [block.option("file") for block in blocks(page) if block.option("agentscope", "2") == "2"]
+    assert all((tmp_path / "folder" / name).is_file() for name in written if name)
 
 
 @pytest.mark.skipif(AGENTSCOPE != "1", reason="needs AgentScope 1.x")

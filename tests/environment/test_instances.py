@@ -145,7 +145,7 @@ def test_a_service_that_ends_in_the_middle_closes_all(calls: Sequence[Call], tur
     """Calls are cancelled, as uvicorn does it, after a few turns of the loop."""
 
     async def play() -> None:
-        with service() as (instances, _, _):
+        with service() as (instances, metrics, rooms):
             tasks = [asyncio.ensure_future(make(instances, call)) for call in calls]
             for _ in range(turns):
                 await asyncio.sleep(0)
@@ -153,6 +153,7 @@ def test_a_service_that_ends_in_the_middle_closes_all(calls: Sequence[Call], tur
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await instances.close()
+            assert metrics.live == 0 and all(room.closes == 1 for room in rooms.made)
 
     asyncio.run(play())
 
