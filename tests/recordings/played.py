@@ -16,10 +16,12 @@ from astune.types import Sampling, Task
 from astune.workflow.workflow_base import as_workflow
 
 CONTEXT_LENGTH = 8192
+LIMITS = ("max_turns", "max_episode_tokens", "episode_timeout", "allow_inexact")
+"""Options that are of the section `astune.rollout`."""
 
 
 def setup_of(workflow, policy, chat_format, **options):
-    limits = {name: options.pop(name) for name in list(options) if name in RolloutConfig.model_fields}
+    limits = {name: options.pop(name) for name in list(options) if name in LIMITS}
     return RolloutSetup(
         policy=policy,
         chat_format=chat_format,

@@ -58,7 +58,7 @@ def test_there_are_enough_of_them():
 def test_an_episode_of_every_habit_replays_byte_for_byte(name, number, chat_format, tmp_path):
     habit, task = HABITS[name], TASKS[number]
     with ScriptedChatServer(lambda body: "Hm, ☂.") as server:
-        options = {**habit.options, "clients": {"critic": critic(server)}}
+        options = {**habit.options, "auxiliary_models": {"critic": critic(server)}}
         recorded = play(habit.workflow, (), chat_format, task=task, policy=HabitPolicy(chat_format), **options)
         asked = len(server.requests)
         again = replay(habit.workflow, as_recorded(recorded, tmp_path), chat_format, **options)
@@ -138,7 +138,7 @@ def test_what_another_model_gave_is_given_back_as_it_was(chat_format):
         return WorkflowOutput(answer=message, reward=1.0)
 
     with ScriptedChatServer([body]) as server:
-        options = {"clients": {"critic": critic(server, trainable=True)}}
+        options = {"auxiliary_models": {"critic": critic(server, trainable=True)}}
         recorded = play(workflow, (), chat_format, policy=HabitPolicy(chat_format), **options)
     (turn,) = recorded.turns
     assert (turn.exact, turn.prompt_ids, turn.excluded) == (True, (1, 2, 3), None)

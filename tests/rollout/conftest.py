@@ -11,6 +11,8 @@ from astune.types import Sampling, Task, Verdict
 from astune.workflow.workflow_base import as_workflow
 
 TASK = Task("t1", "What is 2 + 2?", answer="4")
+LIMITS = ("max_turns", "max_episode_tokens", "episode_timeout", "allow_inexact")
+"""Options that are of the section `astune.rollout`."""
 
 
 class AnswerJudge:
@@ -30,7 +32,7 @@ def chat_format(tmp_path_factory):
 def make_setup(chat_format):
     def make(workflow, answers=("4",), *, judge=None, context_length=4096, judge_timeout=30.0, **options):
         """`options` are those of RolloutConfig and RolloutSetup."""
-        limits = {name: options.pop(name) for name in list(options) if name in RolloutConfig.model_fields}
+        limits = {name: options.pop(name) for name in list(options) if name in LIMITS}
         policy = ScriptedPolicy(answers, chat_format, context_length=context_length)
         config = RolloutConfig(**{"episode_timeout": 30.0, **limits})
         factory, judge = as_workflow(workflow), judge or AnswerJudge()
