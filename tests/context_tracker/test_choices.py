@@ -35,9 +35,7 @@ class SideBySide(ScriptedPolicy):
 
 
 def tracker_over(policy, chat_format, **options):
-    return ContextTracker(
-        policy, chat_format, Sampling(max_tokens=50), **{"max_turns": 20, "seed": 0, "clients": {}, **options}
-    )
+    return ContextTracker(policy, chat_format, Sampling(max_tokens=50), **{"max_turns": 20, "seed": 0, **options})
 
 
 def contents(answers):
