@@ -15,7 +15,7 @@ from astune.monitor.episodes import read_episodes
 from astune.monitor.metrics import read_metrics
 from astune.testing import CountingLearner
 from astune.types import RunReport
-from astune.viewer.report import write_report
+from astune.viewer.report.page import write_report
 
 RunJob = Callable[..., RunReport]
 TIMES = ("time", "throughput", "seconds", "blocked")
