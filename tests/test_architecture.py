@@ -42,10 +42,6 @@ PLACES = {
     "appworld": {"worlds/appworld_worker.py"},
 }
 """Where the libraries of readers and environments may be imported."""
-TWO_MEANINGS = {
-    "ToolCall",
-}
-"""Names that classes of two modules have; the list can only get shorter."""
 MOST_LINES_OF_A_MODULE = 400
 MOST_LINES_OF_A_FUNCTION = 60
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if "tutorial" not in path.parts)
@@ -158,9 +154,8 @@ def test_a_public_class_has_a_name_of_its_own() -> None:
         for node in ast.parse((PACKAGE / module).read_text()).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(str(module))
-    shared = {name: places for name, places in homes.items() if len(places) > 1 and name not in TWO_MEANINGS}
+    shared = {name: places for name, places in homes.items() if len(places) > 1}
     assert shared == {}
-    assert {name for name in TWO_MEANINGS if len(homes.get(name, [])) < 2} == set(), "to be taken off the list"
 
 
 def test_no_module_is_too_long() -> None:

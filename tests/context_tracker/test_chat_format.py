@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.context_tracker.prompt.chat_format import ChatFormat, ParsedMessage, ToolCall
+from astune.context_tracker.prompt.chat_format import ChatFormat, ParsedMessage, WrittenCall
 from astune.errors import ModelError, WorkflowError
 from tests.context_tracker.parsing import parse
 
@@ -182,7 +182,7 @@ def test_pieces_of_any_tokens_are_one_per_token(chat_format, data):
 def test_an_answer_is_taken_apart(chat_format):
     call = '<tool_call>\n{"name": "find", "arguments": {"n":1}}\n</tool_call>'
     ids = chat_format.encode(f"<think>\nHm.\n</think>\n\nLook.\n{call}<|im_end|>")
-    assert parse(chat_format, ids) == ParsedMessage("Look.", "Hm.", (ToolCall("find", '{"n":1}'),))
+    assert parse(chat_format, ids) == ParsedMessage("Look.", "Hm.", (WrittenCall("find", '{"n":1}'),))
     assert parse(chat_format, ids[:-1]) == parse(chat_format, ids)
     assert parse(chat_format, ids, tools=()) == ParsedMessage("Look.\n" + call, "Hm.", ())
 

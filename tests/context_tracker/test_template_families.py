@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from astune.config.schema import ModelConfig
 from astune.context_tracker.prompt.answer_formats import FORMATS
-from astune.context_tracker.prompt.chat_format import ChatFormat, ParsedMessage, ToolCall
+from astune.context_tracker.prompt.chat_format import ChatFormat, ParsedMessage, WrittenCall
 from astune.errors import WorkflowError
 from astune.testing import write_test_model_dir
 from tests.context_tracker.parsing import parse
@@ -564,7 +564,7 @@ def test_glm_says_what_an_answer_without_thinking_begins_with(formats):
 
 def test_llama_marks_a_call_with_a_tag_too(formats):
     text = 'I call.<|python_tag|>{"type": "function", "name": "add", "parameters": {"n":1}}'
-    expected = ParsedMessage("I call.", None, (ToolCall("add", '{"n":1}'),))
+    expected = ParsedMessage("I call.", None, (WrittenCall("add", '{"n":1}'),))
     chat_format = formats(family_of("llama3_1"))
     assert parse(chat_format, chat_format.encode(text + "<|eom_id|>"), [ADD]) == expected
 
@@ -588,13 +588,13 @@ def test_mistral_calls_keep_their_ids(formats):
     spelled = '[TOOL_CALLS]add[CALL_ID]abcdefghi[ARGS]{"n":1}'
     for template, text in (("mistral_v3", listed), ("mistral_v11", spelled)):
         parsed = formats(family_of(template)).parse_text("Hm." + text, [ADD])
-        assert parsed == ParsedMessage("Hm.", None, (ToolCall("add", '{"n":1}', "abcdefghi"),))
+        assert parsed == ParsedMessage("Hm.", None, (WrittenCall("add", '{"n":1}', "abcdefghi"),))
 
 
 def test_mistral_calls_inside_an_argument_are_an_argument(formats):
     inside = '{"n": "[TOOL_CALLS]add[ARGS]{}"}'
     parsed = formats(family_of("mistral_v13")).parse_text("[TOOL_CALLS]add[ARGS]" + inside, [ADD])
-    assert parsed.tool_calls == (ToolCall("add", inside),)
+    assert parsed.tool_calls == (WrittenCall("add", inside),)
 
 
 HARMONY_CALL = '<|channel|>commentary to=functions.add <|constrain|>json<|message|>{"n":1}'
@@ -603,11 +603,11 @@ HARMONY_CALL = '<|channel|>commentary to=functions.add <|constrain|>json<|messag
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (HARMONY_CALL, ParsedMessage(None, None, (ToolCall("add", '{"n":1}'),))),
+        (HARMONY_CALL, ParsedMessage(None, None, (WrittenCall("add", '{"n":1}'),))),
         (
             "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>I add.<|end|>"
             "<|start|>assistant" + HARMONY_CALL,
-            ParsedMessage("I add.", "Hm.", (ToolCall("add", '{"n":1}'),)),
+            ParsedMessage("I add.", "Hm.", (WrittenCall("add", '{"n":1}'),)),
         ),
         (
             "<|channel|>analysis<|message|>A<|end|><|start|>assistant<|channel|>analysis<|message|>B",

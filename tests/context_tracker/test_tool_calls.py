@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astune.context_tracker.prompt.answer_formats import FORMATS, THINK, detect_format, split_reasoning
-from astune.context_tracker.prompt.tool_calls import ToolCall
+from astune.context_tracker.prompt.tool_calls import WrittenCall
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -39,7 +39,7 @@ def hermes(name: str, arguments: str) -> str:
 
 def test_hermes_arguments_keep_the_text_that_was_sampled():
     text = hermes("f", '{"city":"Z\\u00fcrich",   "scale":1e2}')
-    assert split_tool_calls(text, "hermes") == ("", (ToolCall("f", '{"city":"Z\\u00fcrich",   "scale":1e2}'),))
+    assert split_tool_calls(text, "hermes") == ("", (WrittenCall("f", '{"city":"Z\\u00fcrich",   "scale":1e2}'),))
 
 
 @given(st.dictionaries(st.text(), JSON_VALUES, max_size=4), st.sampled_from([None, 2]))
@@ -56,7 +56,7 @@ def test_two_calls_and_the_text_around_them():
     text = "One. " + hermes("f", "{}") + " Two. " + hermes("g", '{"x": [1, {"}": 2}]}') + "\n"
     content, calls = split_tool_calls(text, "hermes")
     assert content == "One.\nTwo."
-    assert calls == (ToolCall("f", "{}"), ToolCall("g", '{"x": [1, {"}": 2}]}'))
+    assert calls == (WrittenCall("f", "{}"), WrittenCall("g", '{"x": [1, {"}": 2}]}'))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_malformed_calls_stay_in_the_text_unchanged(inside):
 
 def test_a_good_call_beside_a_malformed_one_is_read_and_the_other_kept():
     bad = "<tool_call>{oops}</tool_call>"
-    assert split_tool_calls(bad + hermes("f", "{}"), "hermes") == (bad, (ToolCall("f", "{}"),))
+    assert split_tool_calls(bad + hermes("f", "{}"), "hermes") == (bad, (WrittenCall("f", "{}"),))
 
 
 def test_an_unclosed_call_stays_in_the_text():

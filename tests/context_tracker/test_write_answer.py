@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from astune.context_tracker.prompt.builder import PromptBuilder
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.context_tracker.prompt.tool_calls import ParsedMessage, ToolCall
+from astune.context_tracker.prompt.tool_calls import ParsedMessage, WrittenCall
 from astune.context_tracker.request import ChatRequest
 from astune.context_tracker.sources import Call, read_answer
 from astune.context_tracker.tracker import ContextTracker
@@ -49,7 +49,7 @@ def read_back(chat_format: ChatFormat, asked: Call, message) -> ParsedMessage:
     assert ids[-1] in chat_format.stop_token_ids
     assert not set(ids[:-1]) & set(chat_format.stop_token_ids)
     got = read_answer(chat_format, asked, Generation(tuple(ids), (0.0,) * len(ids), 0, "stop")).message
-    calls = [ToolCall(one["function"]["name"], one["function"]["arguments"]) for one in got.get("tool_calls", ())]
+    calls = [WrittenCall(one["function"]["name"], one["function"]["arguments"]) for one in got.get("tool_calls", ())]
     return ParsedMessage(got["content"], got.get("reasoning_content"), tuple(calls))
 
 

@@ -16,11 +16,11 @@ from astune.context_tracker.prompt.answer_formats import FORMATS, any_of, detect
 from astune.context_tracker.prompt.call_style import CallStyle, find_call_style
 from astune.context_tracker.prompt.messages import for_template
 from astune.context_tracker.prompt.template import HOW_TO_MAKE, compile_template, read_json, read_templates
-from astune.context_tracker.prompt.tool_calls import ParsedMessage, ToolCall
+from astune.context_tracker.prompt.tool_calls import ParsedMessage, WrittenCall
 from astune.context_tracker.prompt.vocabulary import Vocabulary
 from astune.errors import ModelError, WorkflowError, nearest
 
-__all__ = ["ChatFormat", "ParsedMessage", "ToolCall"]
+__all__ = ["ChatFormat", "ParsedMessage", "WrittenCall"]
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _PROBE = "ANSWER-PROBE"

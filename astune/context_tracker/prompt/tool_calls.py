@@ -17,7 +17,7 @@ _PYTHON = {"True": "true", "False": "false", "None": "null"}
 
 
 @dataclass(frozen=True)
-class ToolCall:
+class WrittenCall:
     """One call as the model wrote it; `arguments` is the JSON text of an object.
 
     `call_id` is the id the model wrote, in the formats that have one (Mistral's).
@@ -34,21 +34,21 @@ class ParsedMessage:
 
     content: str | None
     reasoning: str | None
-    tool_calls: tuple[ToolCall, ...]
+    tool_calls: tuple[WrittenCall, ...]
 
 
-Found = tuple[int, int, tuple[ToolCall, ...]]
+Found = tuple[int, int, tuple[WrittenCall, ...]]
 """Calls, and the range `[start, stop)` of the text that says them."""
 
 
-def take_out(text: str, found: Iterable[Found]) -> tuple[str, tuple[ToolCall, ...]]:
+def take_out(text: str, found: Iterable[Found]) -> tuple[str, tuple[WrittenCall, ...]]:
     """The text without what was found, and all calls. Without any, the text is unchanged to the last space.
 
-    >>> take_out("Wait. <f/>", [(6, 10, (ToolCall("f", "{}"),))])
-    ('Wait.', (ToolCall(name='f', arguments='{}', call_id=None),))
+    >>> take_out("Wait. <f/>", [(6, 10, (WrittenCall("f", "{}"),))])
+    ('Wait.', (WrittenCall(name='f', arguments='{}', call_id=None),))
     """
     rest: list[str] = []
-    calls: list[ToolCall] = []
+    calls: list[WrittenCall] = []
     position = 0
     for start, stop, group in found:
         if start < position:  # inside a call, as one of its arguments
@@ -67,9 +67,9 @@ def join_pieces(pieces: Iterable[str]) -> str:
     return "\n".join(piece.strip() for piece in pieces if piece.strip())
 
 
-def make_call(name: str, arguments: str, call_id: str | None = None) -> ToolCall | None:
+def make_call(name: str, arguments: str, call_id: str | None = None) -> WrittenCall | None:
     """The call, None unless it has a name and `arguments` is the JSON text of an object."""
-    return ToolCall(name, arguments, call_id) if name and parse_arguments(arguments) is not None else None
+    return WrittenCall(name, arguments, call_id) if name and parse_arguments(arguments) is not None else None
 
 
 def end_of_json(text: str, position: int) -> int | None:
@@ -125,7 +125,7 @@ def skip_space(text: str, position: int) -> int:
     return found.end() if found else position
 
 
-def read_json_call(text: str, arguments_key: str, others: frozenset[str] | None = None) -> ToolCall | None:
+def read_json_call(text: str, arguments_key: str, others: frozenset[str] | None = None) -> WrittenCall | None:
     """`{"name": "f", <arguments_key>: {...}}`; of other keys it may have those in `others`, any if that is None.
 
     The arguments keep the text the model wrote; an "id" that is a string becomes the call's.
@@ -140,7 +140,7 @@ def read_json_call(text: str, arguments_key: str, others: frozenset[str] | None 
     return make_call(name, fields[arguments_key], call_id if isinstance(call_id, str) else None)
 
 
-def typed_arguments(name: str, pairs: Iterable[tuple[str, str]], tools: Tools) -> ToolCall | None:
+def typed_arguments(name: str, pairs: Iterable[tuple[str, str]], tools: Tools) -> WrittenCall | None:
     """The call whose arguments were written as text, each given the type that the tool's schema asks for.
 
     Such formats do not tell the string "1" from the number 1; an argument whose schema does not say is a string.

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from astune.context_tracker.prompt.tool_calls import ParsedMessage, ToolCall, Tools
+from astune.context_tracker.prompt.tool_calls import ParsedMessage, Tools, WrittenCall
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class TextFormat(AnswerFormat):
     """An answer is reasoning, if there is any, and then text with calls in it."""
 
     @abstractmethod
-    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[ToolCall, ...]]:
+    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[WrittenCall, ...]]:
         """The text without its well-formed calls, and the calls."""
 
     def read(self, text: str, tools: Tools | None = None, opened: ReasoningMarks | None = None) -> ParsedMessage:

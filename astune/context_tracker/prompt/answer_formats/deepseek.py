@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from astune.context_tracker.prompt.answer_formats.base import TextFormat
-from astune.context_tracker.prompt.tool_calls import Found, ToolCall, Tools, make_call, take_out
+from astune.context_tracker.prompt.tool_calls import Found, Tools, WrittenCall, make_call, take_out
 
 _CALL = re.compile(
     "<｜tool▁call▁begin｜>function<｜tool▁sep｜>([^\n<>]+)\n```json\n(.*?)\n```<｜tool▁call▁end｜>", re.DOTALL
@@ -28,7 +28,7 @@ class DeepSeekV3(TextFormat):
     def is_taught_by(self, template: str) -> bool:
         return "<｜tool▁call▁begin｜>" in template and "```json" in template
 
-    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[ToolCall, ...]]:
+    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[WrittenCall, ...]]:
         return take_out(text, self._found(text))
 
     def _found(self, text: str) -> Iterator[Found]:

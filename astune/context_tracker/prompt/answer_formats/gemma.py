@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from astune.context_tracker.prompt.answer_formats.base import ReasoningMarks, TextFormat
-from astune.context_tracker.prompt.tool_calls import Found, ToolCall, Tools, make_call, take_out
+from astune.context_tracker.prompt.tool_calls import Found, Tools, WrittenCall, make_call, take_out
 
 _CALL = re.compile(r"<\|tool_call>call:([^{}<>\s]+)(?=\{)")
 _END = "<tool_call|>"
@@ -28,7 +28,7 @@ class Gemma4(TextFormat):
     def is_taught_by(self, template: str) -> bool:
         return "<|tool_call>call:" in template
 
-    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[ToolCall, ...]]:
+    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[WrittenCall, ...]]:
         return take_out(text, self._found(text))
 
     def _found(self, text: str) -> Iterator[Found]:

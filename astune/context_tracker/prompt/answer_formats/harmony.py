@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from astune.context_tracker.prompt.answer_formats.base import AnswerFormat, ReasoningMarks
-from astune.context_tracker.prompt.tool_calls import ParsedMessage, ToolCall, Tools, join_pieces, make_call
+from astune.context_tracker.prompt.tool_calls import ParsedMessage, Tools, WrittenCall, join_pieces, make_call
 from astune.errors import WorkflowError
 
 _NEXT = "<|start|>assistant"
@@ -39,7 +39,7 @@ class Harmony(AnswerFormat):
     def read(self, text: str, tools: Tools | None = None, opened: ReasoningMarks | None = None) -> ParsedMessage:
         reasoning: list[str] = []
         content: list[str] = []
-        calls: list[ToolCall] = []
+        calls: list[WrittenCall] = []
         for header, body, written in _messages(text if opened is None else opened.opening + text):
             channel = _channel(header)
             recipient = _RECIPIENT.search(header)

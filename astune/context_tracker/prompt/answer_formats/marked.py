@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from astune.context_tracker.prompt.answer_formats.base import THINK, ReasoningMarks, TextFormat
 from astune.context_tracker.prompt.tool_calls import (
     Found,
-    ToolCall,
     Tools,
+    WrittenCall,
     array_slices,
     end_of_json,
     make_call,
@@ -35,7 +35,7 @@ class Llama3Json(TextFormat):
     def is_taught_by(self, template: str) -> bool:
         return '{"name": function name, "parameters": ' in template
 
-    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[ToolCall, ...]]:
+    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[WrittenCall, ...]]:
         tag = text.find(_PYTHON_TAG)
         start = max(tag, 0)
         call = read_json_call(text[start:].removeprefix(_PYTHON_TAG), "parameters", frozenset({"type"}))
@@ -57,7 +57,7 @@ class Mistral(TextFormat):
     def is_taught_by(self, template: str) -> bool:
         return _TOOL_CALLS in template and "[ARGS]" not in template
 
-    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[ToolCall, ...]]:
+    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[WrittenCall, ...]]:
         return take_out(text, self._found(text))
 
     def _found(self, text: str) -> Iterator[Found]:
@@ -84,7 +84,7 @@ class MistralArgs(TextFormat):
     def is_taught_by(self, template: str) -> bool:
         return _TOOL_CALLS in template and "[ARGS]" in template and "[CALL_ID]" not in template
 
-    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[ToolCall, ...]]:
+    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[WrittenCall, ...]]:
         return take_out(text, self._found(text))
 
     def _found(self, text: str) -> Iterator[Found]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from astune.context_tracker.prompt.answer_formats.base import TextFormat
-from astune.context_tracker.prompt.tool_calls import ToolCall, Tools
+from astune.context_tracker.prompt.tool_calls import Tools, WrittenCall
 from astune.errors import WorkflowError
 
 
@@ -15,7 +15,7 @@ class Plain(TextFormat):
     def is_taught_by(self, template: str) -> bool:
         return False
 
-    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[ToolCall, ...]]:
+    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[WrittenCall, ...]]:
         return text, ()
 
     def call_start(self, tool: str | None) -> str:

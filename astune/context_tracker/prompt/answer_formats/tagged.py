@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from astune.context_tracker.prompt.answer_formats.base import TextFormat
 from astune.context_tracker.prompt.tool_calls import (
     Found,
-    ToolCall,
     Tools,
+    WrittenCall,
     end_of_json,
     read_json_call,
     take_out,
@@ -35,7 +35,7 @@ class Hermes(TextFormat):
         tagged = "<tool_call>" in template and "arguments" in template
         return tagged and "<function=" not in template and "<arg_key>" not in template
 
-    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[ToolCall, ...]]:
+    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[WrittenCall, ...]]:
         return take_out(text, self._found(text))
 
     def _found(self, text: str) -> Iterator[Found]:
@@ -55,10 +55,10 @@ class _TypedBySchema(TextFormat):
     """Arguments are text between tags, so what the text stands for is up to the tool's schema."""
 
     @abstractmethod
-    def read_block(self, block: str, tools: Tools) -> ToolCall | None:
+    def read_block(self, block: str, tools: Tools) -> WrittenCall | None:
         """The call that stands between the tags, None if it is malformed."""
 
-    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[ToolCall, ...]]:
+    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[WrittenCall, ...]]:
         return take_out(text, self._found(text, tools))
 
     def _found(self, text: str, tools: Tools) -> Iterator[Found]:
@@ -76,7 +76,7 @@ class Qwen3Coder(_TypedBySchema):
     def is_taught_by(self, template: str) -> bool:
         return "<tool_call>" in template and "<function=" in template
 
-    def read_block(self, block: str, tools: Tools) -> ToolCall | None:
+    def read_block(self, block: str, tools: Tools) -> WrittenCall | None:
         function = _FUNCTION.fullmatch(block)
         if function is None:
             return None
@@ -104,7 +104,7 @@ class Glm(_TypedBySchema):
     def is_taught_by(self, template: str) -> bool:
         return "<tool_call>" in template and "<arg_key>" in template
 
-    def read_block(self, block: str, tools: Tools) -> ToolCall | None:
+    def read_block(self, block: str, tools: Tools) -> WrittenCall | None:
         call = _GLM_CALL.fullmatch(block)
         pairs = None if call is None else _pairs(_GLM_ARGUMENT, call.group(2))
         return None if call is None or pairs is None else typed_arguments(call.group(1), pairs, tools)
