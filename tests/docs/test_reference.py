@@ -56,11 +56,6 @@ def test_all_links_are_seen() -> None:
     assert sum(len(list(links(page))) for page in PAGES) > 50
 
 
-def test_every_page_is_named_in_the_readme() -> None:
-    (line,) = [line for line in read("README.md").splitlines() if line.startswith("docs/ ")]
-    assert sorted(re.findall(r"\w+", line)[1:]) == sorted(page.stem for page in DOCS.glob("*.md"))
-
-
 def test_one_numbered_path_leads_through_all_pages() -> None:
     listed = re.findall(r"^(\d+)\. \[(.+?)\]\(docs/(\w+)\.md\): ", read("README.md"), re.MULTILINE)
     assert [int(number) for number, _, _ in listed] == list(range(1, len(listed) + 1))
@@ -188,5 +183,5 @@ def test_the_layers_of_contributing_are_those_that_are_checked(monkeypatch: pyte
     layers = load_plugin(f"{ROOT / 'tests' / 'test_architecture.py'}:LAYERS", kind="test")
     there = {path.stem for path in (ROOT / "astune").iterdir()}
     checked = [sorted(layer & there) for layer in layers[:-1]]
-    written = re.findall(r"^\d+  ([\w ]+)$", read("CONTRIBUTING.md"), re.MULTILINE)
+    written = re.findall(r"^[a-z ]*\d+  ([\w ]+)$", read("CONTRIBUTING.md"), re.MULTILINE)
     assert [sorted(line.split()) for line in written] == [layer for layer in checked if layer]
