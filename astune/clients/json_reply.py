@@ -16,6 +16,7 @@ T = TypeVar("T", bound=BaseModel)
 MOST_ERRORS = 8
 _START = re.compile(r'\{\s*["}]')
 _SCANNER = json.JSONDecoder(strict=False)
+_REST_OF_STRING = re.compile(r'(?:[^"\\]|\\.)*"?', re.DOTALL)
 
 
 def last_object(text: str) -> dict[str, Any]:
@@ -33,13 +34,21 @@ def last_object(text: str) -> dict[str, Any]:
             found = text[start.start() : position]
         except json.JSONDecodeError as error:
             found, broken = "", f"the JSON object is broken: {error}"
-            position = max(error.pos, start.end())
+            position = max(_after(error), start.end())
         except RecursionError:
             raise ValueError("the JSON object is nested too deep") from None
     if not found:
         raise ValueError(broken)
     parsed: dict[str, Any] = read_json(found, line_breaks=True)
     return parsed
+
+
+def _after(error: json.JSONDecodeError) -> int:
+    """Where the search goes on: behind the string that is broken, as what stands in it is no object."""
+    if error.msg.startswith("Unterminated"):
+        return len(error.doc)
+    rest = _REST_OF_STRING.match(error.doc, error.pos) if error.msg.startswith("Invalid \\") else None
+    return rest.end() if rest else error.pos
 
 
 def read_reply(text: str, schema: type[T], check: Callable[[T], None] | None = None) -> T:

@@ -32,6 +32,18 @@ def test_what_stands_in_an_object_that_was_cut_off_is_not_taken_for_it(inner, ou
 
 
 @pytest.mark.parametrize(
+    "text", ['{"first": {"": "{}', '{"why": "\\(x{}\\)", "score": 1}', '{"why": "\\u00 {}"}', '{"a": "{} \\']
+)
+def test_what_stands_in_a_text_that_is_broken_is_not_taken_for_the_object(text):
+    with pytest.raises(ValueError, match="broken"):
+        last_object(text)
+
+
+def test_an_object_after_one_with_a_broken_text_is_found():
+    assert last_object('{"why": "\\( {} \\)"} so {"score": 1}') == {"score": 1}
+
+
+@pytest.mark.parametrize(
     "text",
     [
         '{"score": 1}',
