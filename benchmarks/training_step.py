@@ -40,8 +40,8 @@ from astune.backbone.local.sampler import Sampler
 from astune.backbone.model_dir import resolve_model_dir
 from astune.config.load import load_config
 from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
+from astune.training.rollout_setup import sampling_for
 from astune.training.run import roll_out
-from astune.training.settings import sampling_for
 from astune.training.start import assemble, read_inputs
 from astune.types import Sample, Span, Timeline
 

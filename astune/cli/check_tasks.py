@@ -38,7 +38,7 @@ from astune.task_judge import TaskJudges
 from astune.task_judge.registry import import_registered
 from astune.task_reader.task_reader_base import SPLITS, Split
 from astune.task_reader.task_sets import read_task_sets
-from astune.training.environment_service import environment_service
+from astune.training.rollout_setup import environment_service
 from astune.types import Task
 
 MOST_SHOWN = 20

@@ -25,8 +25,7 @@ from astune.recordings.recording import Recording, pick_recording, read_recordin
 from astune.rollout.setup import RolloutSetup
 from astune.support.terminal import Console
 from astune.support.visible import tell
-from astune.training.environment_service import environment_service
-from astune.training.rollout_setup import NoPolicy, rollout_setup
+from astune.training.rollout_setup import NoPolicy, environment_service, rollout_setup
 from astune.types import Episode
 from astune.workflow.lifetime import lifetime
 

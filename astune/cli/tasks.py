@@ -23,7 +23,7 @@ from astune.support.terminal import Console, Text
 from astune.support.visible import tell
 from astune.task_reader.task_reader_base import SPLITS, Split
 from astune.task_reader.task_sets import TaskSet, TaskSets, forgiving, read_task_sets
-from astune.training.environment_service import environment_service
+from astune.training.rollout_setup import environment_service
 from astune.types import Task
 
 MOST_SHOWN = 5

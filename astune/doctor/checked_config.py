@@ -17,7 +17,7 @@ from astune.doctor.model_size import ModelSize
 from astune.doctor.scripted_episode import DryRun
 from astune.task_judge.judge_base import Judge
 from astune.task_reader.task_reader_base import Split
-from astune.training.environment_service import environment_service
+from astune.training.rollout_setup import environment_service
 from astune.types import Task
 from astune.workflow.workflow_base import WorkflowFactory
 

@@ -30,7 +30,7 @@ from astune.rollout.setup import RolloutSetup
 from astune.rollout.verdict import unjudged
 from astune.task_judge.judge_base import GroupJudge
 from astune.token_ids import TokenIds
-from astune.training.settings import sampling_for
+from astune.training.rollout_setup import sampling_for
 from astune.types import Episode, Generation, Sampling, StopReason, Task, Turn
 
 PATIENCE = 30.0

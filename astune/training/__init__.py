@@ -8,7 +8,6 @@
     run.py             what a run holds
     engine.py          what it knows of an engine
 
-Parts that every backbone uses, also one with a loop of its own: `tasks.py` reads and checks tasks, `schedule.py` and
-`learning_rate.py` say what each step and update gets, `rollout_setup.py`, `settings.py` and `environment_service.py`
-make of a configuration what rollouts take.
+Parts that every backbone uses, also one with a loop of its own: `tasks.py` reads and checks tasks, `schedule.py` says
+what each step and update gets, `rollout_setup.py` makes of a configuration what rollouts take.
 """

@@ -9,9 +9,9 @@ from typing import Literal
 from astune.algorithm import check_episode
 from astune.config.schema import AstuneConfig
 from astune.rollout.metrics import evaluation_metrics
+from astune.training.rollout_setup import sampling_for
 from astune.training.run import Run, record, roll_out
 from astune.training.schedule import is_due
-from astune.training.settings import sampling_for
 
 Decoding = Literal["sampled", "greedy"]
 

@@ -10,9 +10,9 @@ from astune.errors import TrainingError
 from astune.rollout.metrics import rollout_metrics
 from astune.training.checkpoints import save_if_due
 from astune.training.evaluation import evaluate
-from astune.training.learning_rate import learning_rate
+from astune.training.rollout_setup import sampling_for, weighting_for
 from astune.training.run import Run, record, roll_out
-from astune.training.settings import sampling_for, weighting_for
+from astune.training.schedule import learning_rate
 from astune.types import Sample, Update
 
 

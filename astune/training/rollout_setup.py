@@ -1,12 +1,16 @@
-"""Put the parts of a rollout together, as the configuration names them, around any policy."""
+"""Make of a configuration what rollouts take: parts around any policy, sampling, weights, the environment service."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
+from astune.algorithm import Weighting
 from astune.clients.chat import ChatClient
 from astune.clients.env_service import EnvServiceClient
+from astune.clients.own_env_service import own_service
 from astune.config.schema import AstuneConfig
 from astune.config.tasks import EnvServiceConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
@@ -54,3 +58,25 @@ def rollout_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat)
 def environments_of(config: EnvServiceConfig) -> EnvServiceClient | None:
     """Make the client that asks for instances of environments; None where no service is named."""
     return None if config.env_url is None else EnvServiceClient.of(config)
+
+
+def sampling_for(config: AstuneConfig, decoding: Literal["sampled", "greedy"]) -> Sampling:
+    """Draw answers as in training, or greedily, unless the agent asks otherwise."""
+    rollout = config.rollout
+    if decoding == "greedy":
+        return Sampling(max_tokens=rollout.max_tokens, temperature=0.0)
+    return Sampling(rollout.max_tokens, rollout.temperature, rollout.top_p, rollout.top_k)
+
+
+def weighting_for(config: AstuneConfig) -> Weighting:
+    """Weight trained tokens in the loss as `astune.algorithm` says."""
+    algorithm = config.algorithm
+    return Weighting(algorithm.loss_aggregation, algorithm.credit, config.rollout.max_tokens)
+
+
+@contextmanager
+def environment_service(config: AstuneConfig) -> Iterator[AstuneConfig]:
+    """Yield `config` with the address of the service that it says to start; the service runs as long as the block."""
+    with own_service(config.task_reader.env_service) as service:
+        reader = config.task_reader.model_copy(update={"env_service": service})
+        yield config.model_copy(update={"task_reader": reader})

@@ -20,9 +20,8 @@ from astune.plugins import load_plugin
 from astune.support.concurrency import run_and_leave
 from astune.training.checkpoints import evaluated_at, go_back, step_of
 from astune.training.engine import LoadEngine
-from astune.training.environment_service import environment_service
 from astune.training.evaluation import evaluations_left
-from astune.training.rollout_setup import rollout_setup
+from astune.training.rollout_setup import environment_service, rollout_setup
 from astune.training.run import Run
 from astune.training.schedule import TaskSchedule
 from astune.training.stopping import train_to_the_end

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from astune.config.schema import TrainerConfig
-from astune.training.learning_rate import learning_rate
+from astune.training.schedule import learning_rate
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,7 @@ from astune.config.load import load_config
 from astune.errors import ContextOverflow, PolicyError, WorkflowError
 from astune.rollout.group import run_group
 from astune.support.resources import tutorial_dir
-from astune.training.rollout_setup import rollout_setup
-from astune.training.settings import sampling_for
+from astune.training.rollout_setup import rollout_setup, sampling_for
 from astune.training.tasks import read_tasks
 from astune.types import Group, Sampling
 

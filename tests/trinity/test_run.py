@@ -31,10 +31,8 @@ from astune.monitor.episodes import EpisodeRecord, read_episodes
 from astune.monitor.metrics import read_metrics
 from astune.rollout.group import run_groups
 from astune.support.resources import tutorial_dir
-from astune.training.learning_rate import learning_rate
-from astune.training.rollout_setup import rollout_setup
-from astune.training.schedule import TaskSchedule
-from astune.training.settings import sampling_for, weighting_for
+from astune.training.rollout_setup import rollout_setup, sampling_for, weighting_for
+from astune.training.schedule import TaskSchedule, learning_rate
 from astune.training.tasks import read_tasks
 from astune.types import Episode, Group
 

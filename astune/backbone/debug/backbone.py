@@ -33,8 +33,7 @@ from astune.plugins import load_plugin
 from astune.support.concurrency import run_and_leave
 from astune.support.signals import on_ctrl_c
 from astune.support.terminal import Console
-from astune.training.environment_service import environment_service
-from astune.training.rollout_setup import rollout_setup
+from astune.training.rollout_setup import environment_service, rollout_setup
 from astune.types import Episode, RunReport
 
 NO_LIMIT = 7 * 24 * 3600.0

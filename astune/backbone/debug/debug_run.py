@@ -27,7 +27,7 @@ from astune.recordings.recording import Recording, recording_path, write_recordi
 from astune.recordings.replay import PATIENCE, EpisodeReplay, replay_difference
 from astune.rollout.group import run_group
 from astune.rollout.setup import RolloutSetup
-from astune.training.settings import sampling_for, weighting_for
+from astune.training.rollout_setup import sampling_for, weighting_for
 from astune.types import Episode, Group
 from astune.workflow.lifetime import lifetime
 

@@ -13,7 +13,7 @@ from astune.backbone.local.learner import LocalLearner
 from astune.backbone.local.model import LoadedModel
 from astune.backbone.local.sampler import Sampler
 from astune.config.schema import AstuneConfig
-from astune.training.learning_rate import learning_rate
+from astune.training.schedule import learning_rate
 from astune.types import Sample, Update
 
 

@@ -31,7 +31,7 @@ from astune.monitor.progress import Progress
 from astune.monitor.run_dir import RunDir
 from astune.monitor.summary import report_of
 from astune.plugins import load_plugin
-from astune.training.environment_service import environment_service
+from astune.training.rollout_setup import environment_service
 from astune.training.schedule import Schedule, TaskSchedule
 from astune.training.tasks import read_tasks
 from astune.types import RunReport

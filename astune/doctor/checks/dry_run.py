@@ -23,8 +23,7 @@ from astune.support.resources import tiny_model_dir
 from astune.support.user_code import code_of, place_of
 from astune.support.user_values import text_of
 from astune.task_judge import Judge
-from astune.training.rollout_setup import NoPolicy, environments_of
-from astune.training.settings import sampling_for
+from astune.training.rollout_setup import NoPolicy, environments_of, sampling_for
 from astune.types import Episode, StopReason, Task, Verdict
 
 SECONDS = 20.0

@@ -23,7 +23,7 @@ from astune.backbone.trinity.shared.parts import RunParts
 from astune.rollout.group import run_groups
 from astune.rollout.metrics import evaluation_metrics
 from astune.support.concurrency import all_or_none
-from astune.training.settings import sampling_for
+from astune.training.rollout_setup import sampling_for
 from astune.types import Episode, Group, Task
 
 

@@ -20,7 +20,7 @@ from astune.backbone.trinity.shared.mailbox import post
 from astune.backbone.trinity.shared.parts import load_parts
 from astune.plugins import load_plugin
 from astune.rollout.metrics import rollout_metrics
-from astune.training.settings import weighting_for
+from astune.training.rollout_setup import weighting_for
 from astune.types import Group
 
 ROWS = "astune_rows"

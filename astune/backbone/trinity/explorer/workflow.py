@@ -19,7 +19,7 @@ from astune.backbone.trinity.shared.parts import RunParts, load_parts
 from astune.monitor.blocking import LoopWatch
 from astune.rollout.group import run_group
 from astune.rollout.setup import RolloutSetup
-from astune.training.settings import sampling_for
+from astune.training.rollout_setup import sampling_for
 from astune.types import Episode, Task
 
 if TYPE_CHECKING:
