@@ -212,7 +212,7 @@ def test_the_process_ends_when_the_service_is_killed(packages, root, tmp_path) -
     service = tmp_path / "service.py"
     service.write_text(
         "import os, sys, time\n"
-        "from astune.environment.appworld import AppWorldEnvironment\n"
+        "from astune.worlds.appworld import AppWorldEnvironment\n"
         f"print(AppWorldEnvironment(sys.executable, {str(root)!r}).create('abc_1', {{}}).pid, flush=True)\n"
         "time.sleep(600)\n"
     )
