@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astune.backbone.base import check_keys
@@ -190,6 +190,7 @@ interpolation_like = st.sampled_from(
 )
 
 
+@settings(max_examples=50)  # each writes and loads a whole configuration
 @given(
     name=st.lists(text_values | interpolation_like, max_size=4).map("".join),
     seed=st.integers(0, 2**40),

@@ -335,7 +335,7 @@ def load_tree() -> dict[str, Any]:
 COMMON = convert(loaded_with(None, None), RUN, TASKS)
 
 
-@settings(max_examples=1500, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=400, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(st.data())
 def test_no_option_is_silently_lost(data: st.DataObject) -> None:
     key = data.draw(st.sampled_from([key for key in KEYS if not table()[key].ignored]))
@@ -608,6 +608,7 @@ awkward = st.text(max_size=8) | st.sampled_from(
 )
 
 
+@settings(max_examples=40)  # each converts a whole configuration
 @given(name=awkward, kwargs=st.dictionaries(st.sampled_from("ab"), awkward), level=awkward)
 def test_any_text_survives(name: str, kwargs: dict[str, str], level: str) -> None:
     tree = load_tree()
