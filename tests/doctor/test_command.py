@@ -137,18 +137,39 @@ def test_the_tutorials_are_well(conf: str) -> None:
     assert skipped == ({"tasks", "judge", "dry run", "context"} if "gsm8k" in conf else set())
 
 
+def agent2(calculate: str, permission: str) -> str:
+    """An agent of AgentScope 2.x with a tool that does `calculate`."""
+    return f"""
+from agentscope.agent import Agent
+from agentscope.message import UserMsg
+from agentscope.tool import FunctionTool, Toolkit
+
+from astune import Workflow, WorkflowOutput
+from astune.workflow.agentscope import training_defaults
+
+
+def calculator(expression: str) -> str:
+    {calculate}
+
+
+class MathAgent(Workflow):
+    async def execute(self, task, tuner):
+        agent = Agent(
+            name="solver",
+            system_prompt="Use the calculator. End with: The answer is N.",
+            model=tuner.model("solver"),
+            toolkit=Toolkit(tools=[FunctionTool(calculator)]),
+            {permission}
+        )
+        reply = await agent.reply(UserMsg(name="user", content=task.query))
+        return WorkflowOutput(answer=reply.get_text_content())
+"""
+
+
 def test_an_agent_of_agentscope_that_would_ask_for_permission(run_doctor: RunDoctor) -> None:
     if not (packages.version_of("agentscope") or "").startswith("2."):
         pytest.skip("AgentScope 2.x asks")
-    source = (TUTORIAL / "math_agent" / "workflow.py").read_text()
-    source = source.replace(
-        "            **training_defaults(),  # tools run without asking, no clock in the prompt\n", ""
-    )
-    source = source.replace("from astune.workflow.agentscope import training_defaults\n", "")
-    source = source.replace(
-        "from calculator import calculator\n", "def calculator(expression: str) -> str:\n    return '1'\n"
-    )
-    source += "\n# training_defaults would give the permission\n"
+    source = agent2("return '1'", "# training_defaults() would give the permission")
     found = problems(run_doctor({"rollout": {"agentscope_learn_protocol": "agent2.py:MathAgent"}}, agent2_py=source))[0]
     assert (found.check, found.level) == ("dry run", "fail")
     assert "asks for a permission" in found.what and "training_defaults()" in found.fix
@@ -164,11 +185,7 @@ def test_an_agent_of_agentscope_that_would_ask_for_permission(run_doctor: RunDoc
 def test_what_a_tool_raises_is_shown(run_doctor: RunDoctor) -> None:
     if not (packages.version_of("agentscope") or "").startswith("2."):
         pytest.skip("AgentScope 2.x says which tool results are errors")
-    source = (TUTORIAL / "math_agent" / "workflow.py").read_text()
-    source = source.replace(
-        "from calculator import calculator\n",
-        "def calculator(expression: str) -> str:\n    raise RuntimeError('no network')\n",
-    )
+    source = agent2("raise RuntimeError('no network')", "**training_defaults()")
     findings = run_doctor({"rollout": {"agentscope_learn_protocol": "agent2.py:MathAgent"}}, agent2_py=source)
     assert problems(findings) == []
     (told,) = [one.what for one in findings if "made-up arguments" in one.what]
