@@ -63,6 +63,4 @@ def test_the_same_agent_runs_on_gsm8k(tmp_path: Path) -> None:
     code, _, rows = run(tmp_path, "gsm8k.yaml", *(f"astune.{override}" for override in overrides))
     (step,) = [row for row in rows if "episodes/total" in row]
     assert step["episodes/total"] == 128 and step["episodes/failed"] == 0
-    assert code == (
-        0 if step["groups/used"] else 3
-    )  # from none solved nothing is learned
+    assert code == (0 if step["groups/used"] else 3)  # from none solved nothing is learned
