@@ -25,6 +25,8 @@ SLOWEST_MODELS = 1.0
 """Seconds that the list of models may take in 99 of 100 times: it waits for nothing but the loop."""
 MOST_GROWTH = 1.1
 """The server's memory at the end, against a third of the way."""
+CLOSING_SECONDS = 30.0
+"""In which a server has closed the connections of clients that are gone."""
 NAUGHTY = (
     b"POST %s/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n{",  # hangs up in its body
     b"POST %s/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}",
@@ -108,14 +110,17 @@ async def _misbehave(served: Served, path: bytes, draw: random.Random) -> None:
 
 
 async def _watch(served: Served, figures: Figures, end: float) -> None:
-    path = served.request.path.replace("chat/completions", "models")
-    sent = f"GET {path} HTTP/1.1\r\nHost: {served.authority}\r\n\r\n".encode()
     while time.monotonic() < end:
         began = time.monotonic()
-        await _exchange(served, sent)
+        await _list_models(served)
         figures.models.append(time.monotonic() - began)
         figures.memory.append(served.memory())
         await asyncio.sleep(0.25)
+
+
+async def _list_models(served: Served) -> None:
+    path = served.request.path.replace("chat/completions", "models")
+    await _exchange(served, f"GET {path} HTTP/1.1\r\nHost: {served.authority}\r\n\r\n".encode())
 
 
 async def _load(served: Served, sessions: int, seconds: float, seed: int) -> Figures:
@@ -129,10 +134,13 @@ def attack(seconds: float = 300.0, sessions: int = 512, seed: int = 0) -> Iterat
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(8192, hard)), hard))
     with Served("gateway") as served:
+        asyncio.run(_list_models(served))  # its event loop has opened its files by then
         before = served.open_files()
         figures = asyncio.run(_load(served, sessions, seconds, seed))
-        time.sleep(1.0)
-        left, traces = served.open_files() - before, served.tracebacks()
+        until = time.monotonic() + CLOSING_SECONDS
+        while (left := served.open_files() - before) > 2 and time.monotonic() < until:
+            time.sleep(0.1)
+        traces = served.tracebacks()
     yield from _verdicts(figures)
     yield Found("load: connections left open", left <= 2, str(left))
     yield Found("load: tracebacks in the log", not traces, "; ".join(sorted(set(traces)))[:200])

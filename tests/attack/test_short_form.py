@@ -37,7 +37,8 @@ def test_no_call_is_lost_under_load() -> None:
     "a status of its kind, never a 500; others are served meanwhile; no connection is left open",
 )
 def test_a_malformed_request_gets_a_status_of_its_kind() -> None:
-    assert failed(doors.attack(("gateway", "environment"), patient=False)) == []
+    minute = 60.0  # the machine may be busy with other tests; the long form has limits
+    assert failed(doors.attack(("gateway", "environment"), patient=False, most=minute)) == []
 
 
 def test_a_row_that_fails_is_an_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
