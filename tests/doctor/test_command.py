@@ -221,7 +221,7 @@ def test_the_versions_are_those_of_the_project() -> None:
 def test_what_the_doctor_knows_of_the_local_backbone_is_so() -> None:
     pytest.importorskip("torch")
     from astune.backbone.local import kv_cache
-    from astune.backbone.local.loss import LOSSES
+    from astune.backbone.losses.policy import LOSSES
 
     assert set(LOSSES) == set(LOCAL_LOSSES)
     assert memory.CACHE_GROWTH == kv_cache.GROWTH

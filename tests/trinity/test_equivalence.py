@@ -19,7 +19,8 @@ from astune.algorithm import Weighting, to_samples
 from astune.algorithm.advantage import grpo
 from astune.algorithm.aggregation import LossAggregation
 from astune.algorithm.credit import Credit
-from astune.backbone.local.loss import LOSSES
+from astune.backbone.losses.entries import Entries
+from astune.backbone.losses.policy import LOSSES
 from astune.backbone.trinity.explorer.experience import experiences_of, pack_episode
 from astune.backbone.trinity.explorer.samples import unpack_groups
 from astune.config.schema import AlgorithmConfig
@@ -149,7 +150,9 @@ def test_trinitys_loss_over_the_rows_has_the_gradient_of_the_local_loss(
     for context, token, sampled, weighted in local_terms(to_samples(groups, grpo, weighting)[0]):
         logprob = torch.log_softmax(ours[context[-1]], -1)[token]
         advantage = torch.tensor(weighted, dtype=torch.float64)
-        total = total + LOSSES[loss](logprob, torch.tensor(sampled, dtype=torch.float64), advantage, config)
+        one = torch.tensor(0)
+        entries = Entries(logprob, torch.tensor(sampled, dtype=torch.float64), advantage, one, one)
+        total = total + LOSSES[loss](entries, config)
     total.backward()
 
     rows = rows_of(groups, weighting)

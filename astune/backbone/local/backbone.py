@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from astune.backbone.local.engine import load_engine
-from astune.backbone.local.loss import LOSSES
+from astune.backbone.losses.policy import LOSSES
 from astune.config.load import LoadedConfig
 from astune.errors import ConfigError, nearest
 from astune.training.start import run_training

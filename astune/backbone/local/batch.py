@@ -18,8 +18,9 @@ from astune.types import Sample
 class MicroBatch:
     """`tokens`, `positions` (1, packed). `predictors` (p,) are the packed indices whose logits are needed, each at one
     temperature `temperatures` (p,). The loss entries, all (e,): `source` indexes `predictors`, `target` is the token
-    that was sampled, `sampled` its recorded log-probability, `advantage` and `weight` its credit. They stand in the
-    order of `samples` (numbers of the samples of the update), of their spans with weight, and of the tokens."""
+    that was sampled, `sampled` its recorded log-probability, `version` the policy's that sampled it, `advantage` and
+    `weight` its credit, `row` the number of its sample within `samples`. They stand in the order of `samples` (numbers
+    of the samples of the update), of their spans with weight, and of the tokens."""
 
     samples: tuple[int, ...]
     layout: TreeLayout
@@ -32,6 +33,8 @@ class MicroBatch:
     sampled: torch.Tensor
     advantage: torch.Tensor
     weight: torch.Tensor
+    version: torch.Tensor
+    row: torch.Tensor
 
 
 def micro_batches(samples: Sequence[Sample], most_tokens: int, device: torch.device) -> Iterator[MicroBatch]:
@@ -46,9 +49,10 @@ def micro_batches(samples: Sequence[Sample], most_tokens: int, device: torch.dev
 def _micro_batch(numbers: tuple[int, ...], samples: Sequence[Sample], device: torch.device) -> MicroBatch:
     tree = pack([_array(TokenIds.of(sample.timeline.token_ids).packed()) for sample in samples])
     entries = [_entries(sample, path) for sample, path in zip(samples, tree.paths, strict=True)]
-    before, target, sampled, advantage, weight, temperature = (
+    before, target, sampled, advantage, weight, temperature, version = (
         np.concatenate(column) for column in zip(*entries, strict=True)
     )
+    row = np.repeat(np.arange(len(samples)), [len(columns[0]) for columns in entries])
     # One row of logits serves all entries after the same token, as long as they were sampled at one temperature.
     pairs, source = np.unique(np.stack([before, temperature]), axis=1, return_inverse=True)
 
@@ -67,6 +71,8 @@ def _micro_batch(numbers: tuple[int, ...], samples: Sequence[Sample], device: to
         sampled=tensor(sampled, torch.float32),
         advantage=tensor(advantage, torch.float32),
         weight=tensor(weight, torch.float32),
+        version=tensor(version, torch.long),
+        row=tensor(row, torch.long),
     )
 
 
@@ -75,7 +81,8 @@ def _array(packed: bytes) -> np.ndarray:
 
 
 def _entries(sample: Sample, path: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Packed index before each trained token, the token, its log-probability, advantage, weight, temperature."""
+    """Packed index before each trained token, the token, its log-probability, advantage, weight, temperature,
+    version."""
     tokens = _array(TokenIds.of(sample.timeline.token_ids).packed())
     columns = []
     for span, advantage, weight in zip(sample.timeline.spans, sample.advantages, sample.weights, strict=True):
@@ -86,6 +93,6 @@ def _entries(sample: Sample, path: np.ndarray) -> tuple[np.ndarray, ...]:
             places = slice(span.start, span.stop)
             before = path[span.start - 1 : span.stop - 1]
             logprobs = np.asarray(span.logprobs)
-            row = (before, tokens[places], logprobs, whole * advantage, whole * weight, whole * span.temperature)
-            columns.append(row)
+            given = (advantage, weight, span.temperature, span.policy_version)
+            columns.append((before, tokens[places], logprobs, *(whole * value for value in given)))
     return tuple(np.concatenate(column) for column in zip(*columns, strict=True))

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from astune.backbone.local.batch import MicroBatch, micro_batches
-from astune.backbone.local.loss import LOSSES, bounded
+from astune.backbone.local.forward import Forward, predict
 from astune.backbone.local.model import DISK_ERRORS, LoadedModel, save_model
+from astune.backbone.local.objective import Objective, policy_objective
 from astune.backbone.local.sampler import Sampler
 from astune.config.schema import AlgorithmConfig, TrainerConfig
 from astune.errors import ModelError, RunFolderError
@@ -22,8 +23,6 @@ from astune.types import Sample, Update
 logger = logging.getLogger(__name__)
 
 STATE_FILE = "trainer_state.pt"
-ENTROPY_ROWS = 256
-"""Entropy is a figure to look at: computed in small parts, it costs neither memory nor time."""
 
 
 class LocalLearner:
@@ -38,7 +37,6 @@ class LocalLearner:
     ) -> None:
         self._loaded, self._sampler = loaded, sampler
         self._algorithm, self._trainer = algorithm, trainer
-        self._loss = LOSSES[algorithm.loss]
         self._optimizer = torch.optim.AdamW(
             loaded.model.parameters(), lr=trainer.learning_rate, betas=trainer.betas, weight_decay=trainer.weight_decay
         )
@@ -80,45 +78,17 @@ class LocalLearner:
         }
         return Update(figures, skipped=not finite)
 
-    def predict(self, batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities (p, vocabulary) after the predictors, and (e,) of the tokens that were sampled. To be
-        called within `LoadedModel.training`."""
-        output = self._loaded.model(
-            input_ids=batch.tokens,
-            position_ids=batch.positions,
-            use_cache=False,
-            logits_to_keep=batch.predictors,
-            layout=batch.layout,
-        )
-        logits = output.logits[0].float()
-        if bool((batch.temperatures != 1).any()):
-            logits = logits / batch.temperatures[:, None]
-        logprobs = torch.log_softmax(logits, dim=-1)
-        return logprobs, logprobs[batch.source, batch.target]
-
-    def weighted_loss(self, batch: MicroBatch, logprob: torch.Tensor) -> torch.Tensor:
-        """The share of each entry (e,) in the loss."""
-        return self._loss(logprob, batch.sampled, batch.advantage, self._algorithm) * batch.weight
+    def objective(self, batch: MicroBatch, forward: Forward) -> Objective:
+        """The loss of a micro-batch and its figures."""
+        return policy_objective(batch, forward, self._algorithm, self.policy_version)
 
     def _backward(self, batch: MicroBatch) -> dict[str, float]:
         """Add the gradient of one micro-batch; its share of each figure of the whole update."""
         with self._loaded.training():
-            logprobs, logprob = self.predict(batch)
-            loss = self.weighted_loss(batch, logprob).sum()
-            loss.backward()  # type: ignore[no-untyped-call]
-        with torch.no_grad():
-            difference = bounded(logprob - batch.sampled)
-            ratio = difference.exp()
-            outside = (ratio < 1 - self._algorithm.clip_low) | (ratio > 1 + self._algorithm.clip_high)
-            parts = logprobs.split(ENTROPY_ROWS)  # type: ignore[no-untyped-call]
-            entropy = torch.cat([-(rows.exp() * rows).sum(-1) for rows in parts])[batch.source]
-            figures = {
-                "loss": loss.detach(),
-                "entropy": (entropy * batch.weight).sum(),
-                "kl/sampler": ((ratio - 1 - difference) * batch.weight).sum(),
-                "clip_fraction": (outside * batch.weight).sum(),
-            }
-        return {name: float(value) for name, value in figures.items()} | {"packed_tokens": float(batch.tokens.numel())}
+            objective = self.objective(batch, predict(self._loaded.model, batch))
+            objective.loss.sum().backward()  # type: ignore[no-untyped-call]
+        figures = {name: float(value) for name, value in objective.figures.items()}
+        return {"loss": float(objective.loss.detach().sum())} | figures | {"packed_tokens": float(batch.tokens.numel())}
 
     async def publish(self) -> int:
         """Hand the weights to the sampler. Without an update since the last time they are what they were, and so is the

@@ -12,7 +12,7 @@ from astune.errors import PluginError, nearest
 from astune.plugins import load_plugin
 
 LOCAL_LOSSES = ("ppo_clip", "reinforce")
-"""Those of `astune.backbone.local.loss`, which needs torch; a test keeps the two equal."""
+"""Those of `astune.backbone.losses.policy`, which needs torch; a test keeps the two equal."""
 SMALL = 50_000_000
 """A model with fewer parameters takes a learning rate that would ruin a large one."""
 LONG = 200

@@ -14,8 +14,9 @@ from astune.algorithm.advantage import dr_grpo
 from astune.algorithm.credit import Credit
 from astune.backbone.local.attention import ATTENTION
 from astune.backbone.local.batch import micro_batches
-from astune.backbone.local.loss import LOSSES
 from astune.backbone.local.prefix_tree import QUERY_BLOCK, pack, split
+from astune.backbone.losses.entries import Entries
+from astune.backbone.losses.policy import LOSSES
 from astune.config.schema import AlgorithmConfig
 from astune.context_tracker.merge.timeline import TurnForest
 from astune.errors import TrainingError
@@ -104,7 +105,9 @@ def gradient_of_trees(model: Any, samples: list[Sample], most_tokens: int, confi
         ).logits[0]
         logprobs = torch.log_softmax(logits.double() / batch.temperatures[:, None], -1)
         logprob = logprobs[batch.source, batch.target]
-        loss = LOSSES[config.loss](logprob, batch.sampled.double(), batch.advantage.double(), config)
+        age = torch.zeros_like(batch.version)
+        entries = Entries(logprob, batch.sampled.double(), batch.advantage.double(), batch.row, age)
+        loss = LOSSES[config.loss](entries, config)
         (loss * batch.weight).sum().backward()
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
