@@ -144,7 +144,7 @@ async def test_the_weights_are_put_back_when_the_step_fails(model_dir: Path, mon
 
     async def update(self: LocalLearner, samples: Sequence[Sample], learning_rate: float) -> Update:
         done = await real(self, samples, learning_rate)
-        monkeypatch.setattr(LocalLearner, "predict", fail)
+        monkeypatch.setattr(LocalLearner, "objective", fail)
         return done
 
     monkeypatch.setattr(LocalLearner, "update", update)

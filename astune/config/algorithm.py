@@ -1,0 +1,35 @@
+"""`astune.algorithm`: from rewards to the loss."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, PositiveFloat
+
+from astune.config.section import Plugin, Section
+
+
+class AlgorithmConfig(Section):
+    method: Literal["rl", "sft", "dpo"] = Field(
+        "rl",
+        description="what is learned from: rl: rewards of episodes; sft: example conversations; dpo: preferred against "
+        "rejected answers; the last two on --backbone=trinity",
+    )
+    advantage: Plugin = Field("grpo", description="'grpo', 'dr_grpo' or a plug-in 'package.module:function'")
+    loss: str = Field("ppo_clip", description="'ppo_clip' or 'reinforce'")
+    clip_low: float = Field(
+        0.2, gt=0.0, lt=1.0, description="PPO: lower bound of the probability ratio is 1 - clip_low"
+    )
+    clip_high: float = Field(0.28, gt=0.0, description="PPO: upper bound of the probability ratio is 1 + clip_high")
+    loss_aggregation: Literal["episode_mean", "token_mean", "turn_mean", "task_mean", "constant"] = Field(
+        "episode_mean",
+        description="what counts the same in the loss: each episode (GRPO), token (DAPO), turn or task;"
+        " constant: every token 1 / rollout.max_tokens (Dr. GRPO)",
+    )
+    credit: Literal["once", "per_branch", "mean_branch"] = Field(
+        "once",
+        description="tokens that branches of an episode share: trained in the first, in each, or in each by its part",
+    )
+    dpo_beta: PositiveFloat = Field(
+        0.1, description="method dpo: how much a preference counts, as against staying near the model it began with"
+    )
