@@ -10,7 +10,15 @@ from astune.errors import ConfigError
 from astune.types import RunReport
 
 UPDATE_SECTIONS = frozenset(
-    {"astune.algorithm.clip_high", "astune.algorithm.clip_low", "astune.algorithm.loss", "astune.trainer"}
+    {
+        "astune.algorithm.clip_high",
+        "astune.algorithm.clip_low",
+        "astune.algorithm.kl_beta",
+        "astune.algorithm.kl_estimator",
+        "astune.algorithm.kl_in",
+        "astune.algorithm.loss",
+        "astune.trainer",
+    }
 )
 """Sections that the debugger has no use for, unless `astune.debug.with_update` shows an optimizer step."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, PositiveFloat
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from astune.config.section import Plugin, Section
 
@@ -30,6 +30,22 @@ class AlgorithmConfig(Section):
         "once",
         description="tokens that branches of an episode share: trained in the first, in each, or in each by its part",
     )
+    kl_beta: NonNegativeFloat = Field(
+        0.0, description="how much the divergence (KL) from the model that the run began with counts; 0: not at all"
+    )
+    kl_estimator: Literal["k1", "k2", "k3"] = Field(
+        "k3", description="how kl_beta's divergence is estimated from sampled tokens; in the loss k2 or k3"
+    )
+    kl_in: Literal["loss", "reward"] = Field(
+        "loss",
+        description="loss: kl_beta times the divergence is added to the loss; reward: what a token and those after it "
+        "diverge is taken off its advantage",
+    )
     dpo_beta: PositiveFloat = Field(
         0.1, description="method dpo: how much a preference counts, as against staying near the model it began with"
     )
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether log-probabilities under the weights that the run began with are needed."""
+        return self.kl_beta > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from astune.config.algorithm_rules import algorithm_contradictions
 from astune.config.schema import AlgorithmConfig, AstuneConfig, Config, SynchronizerConfig
 from astune.config.tasks import CSV_SUFFIXES, CsvConfig, TaskReaderConfig
 from astune.sampling import LEAST_TEMPERATURE, LEAST_TOP_P, is_greedy
@@ -19,6 +20,7 @@ def contradictions(config: Config) -> Iterator[tuple[str, str]]:
     astune = config.astune
     yield from judge_contradictions(config)
     yield from _examples(astune)
+    yield from algorithm_contradictions(astune.algorithm)
     if astune.backbone == "local":
         yield from _synchronizer(astune)
     if astune.backbone != "debug":

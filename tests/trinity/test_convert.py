@@ -258,6 +258,8 @@ BESIDE: Mapping[str, Mapping[str, object]] = {
     "astune.algorithm.method": EXAMPLES,
     "astune.algorithm.dpo_beta": EXAMPLES
     | {"astune.algorithm.method": "dpo", "trinity.model": {"tinker": {"enable": True}}},
+    "astune.algorithm.kl_estimator": {"astune.algorithm.kl_beta": 0.1},
+    "astune.algorithm.kl_in": {"astune.algorithm.kl_beta": 0.1},
     "astune.task_reader.env_service.options": {"astune.task_reader.env_service.serve": "countdown"},
     "astune.task_reader.validation_fraction": {"astune.task_reader.jsonl.validation.file_path": None},
     "astune.task_judge.llm.max_opponents": {"astune.task_judge.llm.mode": "pairwise"},

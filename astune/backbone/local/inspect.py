@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 
 from astune.backbone.local.batch import micro_batches
-from astune.backbone.local.forward import predict
 from astune.backbone.local.learner import LocalLearner
 from astune.backbone.local.model import LoadedModel
 from astune.backbone.local.sampler import Sampler
@@ -84,9 +83,8 @@ class UpdateInspector:
         scores: list[list[_Score | None]] = [[] for _ in samples]
         for batch in micro_batches(samples, self._trainer.micro_batch_tokens, self._loaded.device):
             with torch.no_grad(), self._loaded.training():
-                forward = predict(self._loaded.model, batch)
-                losses = iter(learner.objective(batch, forward).loss.tolist())
-            logprobs = iter(forward.logprob.tolist())
+                objective = learner.objective(batch)
+            losses, logprobs = iter(objective.loss.tolist()), iter(objective.logprob.tolist())
             for number in batch.samples:
                 sample = samples[number]
                 for span, weight in zip(sample.timeline.spans, sample.weights, strict=True):

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from astune.backbone.local.batch import MicroBatch, micro_batches
-from astune.backbone.local.forward import Forward, predict
+from astune.backbone.local.forward import predict
 from astune.backbone.local.model import DISK_ERRORS, LoadedModel, save_model
 from astune.backbone.local.objective import Objective, policy_objective
+from astune.backbone.local.reference import FrozenCopy, Reference
 from astune.backbone.local.sampler import Sampler
 from astune.config.schema import AlgorithmConfig, TrainerConfig
 from astune.errors import ModelError, RunFolderError
@@ -37,6 +38,8 @@ class LocalLearner:
     ) -> None:
         self._loaded, self._sampler = loaded, sampler
         self._algorithm, self._trainer = algorithm, trainer
+        # now, before `load` puts a checkpoint in the place of the weights that the run began with
+        self._reference: Reference | None = FrozenCopy(loaded) if algorithm.needs_reference else None
         self._optimizer = torch.optim.AdamW(
             loaded.model.parameters(), lr=trainer.learning_rate, betas=trainer.betas, weight_decay=trainer.weight_decay
         )
@@ -78,14 +81,16 @@ class LocalLearner:
         }
         return Update(figures, skipped=not finite)
 
-    def objective(self, batch: MicroBatch, forward: Forward) -> Objective:
-        """The loss of a micro-batch and its figures."""
-        return policy_objective(batch, forward, self._algorithm, self.policy_version)
+    def objective(self, batch: MicroBatch) -> Objective:
+        """The loss of a micro-batch and its figures. To be called within `LoadedModel.training`."""
+        reference = None if self._reference is None else self._reference.logprob(batch)
+        forward = predict(self._loaded.model, batch)
+        return policy_objective(batch, forward, reference, self._algorithm, self.policy_version)
 
     def _backward(self, batch: MicroBatch) -> dict[str, float]:
         """Add the gradient of one micro-batch; its share of each figure of the whole update."""
         with self._loaded.training():
-            objective = self.objective(batch, predict(self._loaded.model, batch))
+            objective = self.objective(batch)
             objective.loss.sum().backward()  # type: ignore[no-untyped-call]
         figures = {name: float(value) for name, value in objective.figures.items()}
         return {"loss": float(objective.loss.detach().sum())} | figures | {"packed_tokens": float(batch.tokens.numel())}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -11,32 +11,57 @@ from astune.backbone.local.batch import MicroBatch
 from astune.backbone.local.forward import Forward
 from astune.backbone.losses.entries import Entries, bounded
 from astune.backbone.losses.policy import LOSSES
+from astune.backbone.losses.regularisers import KL, k3, to_go
 from astune.config.schema import AlgorithmConfig
 
 
 @dataclass(frozen=True)
 class Objective:
     """`loss` (e,) is the share of each entry in the loss of the update, weights included: the update minimises its
-    sum. `figures` are this micro-batch's shares of the update's figures, which are sums."""
+    sum. `figures` are this micro-batch's shares of the update's figures, which are sums. `logprob` (e,) is that of each
+    trained token."""
 
     loss: torch.Tensor
     figures: Mapping[str, torch.Tensor]
+    logprob: torch.Tensor
 
 
-def policy_objective(batch: MicroBatch, forward: Forward, config: AlgorithmConfig, policy_version: int) -> Objective:
-    """The loss `astune.algorithm.loss` over sampled tokens."""
+def policy_objective(
+    batch: MicroBatch,
+    forward: Forward,
+    reference: torch.Tensor | None,
+    config: AlgorithmConfig,
+    policy_version: int,
+) -> Objective:
+    """The loss `astune.algorithm.loss` over sampled tokens, and what holds the policy near `reference` (e,), the
+    log-probabilities under the weights that the run began with."""
     entries = entries_of(batch, forward.logprob, policy_version)
-    loss = LOSSES[config.loss](entries, config) * batch.weight
+    figures = {}
+    if reference is not None:
+        divergence = forward.logprob - reference
+        entries = with_kl_in_reward(entries, divergence, config)
+        figures["kl/reference"] = (k3(divergence.detach()) * batch.weight).sum()
+    loss = LOSSES[config.loss](entries, config)
+    if reference is not None and config.kl_in == "loss":
+        loss = loss + config.kl_beta * KL[config.kl_estimator](divergence)
     with torch.no_grad():
         difference = bounded(forward.logprob - batch.sampled)
         ratio = difference.exp()
         outside = (ratio < 1 - config.clip_low) | (ratio > 1 + config.clip_high)
-        figures = {
+        figures |= {
             "entropy": (forward.entropy(batch) * batch.weight).sum(),
             "kl/sampler": ((ratio - 1 - difference) * batch.weight).sum(),
             "clip_fraction": (outside * batch.weight).sum(),
         }
-    return Objective(loss, figures)
+    return Objective(loss * batch.weight, figures, forward.logprob.detach())
+
+
+def with_kl_in_reward(entries: Entries, divergence: torch.Tensor, config: AlgorithmConfig) -> Entries:
+    """Take what a token and those after it in its row diverge off its advantage (REINFORCE++, arXiv 2501.03262)."""
+    if config.kl_in == "loss":
+        return entries
+    penalty = to_go(KL[config.kl_estimator](divergence), entries.row)
+    return replace(entries, advantage=entries.advantage - config.kl_beta * penalty)
 
 
 def entries_of(batch: MicroBatch, logprob: torch.Tensor, policy_version: int) -> Entries:
