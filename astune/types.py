@@ -310,6 +310,9 @@ class Sample:
     `advantages` and `weights` have one entry per span of the timeline. A weight is what each token of the span
     counts in the loss, 0 where it is context. Over all samples of a step, tokens times weight sums to 1 (to
     any number with `loss_aggregation: constant`).
+
+    `rewards` are for a learner with a critic, else empty: what each span is paid at its last token. The advantages are
+    then their sums from each span to the end, and the learner makes its own.
     """
 
     timeline: Timeline
@@ -317,10 +320,13 @@ class Sample:
     weights: tuple[float, ...]
     task_id: str
     episode_id: str
+    rewards: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not len(self.advantages) == len(self.weights) == len(self.timeline.spans):
             raise ValueError("a sample needs one advantage and one weight per span of its timeline")
+        if self.rewards and len(self.rewards) != len(self.timeline.spans):
+            raise ValueError("a sample needs one reward per span of its timeline, or none at all")
 
     @property
     def trained_tokens(self) -> int:

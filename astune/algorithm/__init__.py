@@ -1,17 +1,23 @@
 """From rewards to what a learner trains on: advantages, credit, and the receipt of what was left out."""
 
 from astune.algorithm.advantage import ADVANTAGES, AdvantageFunction
+from astune.algorithm.credit import observe
 from astune.algorithm.invariants import check_episode, check_step
 from astune.algorithm.receipt import Receipt, without_skipped
 from astune.algorithm.samples import Weighting, split_samples, to_samples
+from astune.algorithm.step_advantage import Advantage, StepEstimator, load_estimator
 
 __all__ = [
     "ADVANTAGES",
+    "Advantage",
     "AdvantageFunction",
     "Receipt",
+    "StepEstimator",
     "Weighting",
     "check_episode",
     "check_step",
+    "load_estimator",
+    "observe",
     "split_samples",
     "to_samples",
     "without_skipped",

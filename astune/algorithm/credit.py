@@ -25,16 +25,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from astune.algorithm.advantage import AdvantageFunction
+from astune.algorithm.step_advantage import OUTCOMES, Advantage, Rewards, StepEstimator, as_estimator
 from astune.errors import TrainingError
-from astune.support.user_code import place_of
-from astune.support.user_values import figure, shown, text_of
-from astune.types import Episode, Group, Timeline
+from astune.support.user_values import shown
+from astune.types import Episode, Group, Timeline, Turn
 
 Credit = Literal["once", "per_branch", "mean_branch"]
 
@@ -48,6 +47,14 @@ class EpisodeCredit:
     outcome: float
     of_agent: Mapping[str, float]
     of_turn: Mapping[int, float]
+
+    def span_rewards(self, timeline: Timeline) -> tuple[float, ...]:
+        """One per span, paid at its last token: what its turn was rewarded, and the outcome at the last one. With
+        rewards as they are in place of advantages, `span_advantages` is the sum of these from a span to the end."""
+        paid = [self._gains.get(span.turn, 0.0) for span in timeline.spans]
+        if paid:
+            paid[-1] += self.of_agent.get(timeline.agent, self.outcome)
+        return tuple(paid)
 
     def span_advantages(self, timeline: Timeline) -> tuple[float, ...]:
         """One per span: the agent's, plus what its turn and the later ones of this timeline were rewarded."""
@@ -89,27 +96,91 @@ class EpisodeCredit:
         )
 
 
-def credit_group(group: Group, estimator: AdvantageFunction) -> list[EpisodeCredit]:
-    """The credit of every judged episode of the group, in order. Raises TrainingError for an estimator that does not
+def credit_group(group: Group, advantage: Advantage) -> list[EpisodeCredit]:
+    """`credit_groups` of a step of one group."""
+    return credit_groups([group], advantage)[0]
+
+
+def credit_groups(groups: Sequence[Group], advantage: Advantage) -> list[list[EpisodeCredit]]:
+    """The credit of every judged episode of each group, in order. Raises TrainingError for an estimator that does not
     give one finite number per reward."""
-    judged = [episode for episode in group.episodes if episode.verdict is not None]
-    rewards = [episode.verdict.reward for episode in judged if episode.verdict is not None]
-    outcomes = _estimated(estimator, rewards, group)
-    of_agent: list[dict[str, float]] = [{} for _ in judged]
-    of_turn: list[dict[int, float]] = [{} for _ in judged]
-    for agent in sorted({agent for episode in judged for agent in episode.agent_rewards}):
-        acting = [number for number, episode in enumerate(judged) if _has_acted(episode, agent)]
-        own = [judged[number].reward_of(agent) for number in acting]
-        values = _estimated(estimator, [reward for reward in own if reward is not None], group)
-        for number, value in zip(acting, values, strict=True):
-            of_agent[number][agent] = value
-    for agent in _agents_with_turn_rewards(judged):
-        places = _turns_of(judged, agent)
-        values = _estimated(estimator, [judged[number].turn_rewards.get(turn, 0.0) for number, turn in places], group)
-        for (number, turn), value in zip(places, values, strict=True):
-            of_turn[number][turn] = value
-    credited = zip(judged, outcomes, of_agent, of_turn, strict=True)
-    return [EpisodeCredit(*each) for each in credited]
+    estimator = as_estimator(advantage)
+    judged = [judged_of(group) for group in groups]
+    outcomes = [[0.0] * len(episodes) for episodes in judged]
+    of_agent: list[list[dict[str, float]]] = [[{} for _ in episodes] for episodes in judged]
+    of_turn: list[list[dict[int, float]]] = [[{} for _ in episodes] for episodes in judged]
+    for population, compared in comparisons(groups).items():
+        found = _estimated(estimator, population, [each.rewards for each in compared])
+        for each, values in zip(compared, found, strict=True):
+            for (number, agent, turn), value in zip(each.receivers, values, strict=True):
+                if turn is not None:
+                    of_turn[each.group][number][turn] = value
+                elif agent is not None:
+                    of_agent[each.group][number][agent] = value
+                else:
+                    outcomes[each.group][number] = value
+    return [
+        [EpisodeCredit(*each) for each in zip(*columns, strict=True)]
+        for columns in zip(judged, outcomes, of_agent, of_turn, strict=True)
+    ]
+
+
+def observe(estimator: StepEstimator, groups: Sequence[Group]) -> None:
+    """Tell the estimator of the rewards of a step that is done."""
+    found = comparisons(groups)
+    estimator.observe({population: [each.rewards for each in compared] for population, compared in found.items()})
+
+
+class Comparison(NamedTuple):
+    """What is compared within one group of one population, and what each reward's advantage goes to: the number of a
+    judged episode, and the agent and the turn unless it is for the whole of it."""
+
+    group: int
+    rewards: Rewards
+    receivers: tuple[tuple[int, str | None, int | None], ...]
+
+
+def comparisons(groups: Sequence[Group]) -> dict[str, list[Comparison]]:
+    """The populations of a step: the outcomes, the rewards of each agent that has its own, and those of the turns of
+    each agent with rewarded turns."""
+    found: dict[str, list[Comparison]] = {OUTCOMES: []}
+    for number, group in enumerate(groups):
+        judged = judged_of(group)
+        found[OUTCOMES].append(_of_episodes(number, group, judged, None))
+        for agent in sorted({agent for episode in judged for agent in episode.agent_rewards}):
+            found.setdefault(f"agent {agent}", []).append(_of_episodes(number, group, judged, agent))
+        for agent in _agents_with_turn_rewards(judged):
+            places = _turns_of(judged, agent)
+            values = tuple(float(judged[episode].turn_rewards.get(turn, 0.0)) for episode, turn in places)
+            tokens = tuple(_trained(judged[episode].turns[turn]) for episode, turn in places)
+            receivers = tuple((episode, agent, turn) for episode, turn in places)
+            rewards = Rewards(group.task, values, tokens)
+            found.setdefault(f"turns of {agent}", []).append(Comparison(number, rewards, receivers))
+    return found
+
+
+def judged_of(group: Group) -> list[Episode]:
+    return [episode for episode in group.episodes if episode.verdict is not None]
+
+
+def _of_episodes(number: int, group: Group, judged: Sequence[Episode], agent: str | None) -> Comparison:
+    """The outcomes of the group, or those of an agent in the episodes in which it acted."""
+    acting = [place for place, episode in enumerate(judged) if agent is None or _has_acted(episode, agent)]
+    own = [judged[place].reward if agent is None else judged[place].reward_of(agent) for place in acting]
+    turns = [
+        [turn for turn in judged[place].turns if turn.trainable and agent in (None, turn.agent)] for place in acting
+    ]
+    rewards = Rewards(
+        group.task,
+        tuple(reward for reward in own if reward is not None),
+        tuple(sum(map(_trained, each)) for each in turns),
+        tuple(map(len, turns)),
+    )
+    return Comparison(number, rewards, tuple((place, agent, None) for place in acting))
+
+
+def _trained(turn: Turn) -> int:
+    return len(turn.output_ids) if turn.trainable else 0
 
 
 def span_shares(episode: Episode, credit: Credit) -> list[tuple[float, ...]]:
@@ -144,22 +215,15 @@ def _turns_of(judged: Sequence[Episode], agent: str) -> list[tuple[int, int]]:
     ]
 
 
-def _estimated(estimator: AdvantageFunction, rewards: Sequence[float], group: Group) -> list[float]:
-    if not rewards:
-        return []
-    place = f"astune.algorithm.advantage: {estimator!r}"
-    try:
-        given: object = estimator([float(reward) for reward in rewards])
-        advantages = [figure(value) for value in given] if isinstance(given, Iterable) else []
-    except Exception as error:
+def _estimated(estimator: StepEstimator, population: str, groups: Sequence[Rewards]) -> list[list[float]]:
+    """Raises TrainingError for an estimator that does not give one finite number for each reward of each group."""
+    found = estimator(population, groups)
+    same = len(found) == len(groups) and all(
+        len(values) == len(group.values) for values, group in zip(found, groups, strict=True)
+    )
+    if not same or not all(math.isfinite(value) for values in found for value in values):
         raise TrainingError(
-            f"{place} raised {type(error).__name__}: {text_of(error)}, at the rewards of task {group.task.task_id!r} "
-            f"({place_of(error)})"
-        ) from error
-    found = [value for value in advantages if value is not None]
-    if len(advantages) != len(rewards) or len(found) != len(rewards):
-        raise TrainingError(
-            f"{place} gave {shown(given)} for the {len(rewards)} rewards of task {group.task.task_id!r}; expected one "
-            "finite number for each"
+            f"astune.algorithm.advantage: {estimator!r} gave {shown(found)} for the rewards {population!r} of "
+            f"{len(groups)} groups; expected one finite number for each"
         )
     return found

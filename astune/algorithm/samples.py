@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from astune.algorithm.advantage import AdvantageFunction
 from astune.algorithm.aggregation import Entry, LossAggregation, token_weights
-from astune.algorithm.credit import Credit, EpisodeCredit, credit_group, span_shares
+from astune.algorithm.credit import Credit, EpisodeCredit, credit_groups, span_shares
 from astune.algorithm.receipt import NO_SIGNAL, UNJUDGED, Receipt, receipt_of
+from astune.algorithm.step_advantage import Advantage, as_estimator
 from astune.types import Episode, Group, Sample
 
 
@@ -23,26 +23,25 @@ class Weighting:
 
 
 def to_samples(
-    groups: Sequence[Group], advantage: AdvantageFunction, weighting: Weighting | None = None
+    groups: Sequence[Group], advantage: Advantage, weighting: Weighting | None = None
 ) -> tuple[list[Sample], Receipt]:
     """Give every turn its advantage within its group and every trained token its weight.
 
     Episodes without a verdict are left out of the mean of their group. A group whose advantages are all zero
-    carries no signal and is left out whole.
+    carries no signal and is left out whole, unless a critic makes the advantages.
     """
-    weighting = weighting or Weighting()
+    weighting, estimator = weighting or Weighting(), as_estimator(advantage)
     used: list[EpisodeCredit] = []
     left_out: list[tuple[str, Episode]] = []
     without_signal = 0
-    for group in groups:
+    for group, credited in zip(groups, credit_groups(groups, estimator), strict=True):
         left_out += [(UNJUDGED, episode) for episode in group.episodes if episode.verdict is None]
-        credited = credit_group(group, advantage)
-        if any(credit.has_signal for credit in credited):
+        if has_signal(credited) or (estimator.for_critic and credited):
             used += credited
         else:
             without_signal += 1
             left_out += [(NO_SIGNAL, credit.episode) for credit in credited]
-    samples = _weighted(used, weighting)
+    samples = _weighted(used, weighting, with_rewards=estimator.for_critic)
     episodes = [episode for group in groups for episode in group.episodes]
     return samples, replace(
         receipt_of(episodes, [credit.episode for credit in used], left_out),
@@ -53,7 +52,12 @@ def to_samples(
     )
 
 
-def _weighted(used: Sequence[EpisodeCredit], weighting: Weighting) -> list[Sample]:
+def has_signal(credited: Sequence[EpisodeCredit]) -> bool:
+    """Whether there is anything to learn from a group: an advantage of a turn that could be trained is not 0."""
+    return any(credit.has_signal for credit in credited)
+
+
+def _weighted(used: Sequence[EpisodeCredit], weighting: Weighting, with_rewards: bool) -> list[Sample]:
     """The samples of the episodes: their timelines, less those that are context only."""
     entries = [entry for number, credit in enumerate(used) for entry in _entries(number, credit.episode, weighting)]
     weights = iter(token_weights(entries, weighting.aggregation, weighting.max_tokens))
@@ -62,8 +66,9 @@ def _weighted(used: Sequence[EpisodeCredit], weighting: Weighting) -> list[Sampl
         for line in credit.episode.timelines:
             row = tuple(next(weights) for _ in line.spans)
             if any(row):
-                advantages = credit.span_advantages(line)
-                samples.append(Sample(line, advantages, row, credit.episode.task.task_id, credit.episode.episode_id))
+                names = credit.episode.task.task_id, credit.episode.episode_id
+                rewards = credit.span_rewards(line) if with_rewards else ()
+                samples.append(Sample(line, credit.span_advantages(line), row, *names, rewards))
     return samples
 
 

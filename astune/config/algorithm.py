@@ -15,7 +15,21 @@ class AlgorithmConfig(Section):
         description="what is learned from: rl: rewards of episodes; sft: example conversations; dpo: preferred against "
         "rejected answers; the last two on --backbone=trinity",
     )
-    advantage: Plugin = Field("grpo", description="'grpo', 'dr_grpo' or a plug-in 'package.module:function'")
+    advantage: Plugin = Field(
+        "grpo",
+        description="within a group: 'grpo', 'dr_grpo', 'rloo', 'rloo_clamped', 'step_wise_grpo'; over the step: "
+        "'reinforce_pp', 'reinforce_pp_baseline'; over the run: 'running_mean'; or a plug-in 'package.module:function'",
+    )
+    step_norm: bool = Field(
+        False, description="advantage step_wise_grpo: divided by the number of turns of the episode"
+    )
+    baseline_by: str | None = Field(
+        None,
+        description="advantage running_mean: metadata column that says a task's kind; null: its environment's type",
+    )
+    baseline_decay: float = Field(
+        0.9, ge=0.0, lt=1.0, description="advantage running_mean: part of the earlier steps in the mean after a step"
+    )
     loss: str = Field("ppo_clip", description="'ppo_clip' or 'reinforce'")
     clip_low: float = Field(
         0.2, gt=0.0, lt=1.0, description="PPO: lower bound of the probability ratio is 1 - clip_low"

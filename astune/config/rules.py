@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from astune.config.algorithm_rules import algorithm_contradictions
+from astune.config.advantage_rules import advantage_contradictions, unused_advantage_keys
 from astune.config.schema import AlgorithmConfig, AstuneConfig, Config, SynchronizerConfig
 from astune.config.tasks import CSV_SUFFIXES, CsvConfig, TaskReaderConfig
 from astune.sampling import LEAST_TEMPERATURE, LEAST_TOP_P, is_greedy
 
 ASKS_MODELS = {"LlmAsJudge", "MathAnswerAndLlmAsJudge", "RubricsAsJudge"}
 """Judges that ask the models of `astune.task_judge.llm.models`."""
-GROUP_ADVANTAGES = ("grpo", "dr_grpo")
 
 
 def contradictions(config: Config) -> Iterator[tuple[str, str]]:
@@ -21,6 +21,7 @@ def contradictions(config: Config) -> Iterator[tuple[str, str]]:
     yield from judge_contradictions(config)
     yield from _examples(astune)
     yield from algorithm_contradictions(astune.algorithm)
+    yield from unused_advantage_keys(astune.algorithm)
     if astune.backbone == "local":
         yield from _synchronizer(astune)
     if astune.backbone != "debug":
@@ -216,12 +217,7 @@ def _sampling(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
                 f"{value:g} makes all attempts at a task equal, so there is nothing to learn from; expected {expected} "
                 "(for greedy evaluation: astune.evaluation.decoding: [greedy])",
             )
-    if astune.rollout.num_repeat == 1 and astune.algorithm.advantage in GROUP_ADVANTAGES:
-        yield (
-            "astune.rollout.num_repeat",
-            f"1 attempt at each task has nothing to be compared with: every advantage of "
-            f"{astune.algorithm.advantage!r} would be 0; expected 2 or more",
-        )
+    yield from advantage_contradictions(astune)
 
 
 def _synchronizer(astune: AstuneConfig) -> Iterator[tuple[str, str]]:

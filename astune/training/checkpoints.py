@@ -28,6 +28,7 @@ def save(run: Run) -> None:
     sync_logs(run)  # first: a checkpoint without the records of its step could not be gone on from
     with run.run_dir.save_checkpoint(run.step) as folder:
         run.learner.save(folder)
+        run.advantage.save(folder)
     run.run_dir.prune_checkpoints(run.config.trainer.keep_checkpoints)
     run.saved = time.monotonic()
 
@@ -42,6 +43,7 @@ def go_back(run: Run) -> None:
     """Go back to the newest checkpoint; what was logged after it is dropped and done again."""
     checkpoint = run.run_dir.take_checkpoint(run.progress.note)
     run.learner.load(checkpoint)
+    run.advantage.load(checkpoint)
     run.step = step_of(checkpoint)
     run.metrics.truncate_after(run.step)
     run.evaluated = evaluated_at(run.step, read_metrics(run.run_dir.metrics_path))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from astune.algorithm import check_step, split_samples, to_samples, without_skipped
+from astune.algorithm import check_step, observe, split_samples, to_samples, without_skipped
 from astune.errors import TrainingError
 from astune.rollout.metrics import rollout_metrics
 from astune.training.checkpoints import save_if_due
@@ -56,6 +56,7 @@ async def train_step(run: Run) -> None:
     metrics["throughput/tokens_per_second"] = metrics["tokens/sampled"] / (rolled_out - started)
     run.metrics.log(run.step + 1, metrics)
     run.step += 1
+    observe(run.advantage, groups)
     run.changes = run.learner.changes
     run.evaluated.clear()
     run.progress.step_done(run.step, metrics)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from astune.algorithm import AdvantageFunction
+from astune.algorithm import StepEstimator
 from astune.config.schema import AstuneConfig
 from astune.monitor.blocking import LoopWatch
 from astune.monitor.episodes import EpisodeLog
@@ -37,7 +37,7 @@ class Run:
     watch: LoopWatch
     setup: RolloutSetup
     learner: Learner
-    advantage: AdvantageFunction
+    advantage: StepEstimator
     schedule: TaskSchedule
     held_out: Sequence[Task]
     step: int = 0

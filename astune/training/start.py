@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from astune.algorithm import ADVANTAGES, AdvantageFunction
+from astune.algorithm import StepEstimator, load_estimator
 from astune.config.load import LoadedConfig
 from astune.config.schema import AstuneConfig
 from astune.monitor.blocking import LoopWatch
@@ -16,7 +16,6 @@ from astune.monitor.metrics import MetricsLog, read_metrics
 from astune.monitor.progress import Progress
 from astune.monitor.run_dir import RunDir
 from astune.monitor.summary import report_of, summarize
-from astune.plugins import load_plugin
 from astune.support.concurrency import run_and_leave
 from astune.training.checkpoints import evaluated_at, go_back, step_of
 from astune.training.engine import LoadEngine
@@ -49,7 +48,7 @@ class Inputs:
     """The input of a run as read and checked, less the model."""
 
     config: AstuneConfig
-    advantage: AdvantageFunction
+    advantage: StepEstimator
     schedule: TaskSchedule
     held_out: Sequence[Task]
 
@@ -57,7 +56,7 @@ class Inputs:
 def read_inputs(loaded: LoadedConfig, stack: ExitStack) -> Inputs:
     """Read and check what a run needs before its model is loaded, which may take minutes."""
     config = loaded.config.astune
-    advantage = load_plugin(config.algorithm.advantage, kind="advantage", builtin=ADVANTAGES)
+    advantage = load_estimator(config.algorithm)
     config = stack.enter_context(environment_service(config))
     tasks = read_tasks(config)
     return Inputs(config, advantage, TaskSchedule(tasks.training, config), tasks.held_out)

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import ClassVar, Literal
 
-from astune.algorithm import ADVANTAGES
+from astune.algorithm import load_estimator
 from astune.backbone.base import UPDATE_SECTIONS
 from astune.backbone.debug.debug_run import DebugRun, EpisodeFiles
 from astune.backbone.debug.plan import Attempts, planned
@@ -29,7 +29,6 @@ from astune.config.schema import AstuneConfig, Config
 from astune.errors import ConfigError, CtrlC, SetupError
 from astune.monitor import EpisodeLog, RunDir
 from astune.monitor.causes import cause_of
-from astune.plugins import load_plugin
 from astune.support.concurrency import run_and_leave
 from astune.support.signals import on_ctrl_c
 from astune.support.terminal import Console
@@ -79,7 +78,7 @@ class DebugBackbone:
 
     def _run(self, loaded: LoadedConfig, config: AstuneConfig) -> RunReport:
         terminal = self._terminal or Terminal(self._screen.console, _commands(config))
-        advantage = load_plugin(config.algorithm.advantage, kind="advantage", builtin=ADVANTAGES)
+        advantage = load_estimator(config.algorithm)
         groups = planned(config)
         model = self._model or choose_model(config, terminal)
         setup = rollout_setup(config, model.policy, model.chat_format)

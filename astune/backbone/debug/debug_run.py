@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from astune.algorithm import AdvantageFunction, check_episode, check_step, to_samples
+from astune.algorithm import StepEstimator, check_episode, check_step, to_samples
 from astune.backbone.debug.observer import DebugObserver
 from astune.backbone.debug.plan import Attempts
 from astune.backbone.debug.sources.debug_model import DebugModel
@@ -58,7 +58,7 @@ class DebugRun:
     model: DebugModel
     screen: Screen
     terminal: Terminal
-    advantage: AdvantageFunction
+    advantage: StepEstimator
     show_update: ShowUpdate | None
     episodes: list[Episode] = field(default_factory=list)
     stopping: bool = False

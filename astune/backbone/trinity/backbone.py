@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from astune.algorithm import ADVANTAGES
+from astune.algorithm import load_estimator
 from astune.backbone.trinity.conversion.convert import Converted, convert
 from astune.backbone.trinity.conversion.table import not_used
 from astune.backbone.trinity.conversion.user_keys import check_trinity_keys
@@ -30,7 +30,6 @@ from astune.monitor.metrics import MetricsLog
 from astune.monitor.progress import Progress
 from astune.monitor.run_dir import RunDir
 from astune.monitor.summary import report_of
-from astune.plugins import load_plugin
 from astune.training.rollout_setup import environment_service
 from astune.training.schedule import Schedule, TaskSchedule
 from astune.training.tasks import read_tasks
@@ -103,7 +102,7 @@ def prepare(loaded: LoadedConfig) -> Prepared:
 
 def prepare_episodes(loaded: LoadedConfig) -> Prepared:
     config = loaded.config.astune
-    load_plugin(config.algorithm.advantage, kind="advantage", builtin=ADVANTAGES)
+    load_estimator(config.algorithm)  # a name that there is not is found here, before anything starts
     tasks = read_tasks(config)
     nothing = "no validation tasks are configured, so nothing is evaluated"
     notes = () if tasks.held_out else (nothing,)

@@ -24,7 +24,7 @@ def check_training(checked: CheckedConfig) -> Iterator[Finding]:
     if covers(checked.backbone.ignored_sections, "astune.trainer"):
         yield skip(f"backbone {name!r} does not train")
         return
-    found = [*_names(checked), *_learning_rate(checked), *_length(checked), *_evaluation(checked)]
+    found = [*_names(checked), *_kinds(checked), *_learning_rate(checked), *_length(checked), *_evaluation(checked)]
     yield from found
     if not found:
         trainer, rollout = checked.config.trainer, checked.config.rollout
@@ -57,6 +57,23 @@ def _names(checked: CheckedConfig) -> Iterator[Finding]:
             f"there is no loss {algorithm.loss!r}.{nearest(algorithm.loss, LOCAL_LOSSES)}",
             where=checked.where("astune.algorithm.loss"),
             fix=f"one of {', '.join(LOCAL_LOSSES)}",
+        )
+
+
+def _kinds(checked: CheckedConfig) -> Iterator[Finding]:
+    """A task without the column of its kind stops the run when its turn comes, which may be late."""
+    column = checked.config.algorithm.baseline_by
+    try:
+        lacking = [task for task in checked.tasks["training"] if column is not None and column not in task.metadata]
+    except Missing:
+        return
+    if lacking:
+        yield fail(
+            f"{len(lacking):,} training tasks have no column {column!r} in their metadata, the first: "
+            f"{lacking[0].task_id!r}",
+            where=checked.where("astune.algorithm.baseline_by"),
+            fix="a column that every task has (astune.task_reader.fields.metadata says which are kept), or leave the key "
+            "out: then the type of environment is the kind",
         )
 
 

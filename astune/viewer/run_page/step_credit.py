@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from astune.algorithm import ADVANTAGES, AdvantageFunction, Weighting, to_samples
-from astune.algorithm.credit import credit_group
+from astune.algorithm import ADVANTAGES, Advantage, Weighting, load_estimator, to_samples
+from astune.algorithm.advantage import dr_grpo
+from astune.algorithm.credit import credit_groups
 from astune.algorithm.receipt import NO_SIGNAL, UNJUDGED
-from astune.config.schema import AstuneConfig
-from astune.plugins import load_plugin
+from astune.config.schema import AlgorithmConfig, AstuneConfig
 from astune.types import Episode, Group
+
+STAND_IN = {"running_mean": "reward less the mean of the others of its step, in place of running_mean"}
+"""What is shown of estimators that know more than one step."""
 
 
 @dataclass(frozen=True)
@@ -20,20 +23,21 @@ class Estimator:
     """The advantages and weights that a run gives its episodes. `name` is for people to read."""
 
     name: str
-    advantage: AdvantageFunction
+    advantage: Advantage
     weighting: Weighting
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Estimator:
         """That of a run's configuration. A plug-in is not loaded, as looking at a run must not run code of it: rewards
-        less the mean of their group stand for its advantages."""
+        less the mean of their group stand for its advantages. Nor are earlier steps known here."""
         chosen = str(config.get("astune.algorithm.advantage", "grpo"))
-        known = chosen if chosen in ADVANTAGES else "dr_grpo"
-        name = known if known == chosen else f"reward less the mean of its group, in place of {chosen}"
-        defaults = AstuneConfig()
+        name, defaults = STAND_IN.get(chosen, chosen), AstuneConfig()
+        if chosen not in ADVANTAGES:
+            name = f"reward less the mean of its group, in place of {chosen}"
+        step_norm = bool(config.get("astune.algorithm.step_norm", False))
         return cls(
             name,
-            load_plugin(known, kind="advantage", builtin=ADVANTAGES),
+            load_estimator(AlgorithmConfig(advantage=chosen, step_norm=step_norm)) if chosen in ADVANTAGES else dr_grpo,
             Weighting(
                 config.get("astune.algorithm.loss_aggregation", defaults.algorithm.loss_aggregation),
                 config.get("astune.algorithm.credit", defaults.algorithm.credit),
@@ -62,8 +66,8 @@ def credit_step(episodes: Sequence[Episode], estimator: Estimator) -> list[Credi
         groups.setdefault(episode.task.task_id, []).append(episode)
     credits = {
         id(credit.episode): credit
-        for group in _as_groups(groups)
-        for credit in credit_group(group, estimator.advantage)
+        for credits_of_group in credit_groups(_as_groups(groups), estimator.advantage)
+        for credit in credits_of_group
         if _is_judged(credit.episode)
     }
     samples, _ = to_samples(_as_groups(groups), estimator.advantage, estimator.weighting)

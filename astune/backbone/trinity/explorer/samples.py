@@ -13,12 +13,11 @@ import torch
 from trinity.buffer.operators.experience_operator import ExperienceOperatorV1
 from trinity.common.experience import EID, CustomField, Experience
 
-from astune.algorithm import ADVANTAGES, check_step, to_samples
+from astune.algorithm import check_step, load_estimator, to_samples
 from astune.backbone.trinity.explorer.experience import experiences_of, unpack_episode
 from astune.backbone.trinity.shared.events import Explored
 from astune.backbone.trinity.shared.mailbox import post
 from astune.backbone.trinity.shared.parts import load_parts
-from astune.plugins import load_plugin
 from astune.rollout.metrics import rollout_metrics
 from astune.training.rollout_setup import weighting_for
 from astune.types import Group
@@ -40,7 +39,7 @@ class SamplesOperator(ExperienceOperatorV1):  # type: ignore[misc]
 
     def __init__(self, config: dict[str, Any], rows_multiple: int, trainer: str) -> None:
         self._config = load_parts({"config": config}).config
-        self._advantage = load_plugin(self._config.algorithm.advantage, kind="advantage", builtin=ADVANTAGES)
+        self._advantage = load_estimator(self._config.algorithm)
         self._rows_multiple, self._trainer = rows_multiple, trainer
 
     async def process(self, exps: list[Experience]) -> tuple[list[Experience], dict[str, float]]:
