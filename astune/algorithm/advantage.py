@@ -18,6 +18,8 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 
+from astune.support.user_values import LARGEST
+
 AdvantageFunction = Callable[[Sequence[float]], "list[float]"]
 
 STD_FLOOR = 1e-6
@@ -49,9 +51,8 @@ def rloo(rewards: Sequence[float]) -> list[float]:
     """Reward minus the mean of the others (RLOO, arXiv 2402.14740): an own reward is no part of its baseline, so the
     gradient is unbiased. It is n / (n - 1) times `dr_grpo`; a lone reward has no others and gets 0."""
     others = len(rewards) - 1
-    most = sys.float_info.max
     scale = len(rewards) / others if others else 0.0
-    return [min(max(value * scale, -most), most) for value in dr_grpo(rewards)]
+    return [min(max(value * scale, -LARGEST), LARGEST) for value in dr_grpo(rewards)]
 
 
 def rloo_clamped(rewards: Sequence[float]) -> list[float]:

@@ -131,7 +131,7 @@ def observe(estimator: StepEstimator, groups: Sequence[Group]) -> None:
     estimator.observe({population: [each.rewards for each in compared] for population, compared in found.items()})
 
 
-class Comparison(NamedTuple):
+class GroupComparison(NamedTuple):
     """What is compared within one group of one population, and what each reward's advantage goes to: the number of a
     judged episode, and the agent and the turn unless it is for the whole of it."""
 
@@ -140,10 +140,10 @@ class Comparison(NamedTuple):
     receivers: tuple[tuple[int, str | None, int | None], ...]
 
 
-def comparisons(groups: Sequence[Group]) -> dict[str, list[Comparison]]:
+def comparisons(groups: Sequence[Group]) -> dict[str, list[GroupComparison]]:
     """The populations of a step: the outcomes, the rewards of each agent that has its own, and those of the turns of
     each agent with rewarded turns."""
-    found: dict[str, list[Comparison]] = {OUTCOMES: []}
+    found: dict[str, list[GroupComparison]] = {OUTCOMES: []}
     for number, group in enumerate(groups):
         judged = judged_of(group)
         found[OUTCOMES].append(_of_episodes(number, group, judged, None))
@@ -155,7 +155,7 @@ def comparisons(groups: Sequence[Group]) -> dict[str, list[Comparison]]:
             tokens = tuple(_trained(judged[episode].turns[turn]) for episode, turn in places)
             receivers = tuple((episode, agent, turn) for episode, turn in places)
             rewards = Rewards(group.task, values, tokens)
-            found.setdefault(f"turns of {agent}", []).append(Comparison(number, rewards, receivers))
+            found.setdefault(f"turns of {agent}", []).append(GroupComparison(number, rewards, receivers))
     return found
 
 
@@ -163,7 +163,7 @@ def judged_of(group: Group) -> list[Episode]:
     return [episode for episode in group.episodes if episode.verdict is not None]
 
 
-def _of_episodes(number: int, group: Group, judged: Sequence[Episode], agent: str | None) -> Comparison:
+def _of_episodes(number: int, group: Group, judged: Sequence[Episode], agent: str | None) -> GroupComparison:
     """The outcomes of the group, or those of an agent in the episodes in which it acted."""
     acting = [place for place, episode in enumerate(judged) if agent is None or _has_acted(episode, agent)]
     own = [judged[place].reward if agent is None else judged[place].reward_of(agent) for place in acting]
@@ -176,7 +176,7 @@ def _of_episodes(number: int, group: Group, judged: Sequence[Episode], agent: st
         tuple(sum(map(_trained, each)) for each in turns),
         tuple(map(len, turns)),
     )
-    return Comparison(number, rewards, tuple((place, agent, None) for place in acting))
+    return GroupComparison(number, rewards, tuple((place, agent, None) for place in acting))
 
 
 def _trained(turn: Turn) -> int:

@@ -28,12 +28,6 @@ def advantage_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
             "1 attempt at 1 task in a step has nothing to be compared with: every advantage of 'reinforce_pp' would be "
             "0; expected 2 or more",
         )
-    if astune.backbone == "trinity" and algorithm.advantage == "running_mean":
-        yield (
-            "astune.algorithm.advantage",
-            "'running_mean' remembers earlier steps, and Trinity's checkpoints do not keep what it remembers; expected "
-            "another, such as 'reinforce_pp' (or --backbone=local)",
-        )
 
 
 def unused_advantage_keys(algorithm: AlgorithmConfig) -> Iterator[tuple[str, str]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from astune.config.algorithm_rules import algorithm_contradictions
 from astune.config.advantage_rules import advantage_contradictions, unused_advantage_keys
+from astune.config.algorithm_rules import algorithm_contradictions
 from astune.config.schema import AlgorithmConfig, AstuneConfig, Config, SynchronizerConfig
 from astune.config.tasks import CSV_SUFFIXES, CsvConfig, TaskReaderConfig
 from astune.sampling import LEAST_TEMPERATURE, LEAST_TOP_P, is_greedy

@@ -260,6 +260,9 @@ BESIDE: Mapping[str, Mapping[str, object]] = {
     | {"astune.algorithm.method": "dpo", "trinity.model": {"tinker": {"enable": True}}},
     "astune.algorithm.kl_estimator": {"astune.algorithm.kl_beta": 0.1},
     "astune.algorithm.kl_in": {"astune.algorithm.kl_beta": 0.1},
+    "astune.algorithm.step_norm": {"astune.algorithm.advantage": "step_wise_grpo"},
+    "astune.algorithm.baseline_by": {"astune.algorithm.advantage": "running_mean"},
+    "astune.algorithm.baseline_decay": {"astune.algorithm.advantage": "running_mean"},
     "astune.task_reader.env_service.options": {"astune.task_reader.env_service.serve": "countdown"},
     "astune.task_reader.validation_fraction": {"astune.task_reader.jsonl.validation.file_path": None},
     "astune.task_judge.llm.max_opponents": {"astune.task_judge.llm.mode": "pairwise"},
@@ -392,6 +395,10 @@ def test_the_whole_configuration_travels_along(tmp_path: Path) -> None:
     ("overrides", "message"),
     [
         ("astune.model.device=cuda", "command line: astune.model.device: got 'cuda': Ray decides where models run;"),
+        (
+            "astune.algorithm.advantage=running_mean",
+            "command line: astune.algorithm.advantage: got 'running_mean': it remembers earlier steps",
+        ),
         ("astune.trainer.updates_per_step=2", "command line: astune.trainer.updates_per_step: got 2: a step is one"),
         ("astune.trainer.max_skipped_updates=1", "command line: astune.trainer.max_skipped_updates: got 1: Trinity"),
         (

@@ -72,8 +72,8 @@ def _kinds(checked: CheckedConfig) -> Iterator[Finding]:
             f"{len(lacking):,} training tasks have no column {column!r} in their metadata, the first: "
             f"{lacking[0].task_id!r}",
             where=checked.where("astune.algorithm.baseline_by"),
-            fix="a column that every task has (astune.task_reader.fields.metadata says which are kept), or leave the key "
-            "out: then the type of environment is the kind",
+            fix="a column that every task has (astune.task_reader.fields.metadata says which are kept), or leave the "
+            "key out: then the type of environment is the kind",
         )
 
 

@@ -124,6 +124,13 @@ def top_k(value: int, given: ConversionInput) -> int:
     return value or -1
 
 
+def advantage_fn(value: str, given: ConversionInput) -> str:
+    """Our samples bring their advantages; Trinity keeps them as they are."""
+    if value in NOT_ON_TRINITY:
+        raise given.fault("astune.algorithm.advantage", f"got {value!r}: {NOT_ON_TRINITY[value]}")
+    return KEEP_ADVANTAGES
+
+
 def plain_gradient(value: str, given: ConversionInput) -> bool:
     if value not in PLAIN_GRADIENT:
         raise given.fault(
@@ -225,6 +232,13 @@ def lr_schedule(value: str, given: ConversionInput) -> str:
     return value
 
 
+KEEP_ADVANTAGES = "astune.backbone.trinity.trainer.algorithm.KeepAdvantages"
+NOT_ON_TRINITY = {
+    "running_mean": "it remembers earlier steps, and Trinity's checkpoints do not keep what it remembers; expected "
+    "another, such as 'reinforce_pp' (or --backbone=local)"
+}
+"""Advantages that need more than the batch they are given."""
+
 Conversion = Callable[[Any, ConversionInput], Any]
 
 CONVERSIONS: Mapping[str, Conversion] = {
@@ -237,6 +251,7 @@ CONVERSIONS: Mapping[str, Conversion] = {
         dtype,
         temperature,
         top_k,
+        advantage_fn,
         plain_gradient,
         preference_beta,
         rows_per_step,

@@ -15,7 +15,7 @@ from trinity.algorithm.algorithm import AlgorithmType
 from trinity.buffer.operators import ExperienceOperator
 from trinity.common.experience import Experience
 
-KEEP_ADVANTAGES = "astune.backbone.trinity.trainer.algorithm.KeepAdvantages"
+from astune.backbone.trinity.conversion.values import KEEP_ADVANTAGES
 
 
 class AstuneAlgorithm(AlgorithmType):  # type: ignore[misc]
