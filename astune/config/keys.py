@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -15,6 +15,13 @@ from astune.config.section import Section
 def section_of(field: FieldInfo) -> type[Section] | None:
     """The section that a field holds, None if it holds a value."""
     kind = field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+
+
+def named_section_of(field: FieldInfo) -> type[Section] | None:
+    """The section that each entry of a field is, where the field holds sections by name; else None."""
+    inner = get_args(field.annotation)[1:]
+    kind = inner[0] if get_origin(field.annotation) is dict and inner else None
     return kind if isinstance(kind, type) and issubclass(kind, Section) else None
 
 
@@ -46,7 +53,10 @@ def value_at(config: Config, key: str) -> Any:
 
 
 def children(key: str) -> list[str]:
-    """Names of the keys directly under a section; `""` is the top."""
+    """Names of the keys directly under a section; `""` is the top. That may be one of those that users name."""
+    above = FIELDS.get(key.rpartition(".")[0])
+    if above is not None and (named := named_section_of(above)):
+        return list(named.model_fields)
     prefix = f"{key}." if key else ""
     return [k[len(prefix) :] for k in FIELDS if k.startswith(prefix) and "." not in k[len(prefix) :]]
 

@@ -20,10 +20,10 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from astune.config.keys import FIELDS, FREE_FORM, LEAVES, children, unknown_key, value_at
+from astune.config.keys import FIELDS, FREE_FORM, LEAVES, children, named_section_of, unknown_key, value_at
 from astune.config.rules import contradictions, contradictions_without_a_run
 from astune.config.schema import Config
-from astune.config.section import Located
+from astune.config.section import Located, Section
 from astune.config.source import Layer, Origin, Place, read_overrides, read_yaml
 from astune.errors import ConfigError, nearest
 from astune.support.resources import default_config_dir
@@ -183,6 +183,17 @@ class _Stack:
             mark = next((mark for mark in FIELDS[key].metadata if isinstance(mark, Located)), None)
             if mark:
                 self.set(key, self._located(key, self.get(key), mark.kind))
+            if section := named_section_of(FIELDS[key]):
+                self._locate_in_named(key, section)
+
+    def _locate_in_named(self, key: str, section: type[Section]) -> None:
+        """The same in each section of a field that holds sections by name."""
+        names = self.get(key)
+        for name in names if isinstance(names, dict) else ():
+            for inner, field in section.model_fields.items():
+                mark = next((mark for mark in field.metadata if isinstance(mark, Located)), None)
+                if mark and self.get(place := f"{key}.{name}.{inner}") is not None:
+                    self.set(place, self._located(place, self.get(place), mark.kind))
 
     def _located(self, key: str, value: Any, kind: str) -> Any:
         """`value` with the paths in it made absolute: a text, the texts of a section, or a list of either."""

@@ -65,6 +65,7 @@ def judge_contradictions(config: Config) -> Iterator[tuple[str, str]]:
 def _rollouts(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
     yield from _workflow(astune)
     yield from _tasks(astune)
+    yield from _evaluation(astune)
     if astune.backbone != "debug":
         yield from _sampling(astune)
     if astune.model.max_model_len is not None and astune.rollout.max_tokens >= astune.model.max_model_len:
@@ -131,8 +132,37 @@ def _tasks(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
     missing = f"needs held-out tasks, but astune.task_reader.{sources.held_out} is not set"
     if debugs_held_out:
         yield "astune.debug.split", f"'validation' {missing}"
-    if astune.evaluation.every:
+    if astune.evaluation.every and not astune.evaluation.sets:
         yield "astune.evaluation.every", missing
+
+
+def _evaluation(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+    """Those of the sets of held-out tasks, and of how often each task is tried."""
+    reader, evaluation = astune.task_reader, astune.evaluation
+    sources = _sources(reader)
+    for name, chosen in evaluation.sets.items():
+        key = f"astune.evaluation.sets.{name}"
+        if name in ("sampled", "greedy"):
+            yield key, "a set cannot be called as a way of decoding; name it otherwise"
+        if chosen.file_path is not None and chosen.split is not None:
+            yield f"{key}.split", "the tasks come from file_path, which has no splits; take one of the two out"
+        elif chosen.split is not None and reader.type not in ("huggingface", "env_service"):
+            yield (
+                f"{key}.split",
+                f"astune.task_reader.type is {reader.type!r}, whose tasks have no named splits; expected file_path",
+            )
+        elif chosen.file_path is None and chosen.split is None and sources is not None and not sources.has_held_out:
+            yield (
+                f"{key}.file_path",
+                "not set, nor is split, and astune.task_reader has no source of held-out tasks that the set could "
+                "choose among",
+            )
+    if evaluation.attempts > 1 and "sampled" not in evaluation.decoding:
+        yield (
+            "astune.evaluation.attempts",
+            f"{evaluation.attempts} attempts at a task are equal under greedy decoding; expected 1, or 'sampled' in "
+            "astune.evaluation.decoding",
+        )
 
 
 def task_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:

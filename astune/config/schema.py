@@ -12,6 +12,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from astune.config.algorithm import AlgorithmConfig as AlgorithmConfig
 from astune.config.chat_models import AuxiliaryModelConfig
+from astune.config.evaluation import EvaluationConfig as EvaluationConfig
 from astune.config.judges import (
     RubricsConfig,
     TaskJudgeConfig,
@@ -105,15 +106,6 @@ class SynchronizerConfig(Section):
     )
     max_staleness: NonNegativeInt | None = Field(
         None, description="episodes of older weights than this many steps are not trained; null: all are"
-    )
-
-
-class EvaluationConfig(Section):
-    before: bool = Field(True, description="evaluate on the held-out tasks before the first step")
-    after: bool = Field(True, description="evaluate after the last step")
-    every: NonNegativeInt = Field(0, description="steps between evaluations; 0: none in between")
-    decoding: tuple[Literal["sampled", "greedy"], ...] = Field(
-        ("sampled", "greedy"), description="sampled: at rollout.temperature; greedy: at 0"
     )
 
 

@@ -33,7 +33,7 @@ UNREADABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError, Overf
 
 @dataclass(frozen=True)
 class EpisodeRecord:
-    """An episode and where in the run it was played. `phase` is "train", "eval/sampled" or "eval/greedy"."""
+    """An episode and where in the run it was played. `phase` is "train", "eval/greedy", "eval/hard/greedy"."""
 
     step: int
     phase: str
@@ -65,7 +65,7 @@ class EpisodeLog:
 
     def truncate_after(self, step: int, evaluated: Collection[str] | None = None) -> None:
         """Forgets the episodes of later steps: a run resumed from that checkpoint plays them again. With `evaluated`,
-        the decodings whose evaluation at `step` was done, also those of an evaluation that was broken off there."""
+        the names of the evaluations that were done at `step`, also those of an evaluation that was broken off there."""
         self.close()
         done = None if evaluated is None else {"train", *(f"eval/{decoding}" for decoding in evaluated)}
         for path in self._folder.glob("*.jsonl"):

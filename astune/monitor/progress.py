@@ -22,9 +22,9 @@ from rich.live import Live
 from astune.config.schema import Config
 from astune.monitor.causes import Cause, Causes
 from astune.monitor.printed import EpisodeOutput, episode_output
-from astune.monitor.progress_view import RunState, final_table, status_panel, step_line
+from astune.monitor.progress_view import RunState, evaluation_facts, final_table, status_panel, step_line
 from astune.monitor.run_dir import RunDir
-from astune.monitor.summary import show_figure, show_seconds
+from astune.monitor.summary import show_figure
 from astune.support.terminal import Console, Text
 from astune.types import Episode, RunReport
 
@@ -84,14 +84,14 @@ class Progress:
         self._state.finish_step(step, metrics)
         self._line(Text.from_markup(step_line(self._state, metrics)))
 
-    def evaluation_done(self, step: int, decoding: str, metrics: Mapping[str, float]) -> None:
-        """`metrics` with or without the prefix `eval/<decoding>/`."""
+    def evaluation_done(self, step: int, name: str, metrics: Mapping[str, float]) -> None:
+        """`metrics` with or without the prefix `eval/<name>/`."""
         values = {key.rpartition("/")[2]: value for key, value in metrics.items()}
         figure = "success" if "success" in values else "reward"
         shown = show_figure(figure, values[figure]) if figure in values else "of nothing: no episode was judged"
-        seconds = f"  {show_seconds(values['seconds'])}" if "seconds" in values else ""
-        where = f" at step {step:<4} {decoding:<8} {figure} "
-        self._print(Text.assemble(("held-out", "cyan"), where, (shown, "bold"), (seconds, "dim")))
+        rest = "".join(f"  {part}" for part in evaluation_facts(figure, values))
+        where = f" at step {step:<4} {name:<8} {figure} "
+        self._print(Text.assemble(("held-out", "cyan"), where, (shown, "bold"), (rest, "dim")))
 
     def note(self, text: str) -> None:
         self._print(Text.assemble(("note", "yellow"), f" {text}"))

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from astune.monitor.causes import Cause
 from astune.monitor.receipt import receipt_lines
-from astune.monitor.summary import show_figure, show_idle, show_judging, show_seconds, show_tools
+from astune.monitor.summary import show_figure, show_idle, show_interval, show_judging, show_seconds, show_tools
 from astune.support.terminal import Text
 from astune.types import Episode, RunReport, StopReason
 
@@ -229,19 +229,51 @@ def _signal(groups: Mapping[str, int]) -> str:
     return text if groups["used"] else f"[yellow]{text}: nothing was learned[/]"
 
 
+def evaluation_facts(figure: str, values: Mapping[str, float]) -> list[str]:
+    """What stands beside a figure of an evaluation: its interval, over how many tasks and attempts, its time.
+
+    >>> evaluation_facts("success", {"success_low": 0.8, "success_high": 1.0, "tasks": 9, "attempts": 9, "unjudged": 0})
+    ['(80.0 to 100.0 %)', 'of 9 tasks']
+    """
+    facts = []
+    if f"{figure}_low" in values:
+        facts.append(f"({show_interval(figure, values[f'{figure}_low'], values[f'{figure}_high'])})")
+    if "tasks" in values:
+        facts.append(show_tasks(values["tasks"], values["attempts"], values["unjudged"]))
+    passed = [name for name in values if name.startswith("pass_at_") and name.rpartition("_")[2].isdigit()]
+    facts += [f"pass@{name.rpartition('_')[2]} {show_figure('success', values[name])}" for name in passed]
+    return [*facts, show_seconds(values["seconds"])] if "seconds" in values else facts
+
+
+def show_tasks(tasks: float, attempts: float, unjudged: float) -> str:
+    """
+    >>> show_tasks(40, 40, 0), show_tasks(40, 160, 3)
+    ('of 40 tasks', 'of 40 tasks, 160 attempts, 3 of them unjudged')
+    """
+    text = f"of {tasks:,.0f} task{'s' * (tasks != 1)}"
+    if attempts != tasks:
+        text += f", {attempts:,.0f} attempts"
+    return f"{text}, {unjudged:,.0f} of them unjudged" if unjudged else text
+
+
 def _held_out_table(held_out: Mapping[str, Any]) -> Table:
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
     table.add_column("held-out")
-    for name in ("before", "after", "best"):
+    for name in ("before", "after", "best", "tasks"):
         table.add_column(name, justify="right")
     for decoding, row in held_out.items():
         first, last, best = (row[name] for name in ("first", "last", "best"))
         before = _shown(row, first) if first and first["step"] == 0 else "-"
         after = Text(_shown(row, last), "bold") if last and last["step"] > 0 else "-"
         at = f" step {best['step']}" if best else ""
-        table.add_row(f"{row['figure']}, {decoding}", before, after, Text.assemble(_shown(row, best), (at, "dim")))
+        tasks = next((f"{point['tasks']:,.0f}" for point in (last, first) if point and "tasks" in point), "-")
+        best_shown = Text.assemble(_shown(row, best), (at, "dim"))
+        table.add_row(f"{row['figure']}, {decoding}", before, after, best_shown, tasks)
     return table
 
 
 def _shown(row: Mapping[str, Any], point: Mapping[str, float] | None) -> str:
-    return show_figure(row["figure"], point["value"]) if point else "-"
+    if not point:
+        return "-"
+    shown = show_figure(row["figure"], point["value"])
+    return f"{shown} ({show_interval(row['figure'], point['low'], point['high'])})" if "low" in point else shown

@@ -26,18 +26,20 @@ def series(metrics: Metrics, key: str) -> list[tuple[int, float]]:
 
 
 def decodings(metrics: Metrics) -> list[str]:
-    """The ways held-out tasks were decoded, in the order of their first evaluation: "sampled", "greedy"."""
-    keys = (key.split("/") for row in metrics for key in row)
-    return list(dict.fromkeys(parts[1] for parts in keys if parts[0] == "eval" and len(parts) == 3))
+    """The evaluations of a run in the order of their first: ways of decoding as "greedy", of a set of held-out tasks
+    with a name as "hard/greedy"."""
+    keys = dict.fromkeys(key for row in metrics for key in row if key.startswith("eval/"))
+    return list(dict.fromkeys(key[len("eval/") :].rpartition("/")[0] for key in keys))
 
 
 def summarize(metrics: Metrics) -> dict[str, Any]:
     """The figures of the final table, of the report's head and of `RunReport.summary`.
 
-    `held_out` has one entry per decoding: the figure (`success`, or `reward` where the judge knows no success) at the
-    first, last and best evaluation, each with its step. Counts are sums over steps; `seconds` says where the time went,
-    `receipt` where the tokens did, `judging` what other models cost that judge, `blocked` which lines of the user's
-    blocked the event loop, `idle_steps` why steps trained nothing, `nothing_learned` why none did, "" if one did.
+    `held_out` has one entry per evaluation, as `decodings` names them: the figure (`success`, or `reward` where the
+    judge knows no success) at the first, last and best, each with its step, its interval (`low`, `high`) and `tasks`.
+    Counts are sums over steps; `seconds` says where the time went, `receipt` where the tokens did, `judging` what other
+    models cost that judge, `blocked` which lines of the user's blocked the event loop, `idle_steps` why steps trained
+    nothing, `nothing_learned` why none did, "" if one did.
     """
     why = nothing_learned(metrics)
     seconds = {name: _total(metrics, f"time/{name}") for name in ("rollout", "train", "step")}
@@ -132,11 +134,17 @@ def _held_out(metrics: Metrics, decoding: str) -> dict[str, Any]:
     figure = "success" if series(metrics, f"eval/{decoding}/success") else "reward"
     points = series(metrics, f"eval/{decoding}/{figure}")
     named = {"first": points[:1], "last": points[-1:], "best": sorted(points, key=lambda p: (-p[1], p[0]))[:1]}
-    return {"figure": figure, **{name: _point(found) for name, found in named.items()}}
+    rows = {name: _point(metrics, f"eval/{decoding}/{figure}", found) for name, found in named.items()}
+    return {"figure": figure, **rows}
 
 
-def _point(found: list[tuple[int, float]]) -> dict[str, Any] | None:
-    return {"step": found[0][0], "value": found[0][1]} if found else None
+def _point(metrics: Metrics, key: str, found: list[tuple[int, float]]) -> dict[str, Any] | None:
+    """The figure `key` at a step, with its interval and its number of tasks, where they were logged."""
+    if not found:
+        return None
+    step, value = found[0]
+    others = {name: dict(series(metrics, f"{key}_{name}")).get(step) for name in ("low", "high", "tasks")}
+    return {"step": step, "value": value, **{name: other for name, other in others.items() if other is not None}}
 
 
 def _total(metrics: Metrics, key: str) -> float:
@@ -149,6 +157,14 @@ def show_figure(figure: str, value: float) -> str:
     ('46.7 %', '0.467')
     """
     return f"{100 * value:.1f} %" if figure == "success" else f"{value:.3f}"
+
+
+def show_interval(figure: str, low: float, high: float) -> str:
+    """
+    >>> show_interval("success", 0.4, 0.5333), show_interval("reward", 0.4, 0.5333)
+    ('40.0 to 53.3 %', '0.400 to 0.533')
+    """
+    return f"{100 * low:.1f} to {100 * high:.1f} %" if figure == "success" else f"{low:.3f} to {high:.3f}"
 
 
 def show_seconds(seconds: float) -> str:

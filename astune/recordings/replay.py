@@ -253,7 +253,7 @@ async def replay_recording(recording: Recording, setup: RolloutSetup, config: As
         replace(setup, observer=observer),
         episode_id=episode.episode_id,
         seed=episode_seed(config.seed, episode.episode_id),
-        sampling=sampling_for(config, "greedy" if recording.phase == "eval/greedy" else "sampled"),
+        sampling=sampling_for(config, "greedy" if recording.phase.endswith("/greedy") else "sampled"),
         judged=not isinstance(setup.judge_of(episode.task), GroupJudge),
     )
     return replay_difference(episode, replayed, setup)

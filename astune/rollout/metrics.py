@@ -33,7 +33,7 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         metrics["turns/mean"] = len(turns) / len(episodes)
     return (
         metrics
-        | _judging_metrics("judging/", episodes)
+        | judging_metrics("judging/", episodes)
         | _agent_metrics(episodes)
         | verdict_metrics(episodes)
         | _own_metrics(episodes)
@@ -76,16 +76,7 @@ def verdict_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     return metrics | _means("judge", [verdict.metrics for verdict in verdicts])
 
 
-def evaluation_metrics(episodes: Sequence[Episode], seconds: float) -> dict[str, float]:
-    """Figures of an evaluation: `success` and `reward` where they are known, `unjudged` and `seconds`."""
-    found = verdict_metrics(episodes)
-    named = {"success": "success/mean", "reward": "reward/mean"}
-    metrics = {name: found[key] for name, key in named.items() if key in found}
-    metrics |= _judging_metrics("judging_", episodes)
-    return metrics | {"unjudged": float(sum(episode.verdict is None for episode in episodes)), "seconds": seconds}
-
-
-def _judging_metrics(prefix: str, episodes: Sequence[Episode]) -> dict[str, float]:
+def judging_metrics(prefix: str, episodes: Sequence[Episode]) -> dict[str, float]:
     """Cost of the judges that ask other models; nothing if none does."""
     cost = judging_cost([episode.verdict for episode in episodes if episode.verdict is not None])
     return {f"{prefix}{name}": value for name, value in cost.items()}

@@ -41,6 +41,8 @@ class RolloutSetup:
     """The service at which tasks with an `env_type` get their instances."""
     environment_params: Mapping[str, Any] = field(default_factory=dict)
     """Sent along when an instance is made."""
+    judges_alone: bool = False
+    """No attempts are compared, as in an evaluation: what one gets does not depend on the others."""
 
     def judge_of(self, task: Task) -> Judge | None:
         """The judge that the task names, else the one of the run."""
@@ -50,4 +52,4 @@ class RolloutSetup:
     def group_judge(self, task: Task, n: int) -> GroupJudge | None:
         """The judge that compares `n` attempts at the task; None where each is judged by itself."""
         judge = self.judge_of(task)
-        return judge if isinstance(judge, GroupJudge) and n > 1 else None
+        return judge if isinstance(judge, GroupJudge) and n > 1 and not self.judges_alone else None

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import overload
 
+from astune.config.evaluation import HeldOutSetConfig
 from astune.config.tasks import TaskReaderConfig
 from astune.errors import TaskError
 from astune.task_reader import make_reader
 from astune.task_reader.held_out import held_out_below, question_number
+from astune.task_reader.named_sets import reader_of
 from astune.task_reader.task_reader_base import Split
 from astune.task_reader.task_source import TaskSource
 from astune.types import Task
@@ -68,6 +70,8 @@ class TaskSets:
     """Ids that are there twice, where the configuration says warn; each begins with the place of the first."""
     overlap: tuple[str, ...] = ()
     """Questions that are trained on and held out, likewise."""
+    named: Mapping[str, TaskSet] = field(default_factory=dict)
+    """The sets of `astune.evaluation.sets`."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -82,29 +86,32 @@ def forgiving(config: TaskReaderConfig) -> TaskReaderConfig:
     return config.model_copy(update={"on_bad_record": "skip", "on_duplicate_id": "warn", "on_overlap": "warn"})
 
 
-def read_task_sets(config: TaskReaderConfig, look: Look | None = None) -> TaskSets:
+def read_task_sets(
+    config: TaskReaderConfig, look: Look | None = None, named: Mapping[str, HeldOutSetConfig] | None = None
+) -> TaskSets:
     """Reads and checks every record once: bad ones, the filter, ids, the held-out fraction, limits, and questions that
     are both trained on and held out, in this order. Without a fraction nothing after a limit is looked at.
 
     What was held out of the training tasks has nothing skipped or filtered: that counts for training. `look` is called
-    with each task that stays, so that nobody has to read them all again.
+    with each task that stays, so that nobody has to read them all again. `named` are further sets of held-out tasks.
     Raises `TaskError` that begins with the place of what is wrong, and what `look` raises.
     """
     training, held_out = _sources(config)
     if _is_to_be_divided(config, held_out):
-        return _divided(training, config, look)
+        sets, chosen = _divided(training, config, look)
+        return _with_named(sets, training, chosen, config, look, named or {})
     numbered = len(held_out.tasks) > 0
-    chosen = _chosen(training, config, config.max_training_tasks, look, numbered=numbered)
+    chosen = _chosen(training, config, config.max_training_tasks, look, numbered=numbered or bool(named))
     others = _chosen(held_out, config, config.max_validation_tasks, look, numbered=numbered)
     overlap = _overlap(training, chosen, held_out, others)
-    if overlap and config.on_overlap == "error":
-        raise TaskError(f"{overlap[0]}. Take them out of one of the two, or set astune.task_reader.on_overlap: warn")
-    return TaskSets(
+    _refuse_overlap(overlap, config)
+    sets = TaskSets(
         _task_set(training, chosen.positions),
         _task_set(held_out, others.positions),
         (*training.warnings(), *held_out.warnings()),
         tuple(overlap),
     )
+    return _with_named(sets, training, chosen, config, look, named or {})
 
 
 def stream_tasks(config: TaskReaderConfig, split: Split) -> Iterator[Task]:
@@ -112,7 +119,7 @@ def stream_tasks(config: TaskReaderConfig, split: Split) -> Iterator[Task]:
     whether the other split has the same question. Where a fraction is held out, all are read before the first."""
     training, held_out = _sources(config)
     if _is_to_be_divided(config, held_out):
-        yield from _divided(training, config, None).of(split)
+        yield from _divided(training, config, None)[0].of(split)
         return
     source, limit = (
         (training, config.max_training_tasks) if split == "training" else (held_out, config.max_validation_tasks)
@@ -152,19 +159,48 @@ def _chosen(
     return chosen
 
 
-def _divided(source: TaskSource, config: TaskReaderConfig, look: Look | None) -> TaskSets:
-    """The training source in two parts."""
+def _divided(source: TaskSource, config: TaskReaderConfig, look: Look | None) -> tuple[TaskSets, _Chosen]:
+    """The training source in two parts, and what of it is trained on."""
     assert config.validation_fraction is not None
     chosen = _chosen(source, config, None, look, numbered=True)
     below = held_out_below(chosen.questions, config.validation_fraction)
-    trained, held_out = array("Q"), array("Q")
+    trained, held_out = _Chosen(), array("Q")
     for position, question in zip(chosen.positions, chosen.questions, strict=True):
-        (held_out if question < below else trained).append(position)
-    return TaskSets(
-        _task_set(source, trained[: config.max_training_tasks]),
+        if question < below:
+            held_out.append(position)
+        elif config.max_training_tasks is None or len(trained.positions) < config.max_training_tasks:
+            trained.positions.append(position)
+            trained.questions.append(question)
+    sets = TaskSets(
+        _task_set(source, trained.positions),
         TaskSet(source.tasks, held_out[: config.max_validation_tasks], source.new_ids),
         tuple(source.warnings()),
     )
+    return sets, trained
+
+
+def _with_named(
+    sets: TaskSets,
+    training: TaskSource,
+    chosen: _Chosen,
+    config: TaskReaderConfig,
+    look: Look | None,
+    named: Mapping[str, HeldOutSetConfig],
+) -> TaskSets:
+    """`sets` and those with a name, checked as the held-out tasks without one."""
+    read, repeated, overlap = {}, list(sets.repeated_ids), list(sets.overlap)
+    for name, asked in named.items():
+        own = reader_of(config, asked)
+        source = TaskSource(make_reader(own), "validation", own)
+        others = _chosen(source, config, own.max_validation_tasks, look, numbered=True)
+        if not others.positions:
+            raise TaskError(f"astune.evaluation.sets.{name}: the set has no tasks")
+        found = _overlap(training, chosen, source, others)
+        _refuse_overlap(found, config)
+        read[name] = _task_set(source, others.positions)
+        repeated += source.warnings()
+        overlap += found
+    return replace(sets, named=read, repeated_ids=tuple(repeated), overlap=tuple(overlap))
 
 
 def _task_set(source: TaskSource, positions: array[int]) -> TaskSet:
@@ -183,6 +219,11 @@ def _overlap(training: TaskSource, chosen: _Chosen, held_out: TaskSource, others
         f"{held_out.place_at(first_held_out)}: {len(shared):,} of {len(others.positions):,} held-out tasks are "
         f"trained on too, this one as {training.place_at(first_trained)}: the evaluation would show memory, not skill"
     ]
+
+
+def _refuse_overlap(overlap: Sequence[str], config: TaskReaderConfig) -> None:
+    if overlap and config.on_overlap == "error":
+        raise TaskError(f"{overlap[0]}. Take them out of one of the two, or set astune.task_reader.on_overlap: warn")
 
 
 def _named(task: Task, new_id: str | None) -> Task:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from astune.monitor.metrics import read_metrics
 from astune.monitor.receipt import Metrics
+from astune.monitor.summary import decodings
 from astune.training.run import Run
 from astune.training.schedule import is_due
 
@@ -58,5 +59,5 @@ def step_of(checkpoint: Path | None) -> int:
 
 
 def evaluated_at(step: int, metrics: Metrics) -> set[str]:
-    """Find in the metrics the ways of decoding whose evaluation at a step was written."""
-    return {key.split("/")[1] for row in metrics if row["step"] == step for key in row if key.startswith("eval/")}
+    """Find in the metrics the evaluations that were written of a step, as "greedy" or "hard/greedy"."""
+    return set(decodings([row for row in metrics if row["step"] == step]))

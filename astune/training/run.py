@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from astune.algorithm import StepEstimator
 from astune.config.schema import AstuneConfig
@@ -16,6 +16,7 @@ from astune.monitor.progress import Progress
 from astune.monitor.run_dir import RunDir
 from astune.rollout.group import run_groups
 from astune.rollout.setup import RolloutSetup
+from astune.training.held_out import Evaluation
 from astune.training.schedule import TaskSchedule
 from astune.types import Group, Learner, Sampling, Task
 
@@ -25,7 +26,7 @@ class Run:
     """Everything a run holds. `step` counts the steps done: a step is done when its episodes and figures are written.
 
     `changes` is what `learner.changes` was then: as long as it still is, the weights are those of `step`. `evaluated`
-    are the decodings whose evaluation at `step` is written. `saved` is the time of the last checkpoint.
+    are the names of the evaluations at `step` that are written. `saved` is the time of the last checkpoint.
     """
 
     config: AstuneConfig
@@ -39,7 +40,7 @@ class Run:
     learner: Learner
     advantage: StepEstimator
     schedule: TaskSchedule
-    held_out: Sequence[Task]
+    evaluations: Sequence[Evaluation]
     step: int = 0
     changes: int = 0
     skipped_in_a_row: int = 0
@@ -52,7 +53,14 @@ class Run:
 
 
 async def roll_out(
-    run: Run, tasks: Sequence[Task], repeat: int, sampling: Sampling, phase: str, label: str
+    run: Run,
+    tasks: Sequence[Task],
+    repeat: int,
+    sampling: Sampling,
+    phase: str,
+    label: str,
+    *,
+    judges_alone: bool = False,
 ) -> list[Group]:
     """Play `repeat` attempts at each task, in the order of `tasks`, and show them on the progress display."""
     run.progress.phase_started(phase, len(tasks) * repeat)
@@ -60,7 +68,7 @@ async def roll_out(
         return await run_groups(
             tasks,
             repeat,
-            run.setup,
+            replace(run.setup, judges_alone=judges_alone),
             seed=run.config.seed,
             sampling=sampling,
             max_concurrent=run.config.rollout.max_concurrent,

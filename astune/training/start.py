@@ -19,13 +19,13 @@ from astune.monitor.summary import report_of, summarize
 from astune.support.concurrency import run_and_leave
 from astune.training.checkpoints import evaluated_at, go_back, step_of
 from astune.training.engine import LoadEngine
-from astune.training.evaluation import evaluations_left
+from astune.training.held_out import Evaluation, evaluations_left, evaluations_of
 from astune.training.rollout_setup import environment_service, rollout_setup
 from astune.training.run import Run
 from astune.training.schedule import TaskSchedule
 from astune.training.stopping import train_to_the_end
 from astune.training.tasks import read_tasks
-from astune.types import RunReport, Task
+from astune.types import RunReport
 
 
 def run_training(loaded: LoadedConfig, load_engine: LoadEngine) -> RunReport:
@@ -50,7 +50,7 @@ class Inputs:
     config: AstuneConfig
     advantage: StepEstimator
     schedule: TaskSchedule
-    held_out: Sequence[Task]
+    evaluations: Sequence[Evaluation]
 
 
 def read_inputs(loaded: LoadedConfig, stack: ExitStack) -> Inputs:
@@ -59,7 +59,7 @@ def read_inputs(loaded: LoadedConfig, stack: ExitStack) -> Inputs:
     advantage = load_estimator(config.algorithm)
     config = stack.enter_context(environment_service(config))
     tasks = read_tasks(config)
-    return Inputs(config, advantage, TaskSchedule(tasks.training, config), tasks.held_out)
+    return Inputs(config, advantage, TaskSchedule(tasks.training, config), evaluations_of(config.evaluation, tasks))
 
 
 def finished(run_dir: RunDir, inputs: Inputs) -> RunReport | None:
@@ -67,7 +67,8 @@ def finished(run_dir: RunDir, inputs: Inputs) -> RunReport | None:
     step = step_of(run_dir.latest_checkpoint())
     metrics = read_metrics(run_dir.metrics_path) if run_dir.metrics_path.exists() else []
     total = inputs.schedule.total_steps
-    left = evaluations_left(inputs.config, total, step, evaluated_at(step, metrics)) if inputs.held_out else []
+    done = evaluated_at(step, metrics)
+    left = evaluations_left(inputs.config.evaluation, inputs.evaluations, total, step, done)
     if step < total or left:
         return None
     with Progress(inputs.config.monitor.progress) as progress:
@@ -106,10 +107,10 @@ def assemble(
         engine.learner,
         inputs.advantage,
         inputs.schedule,
-        inputs.held_out,
+        inputs.evaluations,
     )
     if config.resume:
         go_back(run)
-    if not inputs.held_out:
+    if not inputs.evaluations:
         progress.note("no validation tasks are configured, so nothing is evaluated")
     return run

@@ -23,7 +23,7 @@ def read_tasks(config: AstuneConfig) -> TaskSets:
     environment. What is left out or may be wrong is logged."""
     kinds = _Kinds()
     with Console(stderr=True).status("reading tasks"):  # shows itself on a terminal only
-        sets = read_task_sets(config.task_reader, kinds.add)
+        sets = read_task_sets(config.task_reader, kinds.add, config.evaluation.sets)
     kinds.check(config)
     for warning in sets.warnings:
         logger.warning(warning)

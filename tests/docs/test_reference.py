@@ -124,6 +124,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         "astune.task_reader.on_overlap=warn",
         "astune.rollout.num_repeat=4",
         "astune.rollout.max_tokens=8",
+        "astune.evaluation.attempts=2",
         "astune.trainer.total_steps=1",
         "astune.trainer.tasks_per_step=3",
         "astune.monitor.progress=off",

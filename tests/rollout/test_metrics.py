@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from astune.monitor.episodes import EpisodeRecord, episode_from_row, episode_to_row
-from astune.rollout.metrics import evaluation_metrics, rollout_metrics
+from astune.rollout.evaluation_metrics import evaluation_metrics
+from astune.rollout.metrics import rollout_metrics
 from astune.types import Episode, Group, StopReason, Task, ToolUse, Turn, Verdict
 
 TASK = Task("t", "q")
@@ -52,7 +53,7 @@ def test_what_judging_cost_is_summed_over_episodes_and_parts_of_a_judge() -> Non
     metrics = rollout_metrics([group])
     found = {name.partition("/")[2]: value for name, value in metrics.items() if name.startswith("judging/")}
     assert found == {"calls": 4.0, "cached": 2.0, "tokens": 220.0, "cost": 0.75}
-    assert evaluation_metrics(group.episodes, 1.0)["judging_cost"] == 0.75
+    assert evaluation_metrics([group], 1.0)["judging_cost"] == 0.75
     unknown = Group(TASK, (*group.episodes, replace(episode(0.0), verdict=Verdict(0.0, metrics=one))))
     assert "judging/cost" not in rollout_metrics([unknown]) and rollout_metrics([unknown])["judging/calls"] == 6.0
     nobody = rollout_metrics([Group(TASK, (episode(0.0),))])

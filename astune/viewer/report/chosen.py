@@ -18,7 +18,7 @@ FEWEST_PER_KIND = 5
 
 @dataclass(frozen=True)
 class Share:
-    """A mean over episodes, their count, and half the width of its 95 % interval: Wilson's for successes, which is
+    """A mean over tasks, their count, and half the width of its 95 % interval: Wilson's for successes, which is
     never 0, the normal one for rewards."""
 
     mean: float
@@ -27,10 +27,15 @@ class Share:
 
     @classmethod
     def of(cls, heads: Sequence[Head]) -> Share | None:
-        """Of the episodes that were judged, as in the metrics; None if none was."""
-        scores = [head.score for head in heads if head.score is not None]
-        if not scores:
+        """Of the tasks of which an attempt was judged, each the mean of its attempts, as in the metrics; None if none
+        was."""
+        by_task: dict[str, list[float]] = defaultdict(list)
+        for head in heads:
+            if head.score is not None:
+                by_task[head.task_id].append(head.score)
+        if not by_task:
             return None
+        scores = [math.fsum(each) / len(each) for each in by_task.values()]
         successes = all(head.passed is not None for head in heads if head.score is not None)
         count = len(scores)
         mean = math.fsum(scores) / count

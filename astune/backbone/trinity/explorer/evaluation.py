@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 from trinity.common.models.allocator import Allocator
 from trinity.common.models.model import ModelWrapper
@@ -20,49 +20,49 @@ from astune.backbone.trinity.explorer.workflow import setup_for
 from astune.backbone.trinity.shared.events import EpisodeDone, EvaluationDone, EvaluationStarted
 from astune.backbone.trinity.shared.mailbox import find_mailbox, post
 from astune.backbone.trinity.shared.parts import RunParts
+from astune.rollout.evaluation_metrics import evaluation_metrics
 from astune.rollout.group import run_groups
-from astune.rollout.metrics import evaluation_metrics
 from astune.support.concurrency import all_or_none
+from astune.training.held_out import Evaluation
 from astune.training.rollout_setup import sampling_for
-from astune.types import Episode, Group, Task
+from astune.types import Episode, Group
 
 
 @dataclass
-class Evaluation:
-    """Plays `held_out` in the process that reads the tasks, which decides when that is due."""
+class Evaluations:
+    """Plays evaluations in the process that reads the tasks, which decides when they are due."""
 
     parts: RunParts
-    held_out: Sequence[Task]
     _engines: tuple[ModelWrapper, ...] = ()
 
-    async def run(self, step: int) -> None:
-        """Every held-out task once for each way of decoding; `step` counts the steps done."""
+    async def run(self, step: int, due: Sequence[Evaluation]) -> None:
+        """Play those that are due; `step` counts the steps done."""
         if not self._engines:
             self._engines = await find_engines()
-        for decoding in self.parts.config.evaluation.decoding:
+        for evaluation in due:
             started = time.perf_counter()
-            post(EvaluationStarted(step, decoding, len(self.held_out)))
-            groups = await self._play(step, decoding)
-            episodes = [episode for group in groups for episode in group.episodes]
-            post(EvaluationDone(step, decoding, evaluation_metrics(episodes, time.perf_counter() - started)))
+            post(EvaluationStarted(step, evaluation.name, len(evaluation.tasks) * evaluation.attempts))
+            groups = await self._play(step, evaluation)
+            metrics = evaluation_metrics(groups, time.perf_counter() - started)
+            post(EvaluationDone(step, evaluation.name, metrics))
 
-    async def _play(self, step: int, decoding: Literal["sampled", "greedy"]) -> list[Group]:
+    async def _play(self, step: int, evaluation: Evaluation) -> list[Group]:
         """The tasks dealt out to the engines, each with its share of the episodes under way."""
         config, count = self.parts.config, len(self._engines)
-        setups = [setup_for(self.parts, engine) for engine in self._engines]
+        setups = [replace(setup_for(self.parts, engine), judges_alone=True) for engine in self._engines]
 
         def tell(episode: Episode) -> None:
-            post(EpisodeDone(portable(episode), step, f"eval/{decoding}"))
+            post(EpisodeDone(portable(episode), step, f"eval/{evaluation.name}"))
 
         work = [
             run_groups(
-                self.held_out[number::count],
-                1,
+                evaluation.tasks[number::count],
+                evaluation.attempts,
                 setup,
                 seed=config.seed,
-                sampling=sampling_for(config, decoding),
+                sampling=sampling_for(config, evaluation.decoding),
                 max_concurrent=max(1, config.rollout.max_concurrent // count),
-                label=f"eval/{decoding}/{step}",
+                label=f"eval/{evaluation.name}/{step}",
                 on_episode=tell,
             )
             for number, setup in enumerate(setups)

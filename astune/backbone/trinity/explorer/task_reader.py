@@ -9,11 +9,12 @@ from trinity.buffer.buffer_reader import BufferReader
 from trinity.common.config import StorageConfig
 from trinity.common.workflows.workflow import Task as TrinityTask
 
-from astune.backbone.trinity.explorer.evaluation import Evaluation
+from astune.backbone.trinity.explorer.evaluation import Evaluations
 from astune.backbone.trinity.explorer.workflow import AstuneWorkflow
 from astune.backbone.trinity.shared.events import ExploreStarted
 from astune.backbone.trinity.shared.mailbox import find_mailbox, post
 from astune.backbone.trinity.shared.parts import load_parts
+from astune.training.held_out import Evaluation, evaluations_left, evaluations_of
 from astune.training.schedule import TaskSchedule
 from astune.training.tasks import read_tasks
 from astune.types import Task
@@ -31,7 +32,8 @@ class AstuneTaskReader(BufferReader):  # type: ignore[misc]
         settings = self._parts.config
         tasks = read_tasks(settings)
         self._schedule = TaskSchedule(tasks.training, settings)
-        self._evaluation = Evaluation(self._parts, tasks.held_out)
+        self._evaluations = evaluations_of(settings.evaluation, tasks)
+        self._evaluating = Evaluations(self._parts)
         self._per_step = settings.trainer.tasks_per_step
         self._step = config.index // self._per_step
         self._resumed = self._step > 0
@@ -44,8 +46,8 @@ class AstuneTaskReader(BufferReader):  # type: ignore[misc]
         """The next batch, after the evaluation that is due before it. Raises StopAsyncIteration after the last."""
         if self._resumed and not self._read_any:
             await fetch_weights()
-        if self._evaluation.held_out and self._evaluation_is_due():
-            await self._evaluation.run(self._step)
+        if due := self._due():
+            await self._evaluating.run(self._step, due)
         if self._step == self._schedule.total_steps or await find_mailbox().stopping.remote():
             # here, as Trinity ends the runners as soon as there are no more tasks
             await find_mailbox().end.remote(TEARDOWN_SECONDS)
@@ -56,14 +58,11 @@ class AstuneTaskReader(BufferReader):  # type: ignore[misc]
         post(ExploreStarted(self._step, len(tasks), len(tasks) * (self._repeat or 1)))
         return [self._for_trinity(task, number) for number, task in enumerate(tasks)]
 
-    def _evaluation_is_due(self) -> bool:
-        settings = self._parts.config.evaluation
-        if self._step == 0:
-            return settings.before
-        if self._step == self._schedule.total_steps:
-            return settings.after
-        # a run that is resumed at this step has evaluated it before it was stopped
-        return self._read_any and settings.every > 0 and self._step % settings.every == 0
+    def _due(self) -> list[Evaluation]:
+        total = self._schedule.total_steps
+        if 0 < self._step < total and not self._read_any:
+            return []  # a run that is resumed at this step has evaluated it before it was stopped
+        return evaluations_left(self._parts.config.evaluation, self._evaluations, total, self._step, ())
 
     def _for_trinity(self, task: Task, number: int) -> TrinityTask:
         return TrinityTask(

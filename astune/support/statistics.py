@@ -1,0 +1,107 @@
+"""Figures over tasks with the uncertainty that comes of having few tasks. Tasks are the unit: attempts at one task are
+alike, so they count as one value."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+CONFIDENCE = 0.95
+RESAMPLES = 1000
+GRID = 10**9
+"""Differences are compared as multiples of 1/GRID, so that equal sums are equal whatever the order of adding."""
+MOST_SUMS = 100_000
+"""Different sums up to which the permutation test is exact."""
+DRAWN = 20_000
+"""Permutations that are drawn beyond that."""
+
+
+class MeanOverTasks(NamedTuple):
+    """A mean over `n` tasks and its 95 % interval, which is None where the values tell nothing of their spread."""
+
+    mean: float
+    interval: tuple[float, float] | None
+    n: int
+
+
+class PairedTest(NamedTuple):
+    """Two-sided `p` of a paired permutation test over `n` tasks; `exact` if all permutations were counted."""
+
+    p: float
+    exact: bool
+    n: int
+
+
+def estimate(values: Sequence[float], *, share: bool = False) -> MeanOverTasks:
+    """The mean of one value per task with its percentile bootstrap interval (Efron 1979; 1000 resamples of the tasks,
+    always the same ones). Where all values are equal a bootstrap sees no spread: of a `share` that is 0 or 1 for every
+    task the interval is then the exact binomial one (Clopper and Pearson 1934), of other values there is none.
+
+    >>> estimate([1.0, 1.0, 1.0, 1.0], share=True)
+    MeanOverTasks(mean=1.0, interval=(0.39..., 1.0), n=4)
+    >>> low, high = estimate([0.0, 1.0] * 50).interval
+    >>> 0.39 <= low <= 0.42, 0.58 <= high <= 0.61
+    (True, True)
+    """
+    n = len(values)
+    mean = math.fsum(values) / n
+    if min(values) < max(values):
+        return MeanOverTasks(mean, _bootstrap(values), n)
+    if not share or mean not in (0.0, 1.0):
+        return MeanOverTasks(mean, None, n)
+    end = ((1 - CONFIDENCE) / 2) ** (1 / n)
+    return MeanOverTasks(mean, (end, 1.0) if mean else (0.0, 1 - end), n)
+
+
+def _bootstrap(values: Sequence[float]) -> tuple[float, float]:
+    n = len(values)
+    draw = random.Random(n)
+    means = sorted(math.fsum(draw.choices(values, k=n)) / n for _ in range(RESAMPLES))
+    tail = round(RESAMPLES * (1 - CONFIDENCE) / 2)
+    return means[tail], means[-1 - tail]
+
+
+def pass_at_k(attempts: int, passed: int, k: int) -> float:
+    """The chance that at least one of `k` attempts passes, estimated without bias from `attempts` of which `passed`
+    did: 1 - C(attempts - passed, k) / C(attempts, k) (Chen et al. 2021, arXiv 2107.03374).
+
+    >>> pass_at_k(4, 1, 2), pass_at_k(4, 3, 2)
+    (0.5, 1.0)
+    """
+    return 1.0 - math.comb(attempts - passed, k) / math.comb(attempts, k)
+
+
+def paired_test(differences: Sequence[float]) -> PairedTest:
+    """Whether the mean of one difference per task is 0: Fisher's permutation test, which flips signs. `p` is the share
+    of all 2^n flips whose sum is at least as far from 0 as the one that was found; beyond 100,000 different sums it is
+    estimated from 20,000 drawn flips. Of differences in success at single attempts it is McNemar's exact test.
+
+    >>> paired_test([1.0, 1.0, 1.0, 1.0, 1.0])
+    PairedTest(p=0.0625, exact=True, n=5)
+    """
+    steps = [abs(round(difference * GRID)) for difference in differences]
+    found = abs(sum(round(difference * GRID) for difference in differences)) - len(steps)  # less what rounding may add
+    counts = {0: 1}
+    for step in filter(None, steps):
+        flipped: dict[int, int] = {}
+        for total, count in counts.items():
+            for sign in (step, -step):
+                flipped[total + sign] = flipped.get(total + sign, 0) + count
+        counts = flipped
+        if len(counts) > MOST_SUMS:
+            return PairedTest(_drawn(steps, found), False, len(steps))
+    as_far = sum(count for total, count in counts.items() if abs(total) >= found)
+    return PairedTest(as_far / sum(counts.values()), True, len(steps))
+
+
+def _drawn(steps: Sequence[int], found: int) -> float:
+    """The flip that was found counts as one of those drawn, so that p is never 0 (Phipson and Smyth 2010)."""
+    draw = random.Random(len(steps))
+    as_far = 0
+    for _ in range(DRAWN):
+        signs = draw.getrandbits(len(steps))
+        total = sum(step if signs >> place & 1 else -step for place, step in enumerate(steps))
+        as_far += abs(total) >= found
+    return (1 + as_far) / (1 + DRAWN)

@@ -1,0 +1,58 @@
+"""Which held-out tasks a run plays, in which ways of decoding, and when that is due."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Literal, NamedTuple
+
+from astune.config.schema import EvaluationConfig
+from astune.task_reader.task_sets import TaskSets
+from astune.training.schedule import is_due
+from astune.types import Task
+
+Decoding = Literal["sampled", "greedy"]
+
+
+class Evaluation(NamedTuple):
+    """A set of held-out tasks and a way of decoding. `every` is how many steps lie between two evaluations."""
+
+    held_out: str
+    tasks: Sequence[Task]
+    every: int
+    decoding: Decoding
+    attempts: int
+
+    @property
+    def name(self) -> str:
+        """What stands in names of metrics, files and episodes: "greedy", of a set with a name "hard/greedy"."""
+        return f"{self.held_out}/{self.decoding}" if self.held_out else self.decoding
+
+
+def evaluations_of(config: EvaluationConfig, sets: TaskSets) -> list[Evaluation]:
+    """All evaluations of a run: the held-out tasks and each set with a name, in each way of decoding. Greedy decoding
+    makes one attempt, as all would be equal."""
+    held_out = [("", sets.held_out, config.every)] if sets.held_out else []
+    for name, tasks in sets.named.items():
+        every = config.sets[name].every
+        held_out.append((name, tasks, config.every if every is None else every))
+    return [
+        Evaluation(*each, decoding, config.attempts if decoding == "sampled" else 1)
+        for each in held_out
+        for decoding in config.decoding
+    ]
+
+
+def evaluations_left(
+    config: EvaluationConfig,
+    evaluations: Sequence[Evaluation],
+    total_steps: int,
+    step: int,
+    evaluated: Collection[str],
+) -> list[Evaluation]:
+    """List the evaluations that are due at a step, less those whose names are in `evaluated`."""
+    left = []
+    for evaluation in evaluations:
+        between = config.before if step == 0 else is_due(step, evaluation.every)
+        if (config.after if step >= total_steps else between) and evaluation.name not in evaluated:
+            left.append(evaluation)
+    return left
