@@ -374,6 +374,10 @@ class Learner(Protocol):
     async def update(self, samples: Sequence[Sample], learning_rate: float) -> Update:
         """Take one optimizer step over `samples`, whose weights sum to 1 (see `Sample`)."""
 
+    async def logprobs(self, samples: Sequence[Sample]) -> list[Sequence[float]]:
+        """The log-probability, under the weights as they are now, of each sample's tokens with weight, in their
+        order."""
+
     async def publish(self) -> int:
         """Make the weights as they are now what the policy samples from, with nothing cached of what it computed
         before. Returns the policy version: a new one if the weights changed since the last time."""

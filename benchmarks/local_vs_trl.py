@@ -40,6 +40,7 @@ import torch
 import transformers
 import trl
 from answer_agents import AgentScope, OpenAIClient, TunerChat, messages, reward
+from astune.backbone.model_dir import resolve_model_dir
 from datasets import Dataset
 from floor import Shape, generation_seconds, training_seconds
 from rich.console import Console
@@ -48,7 +49,6 @@ from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from astune.backbone.local.engine import load_engine
-from astune.backbone.model_dir import resolve_model_dir
 from astune.config.load import load_config
 from astune.monitor.metrics import read_metrics
 from astune.training.loop import train_step

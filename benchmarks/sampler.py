@@ -22,6 +22,7 @@ import time
 from typing import Any
 
 import torch
+from astune.backbone.model_dir import resolve_model_dir
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM
@@ -29,7 +30,6 @@ from transformers.utils import logging
 
 from astune.backbone.local.model import load_model
 from astune.backbone.local.sampler import Sampler
-from astune.backbone.model_dir import resolve_model_dir
 from astune.config.schema import ModelConfig
 from astune.types import Sampling
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from astune.backbone.model_dir import resolve_model_dir
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM
@@ -37,7 +38,6 @@ from astune.backbone.local.engine import load_engine
 from astune.backbone.local.learner import LocalLearner
 from astune.backbone.local.model import load_model
 from astune.backbone.local.sampler import Sampler
-from astune.backbone.model_dir import resolve_model_dir
 from astune.config.load import load_config
 from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
 from astune.training.rollout_setup import sampling_for

@@ -18,7 +18,7 @@ RINGS = {
         {"config", "workers"},
         {"plugins", "clients", "monitor"},
         {"task_reader", "context_tracker", "task_judge", "algorithm"},
-        {"gateway"},
+        {"gateway", "examples"},
         {"workflow"},
         {"rollout"},
         {"training"},

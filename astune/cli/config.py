@@ -43,8 +43,8 @@ def convert(conf: Path, overrides: Sequence[str], backbone: str | None) -> int:
 
 def _num_tasks(loaded: LoadedConfig) -> int | None:
     """The number of training tasks, or examples, where the length of the run depends on it."""
-    from astune.backbone.trinity.shared.examples import read_examples
     from astune.backbone.trinity.shared.parts import RunParts
+    from astune.examples.read import read_examples
     from astune.training.tasks import read_tasks
 
     config = loaded.config.astune

@@ -11,16 +11,16 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from astune.backbone.model_dir import load_chat_format, resolve_model_dir
 from astune.cli.run import BACKBONES, EXIT_CODES
 from astune.config.load import LoadedConfig, load_config
 from astune.config.render import save_config
 from astune.config.schema import AstuneConfig
+from astune.context_tracker.model_dir import load_chat_format, resolve_model_dir
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import ConfigError
+from astune.monitor.episode_filter import parse_filter
 from astune.plugins import load_plugin
 from astune.recordings.diff import Decode, Difference, first_difference
-from astune.recordings.filter import parse_filter
 from astune.recordings.recording import Recording, pick_recording, read_recordings
 from astune.rollout.setup import RolloutSetup
 from astune.support.terminal import Console

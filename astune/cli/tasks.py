@@ -13,11 +13,11 @@ from typing import Any
 
 from rich.panel import Panel
 
-from astune.backbone.model_dir import load_chat_format, resolve_model_dir
 from astune.clients.env_service import EnvInstance, EnvServiceClient
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
 from astune.config.tasks import TaskReaderConfig
+from astune.context_tracker.model_dir import load_chat_format, resolve_model_dir
 from astune.errors import AstuneError, ConfigError, TaskError
 from astune.support.terminal import Console, Text
 from astune.support.visible import tell

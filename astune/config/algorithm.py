@@ -8,12 +8,15 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from astune.config.section import Plugin, Section
 
+EXAMPLE_METHODS = ("sft", "dpo")
+"""The values of `method` that learn from examples in a file; with the others episodes are played."""
+
 
 class AlgorithmConfig(Section):
     method: Literal["rl", "sft", "dpo"] = Field(
         "rl",
         description="what is learned from: rl: rewards of episodes; sft: example conversations; dpo: preferred against "
-        "rejected answers; the last two on --backbone=trinity",
+        "rejected answers, on --backbone=trinity",
     )
     advantage: Plugin = Field(
         "grpo",

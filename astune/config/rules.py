@@ -28,6 +28,9 @@ def contradictions(config: Config) -> Iterator[tuple[str, str]]:
         yield from _training(astune)
     if plays_episodes(astune):
         yield from _rollouts(astune)
+    elif evaluates_tasks(astune):
+        yield from _tasks(astune)
+        yield from _room(astune)
 
 
 def contradictions_without_a_run(config: Config) -> Iterator[tuple[str, str]]:
@@ -68,6 +71,10 @@ def _rollouts(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
     yield from _evaluation(astune)
     if astune.backbone != "debug":
         yield from _sampling(astune)
+    yield from _room(astune)
+
+
+def _room(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
     if astune.model.max_model_len is not None and astune.rollout.max_tokens >= astune.model.max_model_len:
         yield (
             "astune.rollout.max_tokens",
@@ -81,6 +88,15 @@ def plays_episodes(astune: AstuneConfig) -> bool:
     return astune.algorithm.method == "rl" or astune.backbone == "debug"
 
 
+def evaluates_tasks(astune: AstuneConfig) -> bool:
+    """True if a method that learns from examples is evaluated on held-out tasks: where a workflow and such tasks are
+    configured."""
+    sources = _sources(astune.task_reader)
+    fraction, sets = astune.task_reader.validation_fraction, astune.evaluation.sets
+    held_out = sources is None or sources.has_held_out or fraction is not None or bool(sets)
+    return astune.rollout.agentscope_learn_protocol is not None and held_out
+
+
 def _examples(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
     method, trainer = astune.algorithm.method, astune.trainer
     if method == "rl":
@@ -92,12 +108,17 @@ def _examples(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
             )
     elif trainer.examples is None:
         yield "astune.trainer.examples", f"not set; astune.algorithm.method {method!r} learns from examples"
-    updates = astune.backbone == "local" or (astune.backbone == "debug" and astune.debug.with_update)
-    if method != "rl" and updates:
+    if method != "rl" and astune.backbone == "debug" and astune.debug.with_update:
         yield (
             "astune.algorithm.method",
-            f"got {method!r}, but the backbone {astune.backbone!r} learns from rewards only; expected 'rl' "
-            "(or --backbone=trinity)",
+            f"got {method!r}, but the backbone 'debug' learns from rewards only; expected 'rl'",
+        )
+    if method == "dpo" and astune.backbone == "local":
+        yield "astune.algorithm.method", "got 'dpo', which --backbone=trinity has; expected 'rl' or 'sft'"
+    if trainer.held_out_examples is not None and method != "sft":
+        yield (
+            "astune.trainer.held_out_examples",
+            "only method 'sft' tells their loss; take the key out",
         )
     if method != "sft" and trainer.examples_filter is not None:
         yield (

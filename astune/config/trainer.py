@@ -16,6 +16,9 @@ class TrainerConfig(Section):
     examples_filter: str | None = Field(
         None, description="method sft: which recorded episodes, as 'reward>=1'; null: all"
     )
+    held_out_examples: Annotated[str | None, Located("file")] = Field(
+        None, description="method sft on local: JSON Lines file of examples whose loss every evaluation tells"
+    )
     total_steps: PositiveInt | None = Field(100, description="optimizer steps of the run; null: total_epochs decides")
     total_epochs: PositiveInt | None = Field(
         None, description="passes over the training tasks or examples; the smaller of both ends the run"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from astune.backbone.model_dir import load_chat_format
 from astune.config.load import LoadedConfig
 from astune.config.schema import AstuneConfig
+from astune.context_tracker.model_dir import load_chat_format
 from astune.errors import RunFolderError
 from astune.support.resources import tiny_model_dir
 from astune.testing.policies import ScriptedPolicy
@@ -52,6 +53,10 @@ class CountingLearner:
                 )
             )
         return Update({"weight": self.weight}, skipped)
+
+    async def logprobs(self, samples: Sequence[Sample]) -> list[Sequence[float]]:
+        """Every token gets likelier as the weight grows."""
+        return [[-math.log1p(math.exp(-self.weight))] * sample.trained_tokens for sample in samples]
 
     async def publish(self) -> int:
         if self.changes != self._published:

@@ -8,6 +8,7 @@ from pathlib import Path
 from astune.monitor.metrics import read_metrics
 from astune.monitor.receipt import Metrics
 from astune.monitor.summary import decodings
+from astune.training.held_out import EXAMPLES
 from astune.training.run import Run
 from astune.training.schedule import is_due
 
@@ -59,5 +60,7 @@ def step_of(checkpoint: Path | None) -> int:
 
 
 def evaluated_at(step: int, metrics: Metrics) -> set[str]:
-    """Find in the metrics the evaluations that were written of a step, as "greedy" or "hard/greedy"."""
-    return set(decodings([row for row in metrics if row["step"] == step]))
+    """Find in the metrics the evaluations that were written of a step, as "greedy", "hard/greedy" or "examples"."""
+    rows = [row for row in metrics if row["step"] == step]
+    examples = {EXAMPLES for row in rows for key in row if key.startswith(f"held_out/{EXAMPLES}/")}
+    return {*decodings(rows), *examples}

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from astune.algorithm import check_episode
+from astune.examples.samples import token_weights_of
 from astune.rollout.evaluation_metrics import evaluation_metrics
-from astune.training.held_out import Evaluation, evaluations_left
+from astune.training.held_out import EXAMPLES, Evaluation, are_examples_left, evaluations_left
 from astune.training.rollout_setup import sampling_for
 from astune.training.run import Run, record, roll_out
 
 
 async def evaluate(run: Run) -> None:
-    """Play the evaluations that are left at this step."""
+    """Play the evaluations that are left at this step, and tell the loss of held-out examples."""
+    await _evaluate_examples(run)
     left = evaluations_left(run.config.evaluation, run.evaluations, run.total_steps, run.step, run.evaluated)
     for evaluation in left:
         await _play(run, evaluation)
@@ -37,3 +40,20 @@ async def _play(run: Run, evaluation: Evaluation) -> None:
     run.metrics.log(run.step, {f"{phase}/{name}": value for name, value in metrics.items()})
     run.evaluated.add(evaluation.name)
     run.progress.evaluation_done(run.step, evaluation.name, metrics)
+
+
+async def _evaluate_examples(run: Run) -> None:
+    """The loss of the held-out examples, as in training: a mean of negative log-probabilities."""
+    due = are_examples_left(run.config.evaluation, run.total_steps, run.step, run.evaluated)
+    if not run.held_out_examples or not due:
+        return
+    logprobs = await run.learner.logprobs(run.held_out_examples)
+    loss = -math.fsum(
+        weight * logprob
+        for sample, row in zip(run.held_out_examples, logprobs, strict=True)
+        for weight, logprob in zip(token_weights_of(sample), row, strict=True)
+    )
+    metrics = {"loss": loss, "tokens": float(sum(sample.trained_tokens for sample in run.held_out_examples))}
+    run.metrics.log(run.step, {f"held_out/{EXAMPLES}/{name}": value for name, value in metrics.items()})
+    run.evaluated.add(EXAMPLES)
+    run.progress.note(f"held-out examples at step {run.step}: loss {loss:.4f}")

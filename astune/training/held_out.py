@@ -11,6 +11,8 @@ from astune.training.schedule import is_due
 from astune.types import Task
 
 Decoding = Literal["sampled", "greedy"]
+EXAMPLES = "examples"
+"""Stands among the names of evaluations for the loss of held-out examples."""
 
 
 class Evaluation(NamedTuple):
@@ -50,9 +52,18 @@ def evaluations_left(
     evaluated: Collection[str],
 ) -> list[Evaluation]:
     """List the evaluations that are due at a step, less those whose names are in `evaluated`."""
-    left = []
-    for evaluation in evaluations:
-        between = config.before if step == 0 else is_due(step, evaluation.every)
-        if (config.after if step >= total_steps else between) and evaluation.name not in evaluated:
-            left.append(evaluation)
-    return left
+    return [
+        evaluation
+        for evaluation in evaluations
+        if _is_due(config, evaluation.every, total_steps, step) and evaluation.name not in evaluated
+    ]
+
+
+def are_examples_left(config: EvaluationConfig, total_steps: int, step: int, evaluated: Collection[str]) -> bool:
+    """Whether the loss of held-out examples is due at a step and not told yet."""
+    return _is_due(config, config.every, total_steps, step) and EXAMPLES not in evaluated
+
+
+def _is_due(config: EvaluationConfig, every: int, total_steps: int, step: int) -> bool:
+    between = config.before if step == 0 else is_due(step, every)
+    return config.after if step >= total_steps else between

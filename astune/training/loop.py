@@ -1,19 +1,22 @@
-"""The training loop of every engine: roll out, judge, learn, publish, again."""
+"""The training loop of every engine: play tasks or take examples, learn, publish, again."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from astune.algorithm import check_step, observe, split_samples, to_samples, without_skipped
 from astune.errors import TrainingError
+from astune.examples.samples import figures
 from astune.rollout.metrics import rollout_metrics
 from astune.training.checkpoints import save_if_due
 from astune.training.evaluation import evaluate
+from astune.training.examples import ExampleSchedule
 from astune.training.rollout_setup import sampling_for, weighting_for
 from astune.training.run import Run, record, roll_out
-from astune.training.schedule import learning_rate
-from astune.types import Sample, Update
+from astune.training.schedule import TaskSchedule, learning_rate
+from astune.types import Group, Sample, Update
 
 
 async def train(run: Run) -> None:
@@ -27,14 +30,47 @@ async def train(run: Run) -> None:
         save_if_due(run)
 
 
+@dataclass(frozen=True)
+class Lesson:
+    """What a step learns from. `account` gives the figures of what was trained, once it is known which samples were
+    in updates that were thrown away; `metrics` are those of how they came to be."""
+
+    groups: list[Group]
+    samples: list[Sample]
+    metrics: dict[str, float]
+    account: Callable[[list[Sample]], dict[str, float]]
+
+
 async def train_step(run: Run) -> None:
-    """Take one step of the straight line: tasks -> groups -> samples -> updates -> new policy version. Episodes are
-    written before anything is learned from them, and the step counts once its figures are written too."""
+    """Take one step of the straight line: a lesson -> updates -> new policy version. The step counts once its figures
+    are written."""
+    started = time.perf_counter()
+    lesson = await play(run) if isinstance(run.schedule, TaskSchedule) else take_examples(run, run.schedule)
+    learned, skipped = await learn(run, lesson.samples)
+    version = await run.learner.publish()
+    finished = time.perf_counter()
+
+    metrics = lesson.metrics | lesson.account(skipped) | learned
+    metrics["policy_version"] = version
+    metrics["time/train"] = finished - started - metrics["time/rollout"]
+    metrics["time/step"] = finished - started
+    run.metrics.log(run.step + 1, metrics)
+    run.step += 1
+    observe(run.advantage, lesson.groups)
+    run.changes = run.learner.changes
+    run.evaluated.clear()
+    run.progress.step_done(run.step, metrics)
+    run.learning.step_done(metrics)
+
+
+async def play(run: Run) -> Lesson:
+    """Learn from rewards: tasks -> groups -> samples. Episodes are written before anything is learned from them."""
+    assert isinstance(run.schedule, TaskSchedule)
     started = time.perf_counter()
     tasks = run.schedule.tasks(run.step)
     sampling = sampling_for(run.config, "sampled")
     groups = await roll_out(run, tasks, run.config.rollout.num_repeat, sampling, "rollout", f"train/{run.step + 1}")
-    rolled_out = time.perf_counter()
+    seconds = time.perf_counter() - started
 
     run.progress.phase_started("train", 0)
     samples, receipt = to_samples(groups, run.advantage, weighting_for(run.config))
@@ -42,25 +78,17 @@ async def train_step(run: Run) -> None:
         check_step(groups, samples, receipt)
     metrics = rollout_metrics(groups)
     record(run, groups, "train", run.step + 1)
-    sampled_with = run.learner.policy_version
-    learned, skipped = await learn(run, samples)
-    version = await run.learner.publish()
-    finished = time.perf_counter()
+    metrics["time/rollout"] = seconds
+    metrics["throughput/tokens_per_second"] = metrics["tokens/sampled"] / seconds
+    version = run.learner.policy_version
+    return Lesson(groups, samples, metrics, lambda skipped: without_skipped(receipt, groups, skipped).metrics(version))
 
-    receipt = without_skipped(receipt, groups, skipped)
-    metrics |= receipt.metrics(sampled_with) | learned
-    metrics["policy_version"] = version
-    metrics["time/rollout"] = rolled_out - started
-    metrics["time/train"] = finished - rolled_out
-    metrics["time/step"] = finished - started
-    metrics["throughput/tokens_per_second"] = metrics["tokens/sampled"] / (rolled_out - started)
-    run.metrics.log(run.step + 1, metrics)
-    run.step += 1
-    observe(run.advantage, groups)
-    run.changes = run.learner.changes
-    run.evaluated.clear()
-    run.progress.step_done(run.step, metrics)
-    run.learning.step_done(metrics)
+
+def take_examples(run: Run, schedule: ExampleSchedule) -> Lesson:
+    """Learn from examples that are there: nothing is played."""
+    run.progress.phase_started("train", 0)
+    samples = schedule.samples(run.step)
+    return Lesson([], samples, {"time/rollout": 0.0}, lambda skipped: figures(samples, skipped))
 
 
 async def learn(run: Run, samples: Sequence[Sample]) -> tuple[dict[str, float], list[Sample]]:

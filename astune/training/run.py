@@ -16,9 +16,10 @@ from astune.monitor.progress import Progress
 from astune.monitor.run_dir import RunDir
 from astune.rollout.group import run_groups
 from astune.rollout.setup import RolloutSetup
+from astune.training.examples import ExampleSchedule
 from astune.training.held_out import Evaluation
 from astune.training.schedule import TaskSchedule
-from astune.types import Group, Learner, Sampling, Task
+from astune.types import Group, Learner, Sample, Sampling, Task
 
 
 @dataclass
@@ -36,11 +37,13 @@ class Run:
     progress: Progress
     learning: Learning
     watch: LoopWatch
-    setup: RolloutSetup
+    setup: RolloutSetup | None
+    """None where no episodes are played: examples are learned, and no held-out tasks are configured."""
     learner: Learner
     advantage: StepEstimator
-    schedule: TaskSchedule
+    schedule: TaskSchedule | ExampleSchedule
     evaluations: Sequence[Evaluation]
+    held_out_examples: Sequence[Sample] = ()
     step: int = 0
     changes: int = 0
     skipped_in_a_row: int = 0
@@ -63,6 +66,7 @@ async def roll_out(
     judges_alone: bool = False,
 ) -> list[Group]:
     """Play `repeat` attempts at each task, in the order of `tasks`, and show them on the progress display."""
+    assert run.setup is not None, "only a run with tasks plays them"
     run.progress.phase_started(phase, len(tasks) * repeat)
     with run.watch:
         return await run_groups(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from astune.algorithm import StepEstimator, load_estimator
 from astune.config.load import LoadedConfig
+from astune.config.rules import evaluates_tasks, plays_episodes
 from astune.config.schema import AstuneConfig
 from astune.monitor.blocking import LoopWatch
 from astune.monitor.episodes import EpisodeLog
@@ -19,13 +20,14 @@ from astune.monitor.summary import report_of, summarize
 from astune.support.concurrency import run_and_leave
 from astune.training.checkpoints import evaluated_at, go_back, step_of
 from astune.training.engine import LoadEngine
-from astune.training.held_out import Evaluation, evaluations_left, evaluations_of
+from astune.training.examples import ExampleSchedule
+from astune.training.held_out import Evaluation, are_examples_left, evaluations_left, evaluations_of
 from astune.training.rollout_setup import environment_service, rollout_setup
 from astune.training.run import Run
 from astune.training.schedule import TaskSchedule
 from astune.training.stopping import train_to_the_end
 from astune.training.tasks import read_tasks
-from astune.types import RunReport
+from astune.types import RunReport, Sample
 
 
 def run_training(loaded: LoadedConfig, load_engine: LoadEngine) -> RunReport:
@@ -49,8 +51,9 @@ class Inputs:
 
     config: AstuneConfig
     advantage: StepEstimator
-    schedule: TaskSchedule
+    schedule: TaskSchedule | ExampleSchedule
     evaluations: Sequence[Evaluation]
+    held_out_examples: Sequence[Sample] = ()
 
 
 def read_inputs(loaded: LoadedConfig, stack: ExitStack) -> Inputs:
@@ -58,8 +61,13 @@ def read_inputs(loaded: LoadedConfig, stack: ExitStack) -> Inputs:
     config = loaded.config.astune
     advantage = load_estimator(config.algorithm)
     config = stack.enter_context(environment_service(config))
-    tasks = read_tasks(config)
-    return Inputs(config, advantage, TaskSchedule(tasks.training, config), evaluations_of(config.evaluation, tasks))
+    plays = plays_episodes(config)
+    tasks = read_tasks(config) if plays or evaluates_tasks(config) else None
+    evaluations = [] if tasks is None else evaluations_of(config.evaluation, tasks)
+    if plays and tasks is not None:
+        return Inputs(config, advantage, TaskSchedule(tasks.training, config), evaluations)
+    examples = ExampleSchedule(config)
+    return Inputs(config, advantage, examples, evaluations, examples.held_out)
 
 
 def finished(run_dir: RunDir, inputs: Inputs) -> RunReport | None:
@@ -69,7 +77,8 @@ def finished(run_dir: RunDir, inputs: Inputs) -> RunReport | None:
     total = inputs.schedule.total_steps
     done = evaluated_at(step, metrics)
     left = evaluations_left(inputs.config.evaluation, inputs.evaluations, total, step, done)
-    if step < total or left:
+    examples_left = inputs.held_out_examples and are_examples_left(inputs.config.evaluation, total, step, done)
+    if step < total or left or examples_left:
         return None
     with Progress(inputs.config.monitor.progress) as progress:
         progress.note(
@@ -86,7 +95,8 @@ def assemble(
     input is found before the folder of a new one is made."""
     config = inputs.config
     engine = load_engine(config)  # may take minutes, so `read_inputs` found first what is wrong without it
-    setup = rollout_setup(config, engine.policy, engine.chat_format)
+    plays = plays_episodes(config) or evaluates_tasks(config)
+    setup = rollout_setup(config, engine.policy, engine.chat_format) if plays else None
     if run_dir is None:
         run_dir = stack.enter_context(RunDir.open(loaded.config, resume=False))
     else:
@@ -108,9 +118,10 @@ def assemble(
         inputs.advantage,
         inputs.schedule,
         inputs.evaluations,
+        inputs.held_out_examples,
     )
     if config.resume:
         go_back(run)
-    if not inputs.evaluations:
+    if not inputs.evaluations and not inputs.held_out_examples:
         progress.note("no validation tasks are configured, so nothing is evaluated")
     return run

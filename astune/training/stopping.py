@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import nullcontext
 from typing import Literal
 
 from astune.errors import CtrlC, RunFolderError, SetupError, TrainingError
@@ -20,7 +21,7 @@ async def train_to_the_end(run: Run) -> tuple[Status, Exception | None]:
     """Train between `setup` and `teardown` of the run's workflow. Returns how it ended, and the error if that is
     nothing that was said already. Raises SetupError where no episode could begin."""
     try:
-        async with lifetime(run.setup.workflow_factory):
+        async with nullcontext() if run.setup is None else lifetime(run.setup.workflow_factory):
             return await _until_stopped(run)
     except SetupError:
         run.run_dir.discard()  # a run that never began leaves nothing behind

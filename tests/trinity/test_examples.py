@@ -16,7 +16,6 @@ from astune.backbone.base import check_keys
 from astune.backbone.local.backbone import LocalBackbone
 from astune.backbone.trinity.conversion.convert import Converted, convert
 from astune.backbone.trinity.conversion.table import not_used
-from astune.backbone.trinity.shared.examples import TrainingExample, conversation_rows, read_examples
 from astune.cli.run import BACKBONES
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig, TrainerConfig
@@ -25,6 +24,8 @@ from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.doctor.checked_config import CheckedConfig
 from astune.doctor.run_checks import OF_EPISODES, run_checks
 from astune.errors import ConfigError, TaskError
+from astune.examples.conversation import conversation_rows
+from astune.examples.read import TrainingExample, read_examples
 from astune.monitor.episodes import EpisodeRecord, episode_to_row
 from astune.support.resources import tiny_model_dir
 from astune.testing import write_test_model_dir
@@ -322,7 +323,8 @@ def test_a_preference_is_two_rows_of_the_batch_and_its_beta_arrives(tmp_path: Pa
             "trinity",
             "command line: astune.trainer.examples: not set; astune.alg",
         ),
-        ((SFT,), "local", "command line: astune.algorithm.method: got 'sft', but the backbone 'local' learns from"),
+        ((DPO,), "local", "command line: astune.algorithm.method: got 'dpo', which --backbone=trinity has"),
+        ((DPO, "astune.trainer.held_out_examples=held.jsonl"), "trinity", "held_out_examples: only method 'sft' tells"),
         (
             (SFT, "astune.debug.with_update=true"),
             "debug",

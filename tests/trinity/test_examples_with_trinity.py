@@ -24,11 +24,11 @@ from trinity.trainer.tinker.utils import to_tinker_input
 from trinity.utils.log import get_logger
 
 from astune.backbone.trinity.conversion.convert import convert
-from astune.backbone.trinity.shared.examples import conversation_rows
 from astune.backbone.trinity.trainer.example_steps import experience_of_row
 from astune.backbone.trinity.trainer.preference import PreferenceLoss
 from astune.config.load import load_config
 from astune.context_tracker.prompt.chat_format import ChatFormat
+from astune.examples.conversation import conversation_rows
 from astune.monitor.metrics import read_metrics
 from astune.support.resources import tiny_model_dir
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from astune.config.schema import AstuneConfig
 from astune.errors import TaskError
+from astune.monitor.episode_filter import parse_filter
 from astune.monitor.episodes import EpisodeRecord
-from astune.recordings.filter import parse_filter
 from astune.recordings.recording import Recording, read_recordings
 from astune.task_reader.task_sets import stream_tasks
 from astune.training.tasks import check_tasks

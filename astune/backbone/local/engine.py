@@ -7,8 +7,8 @@ import torch
 from astune.backbone.local.learner import LocalLearner
 from astune.backbone.local.model import LoadedModel, load_model
 from astune.backbone.local.sampler import Sampler
-from astune.backbone.model_dir import load_chat_format
 from astune.config.schema import AstuneConfig
+from astune.context_tracker.model_dir import load_chat_format
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.training.engine import Engine
 
@@ -29,6 +29,5 @@ def load_policy(config: AstuneConfig) -> tuple[LoadedModel, Sampler, ChatFormat]
         slots=config.rollout.max_concurrent,
         context_length=loaded.context_length,
         decode=chat_format.decode,
-        family=loaded.family,
     )
     return loaded, sampler, chat_format

@@ -14,9 +14,10 @@ import torch
 from astune.backbone.local.batch import MicroBatch, micro_batches
 from astune.backbone.local.forward import predict
 from astune.backbone.local.model import DISK_ERRORS, LoadedModel, save_model
-from astune.backbone.local.objective import Objective, policy_objective
+from astune.backbone.local.objective import Objective, likelihood_objective, policy_objective
 from astune.backbone.local.reference import FrozenCopy, Reference
 from astune.backbone.local.sampler import Sampler
+from astune.config.algorithm import EXAMPLE_METHODS
 from astune.config.schema import AlgorithmConfig, TrainerConfig
 from astune.errors import ModelError, RunFolderError
 from astune.types import Sample, Update
@@ -57,7 +58,7 @@ class LocalLearner:
         model, device = self._loaded.model, self._loaded.device
         self._optimizer.zero_grad(set_to_none=True)
         totals: dict[str, float] = {}
-        for batch in micro_batches(samples, self._trainer.micro_batch_tokens, device, self._loaded.family.layout):
+        for batch in micro_batches(samples, self._trainer.micro_batch_tokens, device):
             for name, value in self._backward(batch).items():
                 totals[name] = totals.get(name, 0.0) + value
         norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), self._trainer.max_grad_norm))
@@ -83,6 +84,8 @@ class LocalLearner:
 
     def objective(self, batch: MicroBatch) -> Objective:
         """The loss of a micro-batch and its figures. To be called within `LoadedModel.training`."""
+        if self._algorithm.method in EXAMPLE_METHODS:
+            return likelihood_objective(batch, predict(self._loaded.model, batch))
         reference = None if self._reference is None else self._reference.logprob(batch)
         forward = predict(self._loaded.model, batch)
         return policy_objective(batch, forward, reference, self._algorithm, self.policy_version)
@@ -94,6 +97,15 @@ class LocalLearner:
             objective.loss.sum().backward()  # type: ignore[no-untyped-call]
         figures = {name: float(value) for name, value in objective.figures.items()}
         return {"loss": float(objective.loss.detach().sum())} | figures | {"packed_tokens": float(batch.tokens.numel())}
+
+    async def logprobs(self, samples: Sequence[Sample]) -> list[Sequence[float]]:
+        found: list[Sequence[float]] = [()] * len(samples)
+        for batch in micro_batches(samples, self._trainer.micro_batch_tokens, self._loaded.device):
+            with torch.no_grad(), self._loaded.training():
+                logprob = predict(self._loaded.model, batch).logprob
+            for row, number in enumerate(batch.samples):
+                found[number] = logprob[batch.row == row].tolist()
+        return found
 
     async def publish(self) -> int:
         """Hand the weights to the sampler. Without an update since the last time they are what they were, and so is the

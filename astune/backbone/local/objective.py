@@ -64,6 +64,14 @@ def with_kl_in_reward(entries: Entries, divergence: torch.Tensor, config: Algori
     return replace(entries, advantage=entries.advantage - config.kl_beta * penalty)
 
 
+def likelihood_objective(batch: MicroBatch, forward: Forward) -> Objective:
+    """-logprob A of tokens that nobody sampled: with advantages of 1 the negative log-likelihood of examples."""
+    loss = -forward.logprob * batch.advantage * batch.weight
+    with torch.no_grad():
+        figures = {"entropy": (forward.entropy(batch) * batch.weight).sum()}
+    return Objective(loss, figures, forward.logprob.detach())
+
+
 def entries_of(batch: MicroBatch, logprob: torch.Tensor, policy_version: int) -> Entries:
     """The loss entries of a micro-batch, under the weights that gave `logprob` (e,)."""
     return Entries(logprob, batch.sampled, batch.advantage, batch.row, policy_version - batch.version)

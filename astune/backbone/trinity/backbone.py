@@ -19,11 +19,11 @@ from astune.backbone.trinity.conversion.table import not_used
 from astune.backbone.trinity.conversion.user_keys import check_trinity_keys
 from astune.backbone.trinity.conversion.values import uses_tinker
 from astune.backbone.trinity.driver.recorder import Recorder, go_back
-from astune.backbone.trinity.shared.examples import read_examples
 from astune.backbone.trinity.shared.parts import RunParts
 from astune.backbone.trinity.versions import require_trinity
 from astune.config.load import LoadedConfig
 from astune.errors import ConfigError
+from astune.examples.read import read_examples
 from astune.monitor.episodes import EpisodeLog
 from astune.monitor.learning import Learning
 from astune.monitor.metrics import MetricsLog

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
-from astune.backbone.model_dir import load_chat_format, resolve_model_dir
+from astune.context_tracker.model_dir import load_chat_format, resolve_model_dir
 from astune.doctor.checked_config import CheckedConfig
 from astune.doctor.findings import Finding, fail, ok, skip
 from astune.doctor.hub import cached_model, is_hub_id, is_reachable

@@ -9,8 +9,8 @@ from astune.backbone.debug.sources.endpoints import endpoint_source
 from astune.backbone.debug.sources.human import HumanSource
 from astune.backbone.debug.sources.scripted import ScriptedSource, read_script
 from astune.backbone.debug.terminal import Terminal
-from astune.backbone.model_dir import load_chat_format, resolve_model_dir
 from astune.config.schema import AstuneConfig
+from astune.context_tracker.model_dir import load_chat_format, resolve_model_dir
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.sources import Source
 from astune.training.rollout_setup import NoPolicy

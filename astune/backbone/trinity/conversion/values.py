@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from astune.backbone.model_dir import resolve_model_dir
 from astune.config.load import LoadedConfig
 from astune.config.schema import AstuneConfig
+from astune.context_tracker.model_dir import resolve_model_dir
 from astune.errors import ConfigError, nearest
 
 PLAIN_GRADIENT = {"ppo_clip": False, "reinforce": True}

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from astune.algorithm import ADVANTAGES
-from astune.backbone.model_dir import resolve_model_dir
 from astune.config.schema import AstuneConfig
+from astune.context_tracker.model_dir import resolve_model_dir
 from astune.errors import ModelError, PluginError
 from astune.plugins import NO_BUILTIN, load_plugin
 from astune.task_judge.registry import find_judge

@@ -12,8 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from astune.backbone.model_dir import load_chat_format, resolve_model_dir
 from astune.config.schema import AstuneConfig, Config
+from astune.context_tracker.model_dir import load_chat_format, resolve_model_dir
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.rollout.setup import RolloutSetup
 from astune.training.rollout_setup import rollout_setup

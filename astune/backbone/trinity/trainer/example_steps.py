@@ -13,9 +13,9 @@ from trinity.algorithm.sample_strategy.sample_strategy import SampleStrategy
 from trinity.common.config import BufferConfig
 from trinity.common.experience import EID, CustomField, Experience
 
-from astune.backbone.trinity.shared.examples import read_examples
 from astune.backbone.trinity.shared.mailbox import find_mailbox
 from astune.backbone.trinity.shared.parts import load_parts
+from astune.examples.read import read_examples
 from astune.training.schedule import Schedule
 from astune.types import Timeline
 

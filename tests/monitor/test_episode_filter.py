@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from astune.errors import ConfigError
+from astune.monitor.episode_filter import parse_filter
 from astune.monitor.episodes import EpisodeRecord
-from astune.recordings.filter import parse_filter
 from astune.types import Episode, EpisodeError, StopReason, Task, Turn, Verdict
 
 TURNS = tuple(Turn(agent, [1], [2, 3], [0.0, 0.0], 0, "stop") for agent in ("solver", "critic"))

@@ -18,23 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from astune.backbone.trinity.shared.example_fields import check_names, conversation, tools_of
 from astune.config.schema import AstuneConfig
-from astune.context_tracker.merge.timeline import TurnForest
-from astune.context_tracker.prompt.builder import PromptBuilder
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.context_tracker.request import ChatRequest
-from astune.context_tracker.sources import Call
-from astune.context_tracker.write_answer import answer_ids
 from astune.errors import TaskError, WorkflowError
+from astune.examples.conversation import conversation_rows
+from astune.examples.fields import check_names, conversation, tools_of
+from astune.monitor.episode_filter import parse_filter
 from astune.monitor.episodes import EpisodeRecord, episode_from_row
-from astune.recordings.filter import parse_filter
 from astune.task_reader.jsonl import read_jsonl
-from astune.types import Timeline, Turn
+from astune.types import Timeline
 
 KEY = "astune.trainer.examples"
 FILTER = "astune.trainer.examples_filter"
-AGENT = "assistant"
 
 
 @dataclass(frozen=True)
@@ -126,30 +121,3 @@ def _rows(
     if not rows:
         raise TaskError(f"{place}: {name}: no message of role 'assistant', so there is nothing to learn")
     return rows
-
-
-def conversation_rows(
-    chat_format: ChatFormat,
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[Mapping[str, Any]] = (),
-    start: int = 0,
-) -> tuple[Timeline, ...]:
-    """The rows of a conversation in which the model said every assistant message from number `start` on.
-
-        conversation_rows(chat_format, [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}])
-        # one row: <|im_start|>user 2+2?<|im_end|> <|im_start|>assistant 4<|im_end|>, with loss on 4<|im_end|>
-
-    Invariant: the tokens before an answer are the prompt that an engine would be sent for it. Raises `WorkflowError`
-    for what the chat template cannot write.
-    """
-    prompts, forest = PromptBuilder(chat_format), TurnForest()
-    for index in range(start, len(messages)):
-        if messages[index]["role"] != "assistant":
-            continue
-        history = messages[:index]
-        prompt = prompts.build(AGENT, history, tools)
-        call = Call(AGENT, ChatRequest(history, tools), prompt, len(forest.turns), trainable=True, source=None)
-        ids = answer_ids(chat_format, call, messages[index])
-        prompts.record(AGENT, prompt, ids, messages[index])
-        forest.add(Turn(AGENT, prompt.ids, ids, [0.0] * len(ids), policy_version=0, finish_reason="stop"))
-    return forest.timelines()

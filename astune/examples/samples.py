@@ -1,0 +1,54 @@
+"""Examples as samples: every answer in them has advantage 1, so that the loss is the negative log-likelihood."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+from astune.algorithm.aggregation import Entry, LossAggregation, token_weights
+from astune.examples.read import TrainingExample
+from astune.types import Sample
+
+
+def imitated(
+    examples: Sequence[TrainingExample], aggregation: LossAggregation = "episode_mean", max_tokens: int = 1
+) -> list[Sample]:
+    """One sample per row. Weights are those of an episode (`astune.algorithm.loss_aggregation`), an example being the
+    episode and its place in the file the task. The ids of the samples' episodes differ by example."""
+    entries = [
+        Entry(example.place, number, (number, row, span.turn), len(span), float(span.trainable and not span.shared))
+        for number, example in enumerate(examples)
+        for row, timeline in enumerate(example.rows)
+        for span in timeline.spans
+    ]
+    weights = iter(token_weights(entries, aggregation, max_tokens))
+    samples = []
+    for number, example in enumerate(examples):
+        for timeline in example.rows:
+            row = tuple(next(weights) for _ in timeline.spans)
+            samples.append(Sample(timeline, (1.0,) * len(row), row, example.place, f"{example.place}/{number}"))
+    return samples
+
+
+def token_weights_of(sample: Sample) -> list[float]:
+    """The weights of a sample's tokens with weight, in their order."""
+    spans = zip(sample.timeline.spans, sample.weights, strict=True)
+    return [weight for span, weight in spans if weight for _ in range(len(span))]
+
+
+def figures(samples: Sequence[Sample], skipped: Collection[Sample] = ()) -> dict[str, float]:
+    """What a step of these samples leaves in the log. `skipped` are those of updates that were thrown away."""
+    lost = sum(sample.trained_tokens for sample in skipped)
+    terms = sum(sample.trained_tokens for sample in samples)
+    found: dict[str, float] = {
+        "examples/total": len({sample.episode_id for sample in samples}),
+        "turns/total": sum(bool(weight) for sample in samples for weight in sample.weights),
+        "timelines/total": len(samples),
+        "tokens/trained": terms - lost,
+        "tokens/loss_terms": terms - lost,
+        "tokens/flattened": sum(len(sample.timeline.token_ids) for sample in samples),
+        "weight_sum": math.fsum(sample.weight_sum for sample in samples) if terms > lost else 0.0,
+    }
+    if lost:
+        found["tokens/dropped_skipped_update"] = lost
+    return {name: float(value) for name, value in found.items()}
