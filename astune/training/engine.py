@@ -2,13 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from pathlib import Path
+from typing import Protocol, TypeAlias
 
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.types import Learner, Policy
+from astune.types import Policy, Sample, Update
+
+
+class Learner(Protocol):
+    """The only thing a training loop needs from the side that holds the weights.
+
+        update = await learner.update(samples, learning_rate)   # as often as a step says
+        version = await learner.publish()                       # from now on the policy samples from what came of it
+
+    `update` and `publish` may compute elsewhere and take their time; the loop awaits one before it calls the next.
+    """
+
+    @property
+    def updates(self) -> int:
+        """How many updates the run has had, skipped ones included: what a schedule of learning rates goes by. Saved
+        and loaded with the weights."""
+
+    @property
+    def changes(self) -> int:
+        """How often the weights were changed, counted before each change: as long as this is what it was, so are they,
+        also after an `update` that was broken off."""
+
+    @property
+    def policy_version(self) -> int:
+        """The version of the weights that the policy samples from. Saved and loaded with them."""
+
+    async def update(self, samples: Sequence[Sample], learning_rate: float) -> Update:
+        """Take one optimizer step over `samples`, whose weights sum to 1 (see `Sample`)."""
+
+    async def logprobs(self, samples: Sequence[Sample]) -> list[Sequence[float]]:
+        """The log-probability, under the weights as they are now, of each sample's tokens with weight, in their
+        order."""
+
+    async def publish(self) -> int:
+        """Make the weights as they are now what the policy samples from, with nothing cached of what it computed
+        before. Returns the policy version: a new one if the weights changed since the last time."""
+
+    def save(self, directory: Path) -> None:
+        """Write the model as a Hugging Face folder, and beside it all else that `load` needs to go on bit for bit.
+        Raises OSError where the disk does not take it."""
+
+    def load(self, directory: Path) -> None:
+        """Go on from what `save` wrote. Raises RunFolderError where that is broken or of another model."""
 
 
 @dataclass(frozen=True)

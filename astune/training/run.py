@@ -16,10 +16,11 @@ from astune.monitor.progress import Progress
 from astune.monitor.run_dir import RunDir
 from astune.rollout.group import run_groups
 from astune.rollout.setup import RolloutSetup
+from astune.training.engine import Learner
 from astune.training.examples import ExampleSchedule
 from astune.training.held_out import Evaluation
 from astune.training.schedule import TaskSchedule
-from astune.types import Group, Learner, Sample, Sampling, Task
+from astune.types import Group, Sample, Sampling, Task
 
 
 @dataclass
