@@ -21,6 +21,8 @@ OLDEST_OPENAI := 2.0.0
 BIN := $(VENV)/bin
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests start hundreds of processes: each would compile ASTune, and each worker the tests, every time.
+unexport PYTHONDONTWRITEBYTECODE
 
 MINUTES ?= 5
 

@@ -40,7 +40,6 @@ import torch
 import transformers
 import trl
 from answer_agents import AgentScope, OpenAIClient, TunerChat, messages, reward
-from astune.backbone.model_dir import resolve_model_dir
 from datasets import Dataset
 from floor import Shape, generation_seconds, training_seconds
 from rich.console import Console
@@ -50,6 +49,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from astune.backbone.local.engine import load_engine
 from astune.config.load import load_config
+from astune.context_tracker.model_dir import resolve_model_dir
 from astune.monitor.metrics import read_metrics
 from astune.training.loop import train_step
 from astune.training.start import assemble, read_inputs

@@ -22,7 +22,6 @@ import time
 from typing import Any
 
 import torch
-from astune.backbone.model_dir import resolve_model_dir
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM
@@ -31,6 +30,7 @@ from transformers.utils import logging
 from astune.backbone.local.model import load_model
 from astune.backbone.local.sampler import Sampler
 from astune.config.schema import ModelConfig
+from astune.context_tracker.model_dir import resolve_model_dir
 from astune.types import Sampling
 
 PROMPT, NEW = 128, 64

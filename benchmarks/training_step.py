@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from astune.backbone.model_dir import resolve_model_dir
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM
@@ -40,6 +39,7 @@ from astune.backbone.local.model import load_model
 from astune.backbone.local.sampler import Sampler
 from astune.config.load import load_config
 from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
+from astune.context_tracker.model_dir import resolve_model_dir
 from astune.training.rollout_setup import sampling_for
 from astune.training.run import roll_out
 from astune.training.start import assemble, read_inputs

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from astune.backbone.local.family import require_tree
 from astune.backbone.local.model import LoadedModel, longest_context, placement, read_weights
 from astune.config.schema import ModelConfig
 from astune.context_tracker.model_dir import load_chat_format, resolve_model_dir
@@ -147,7 +148,7 @@ class TinkerService:
         return self._jobs.start(f"{model_id}-0", work)
 
     def _load_for_training(self) -> LoadedModel:
-        model = read_weights(self._folder).to(self._device).eval()
+        model = require_tree(read_weights(self._folder).to(self._device).eval())
         length = longest_context(model)
         return LoadedModel(model, model, self._folder, self._device, self._dtype, length, checkpointing=False)
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from astune.backbone.local.family import require_tree
 from astune.backbone.local.model import longest_context, read_weights
 from astune.backbone.local.sampler import Sampler
 from astune.tinker_server.rows import TargetRow, logits_of, row_batches, target_logprobs
@@ -73,7 +74,7 @@ class Versions:
         return Sampler(model, slots=self._slots, context_length=longest_context(model), decode=self._decode)
 
     def _model(self, folder: Path) -> Any:
-        return read_weights(folder).to(self._device, self._dtype).eval().requires_grad_(False)
+        return require_tree(read_weights(folder).to(self._device, self._dtype).eval().requires_grad_(False))
 
 
 async def generate(sampler: Sampler, prompt: Sequence[int], sampling: Sampling, samples: int) -> list[Generation]:

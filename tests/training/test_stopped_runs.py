@@ -23,6 +23,14 @@ from astune.types import RunReport
 
 ROOT = Path(__file__).parents[2]
 RunJob = Callable[..., RunReport]
+IMPATIENT = """
+import astune.cli
+from astune.rollout import time_limit
+from astune.support import concurrency
+astune.cli.LEAVE_SECONDS = time_limit.CANCEL_GRACE = concurrency.LEAVE_SECONDS = 0.5
+astune.cli.entry()
+"""
+"""The command, with less time for what goes on."""
 
 
 def evaluations(run: Path) -> list[tuple[int, str]]:
@@ -114,7 +122,7 @@ def test_no_checkpoint_is_there_without_its_records(
     "the steps done are saved, the report is written, and the process ends with 130",
 )
 def test_a_signal_saves_and_reports_and_ends_the_process(conf: Path) -> None:
-    command = [sys.executable, str(ROOT / "launcher.py"), "--conf", str(conf)]
+    command = [sys.executable, "-c", IMPATIENT, "--conf", str(conf)]
     command += [
         "astune.trainer.save_every=0",
         f"astune.rollout.agentscope_learn_protocol={conf.parent}/agents.py:stubborn",

@@ -8,6 +8,7 @@ tokens a query sees. So the same weights of any decoder-only model serve a key-v
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -18,14 +19,29 @@ from astune.errors import ModelError
 ATTENTION = "astune"
 
 
+@dataclass(frozen=True)
+class Rule:
+    """How a layer weighs the keys that a query may see.
+
+    Scores are `scaling` q k, then `softcap` tanh(score / softcap) where that is given (Gemma 2, arXiv 2408.00118).
+    With a `window` a query at position i sees positions i - window + 1 to i only. `sinks` (heads,) are scores that take
+    part in the softmax and stand for no key (gpt-oss; arXiv 2309.17453).
+    """
+
+    scaling: float
+    window: int | None = None
+    softcap: float | None = None
+    sinks: torch.Tensor | None = None
+
+
 class Layout(Protocol):
     """The place of keys and values in memory, and which of them each query sees."""
 
     def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: Rule
     ) -> torch.Tensor:
         """`query` is (batch, heads, queries, dim), `key` and `value` (batch, key-value heads, queries, dim) of the
-        same new tokens, positions already applied. Returns (batch, queries, heads, dim)."""
+        same new tokens, positions already applied. Returns (batch, queries, heads, dim of the values)."""
 
 
 def additive_mask(seen: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
@@ -36,7 +52,7 @@ def additive_mask(seen: torch.Tensor, query: torch.Tensor, key: torch.Tensor) ->
 
 
 def grouped_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scaling: float
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, rule: Rule
 ) -> torch.Tensor:
     """Attention with fewer key-value heads than query heads, without copying keys.
 
@@ -45,8 +61,28 @@ def grouped_attention(
     """
     n, heads, queries, dim = query.shape
     folded = query.reshape(n, key.shape[1], -1, dim)
-    out = torch.nn.functional.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scaling)
-    return out.reshape(n, heads, queries, dim).transpose(1, 2)
+    if rule.softcap is None and rule.sinks is None:
+        out = torch.nn.functional.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=rule.scaling)
+    else:
+        out = _written_out(folded, key, value, mask, rule)
+    return out.reshape(n, heads, queries, value.shape[3]).transpose(1, 2)
+
+
+def _written_out(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, rule: Rule
+) -> torch.Tensor:
+    """Attention of folded queries whose scores no fused kernel computes."""
+    scores = query @ key.transpose(2, 3) * rule.scaling
+    if rule.softcap is not None:
+        scores = torch.tanh(scores / rule.softcap) * rule.softcap
+    scores = scores + mask
+    if rule.sinks is not None:  # one column more, which no value belongs to
+        each = scores.shape[2] * key.shape[1] // len(rule.sinks)
+        column = rule.sinks.to(scores.dtype).repeat_interleave(each).view(1, key.shape[1], -1, 1)
+        scores = torch.cat([scores, column.expand(len(scores), -1, -1, 1)], dim=3)
+    dtype = torch.promote_types(scores.dtype, torch.float32)
+    weights = torch.softmax(scores, dim=3, dtype=dtype).to(value.dtype)
+    return weights[..., : key.shape[2]] @ value
 
 
 def _attention(
@@ -54,16 +90,23 @@ def _attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: None,
+    attention_mask: torch.Tensor | None,
     *,
-    scaling: float,
     layout: Layout,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
     sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    position_bias: torch.Tensor | None = None,
     **_: object,
 ) -> tuple[torch.Tensor, None]:
-    if sliding_window is not None:
-        raise ModelError("the local backbone does not support models with sliding-window attention")
-    return layout.attend(module.layer_idx, query, key, value, scaling), None
+    own = {"a mask": attention_mask is not None, "a bias": position_bias is not None, "dropout": dropout > 0}
+    if given := [name for name, is_given in (own | {"no causal order": is_causal is False}).items() if is_given]:
+        raise ModelError(f"{type(module).__name__} brings {' and '.join(given)} of its own to attention")
+    scale = query.shape[3] ** -0.5 if scaling is None else scaling
+    return layout.attend(module.layer_idx, query, key, value, Rule(scale, sliding_window, softcap, s_aux)), None
 
 
 AttentionInterface.register(ATTENTION, _attention)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -13,17 +14,20 @@ from astune.errors import TrainingError
 from astune.token_ids import TokenIds
 from astune.types import Sample
 
+LayoutName: TypeAlias = Literal["tree", "rows"]
+
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """`tokens`, `positions` (1, packed). `predictors` (p,) are the packed indices whose logits are needed, each at one
+    """`tokens`, `positions` (1, packed). `layout` says which of them attend to which; None: they are one row, and
+    attention is the model's own. `predictors` (p,) are the packed indices whose logits are needed, each at one
     temperature `temperatures` (p,). The loss entries, all (e,): `source` indexes `predictors`, `target` is the token
     that was sampled, `sampled` its recorded log-probability, `version` the policy's that sampled it, `advantage` and
     `weight` its credit, `row` the number of its sample within `samples`. They stand in the order of `samples` (numbers
     of the samples of the update), of their spans with weight, and of the tokens."""
 
     samples: tuple[int, ...]
-    layout: TreeLayout
+    layout: TreeLayout | None
     tokens: torch.Tensor
     positions: torch.Tensor
     predictors: torch.Tensor
@@ -37,16 +41,22 @@ class MicroBatch:
     row: torch.Tensor
 
 
-def micro_batches(samples: Sequence[Sample], most_tokens: int, device: torch.device) -> Iterator[MicroBatch]:
-    """Sort samples so that shared prefixes meet, and cut them into trees of at most `most_tokens` tokens."""
+def micro_batches(
+    samples: Sequence[Sample], most_tokens: int, device: torch.device, layout: LayoutName = "tree"
+) -> Iterator[MicroBatch]:
+    """Sort samples so that shared prefixes meet, and cut them into trees of at most `most_tokens` tokens; with layout
+    "rows" each sample is a batch of its own."""
     packed = [(TokenIds.of(sample.timeline.token_ids).packed(), number) for number, sample in enumerate(samples)]
     order = sorted(packed)  # bytewise, which brings equal beginnings together as well as any order does
-    for part in split([_array(data) for data, _ in order], most_tokens):
+    trees = split([_array(data) for data, _ in order], most_tokens)
+    for part in trees if layout == "tree" else (range(index, index + 1) for index in range(len(order))):
         numbers = tuple(order[index][1] for index in part)
-        yield _micro_batch(numbers, [samples[number] for number in numbers], device)
+        yield _micro_batch(numbers, [samples[number] for number in numbers], device, layout)
 
 
-def _micro_batch(numbers: tuple[int, ...], samples: Sequence[Sample], device: torch.device) -> MicroBatch:
+def _micro_batch(
+    numbers: tuple[int, ...], samples: Sequence[Sample], device: torch.device, layout: LayoutName
+) -> MicroBatch:
     tree = pack([_array(TokenIds.of(sample.timeline.token_ids).packed()) for sample in samples])
     entries = [_entries(sample, path) for sample, path in zip(samples, tree.paths, strict=True)]
     before, target, sampled, advantage, weight, temperature, version = (
@@ -61,7 +71,7 @@ def _micro_batch(numbers: tuple[int, ...], samples: Sequence[Sample], device: to
 
     return MicroBatch(
         samples=numbers,
-        layout=TreeLayout(tree, device),
+        layout=TreeLayout(tree, device) if layout == "tree" else None,
         tokens=tensor(tree.tokens, torch.long)[None],
         positions=tensor(tree.positions, torch.long)[None],
         predictors=tensor(pairs[0], torch.long),

@@ -29,5 +29,6 @@ def load_policy(config: AstuneConfig) -> tuple[LoadedModel, Sampler, ChatFormat]
         slots=config.rollout.max_concurrent,
         context_length=loaded.context_length,
         decode=chat_format.decode,
+        family=loaded.family,
     )
     return loaded, sampler, chat_format

@@ -81,7 +81,9 @@ class UpdateInspector:
     def _scores(self, learner: LocalLearner, samples: Sequence[Sample]) -> list[list[_Score | None]]:
         """Per sample and span, under the weights as they are."""
         scores: list[list[_Score | None]] = [[] for _ in samples]
-        for batch in micro_batches(samples, self._trainer.micro_batch_tokens, self._loaded.device):
+        for batch in micro_batches(
+            samples, self._trainer.micro_batch_tokens, self._loaded.device, self._loaded.family.layout
+        ):
             with torch.no_grad(), self._loaded.training():
                 objective = learner.objective(batch)
             losses, logprobs = iter(objective.loss.tolist()), iter(objective.logprob.tolist())

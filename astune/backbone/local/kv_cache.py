@@ -9,84 +9,92 @@ nothing else, by copying otherwise. So a prompt shared by a group is computed on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
-from astune.backbone.local.attention import additive_mask, grouped_attention
+from astune.backbone.local.attention import Rule, additive_mask, grouped_attention
+from astune.backbone.local.slots import Slots
 
 GROWTH = 256
 """The cache grows by at least so many positions at a time."""
 
 
-class KVCache:
-    """Keys and values, per layer (slots, kv_heads, positions, dim). Slot `s` holds `tokens[s, :lengths[s]]`."""
+class KVCache(Slots):
+    """Keys and values, per layer (slots, kv_heads, positions, dim)."""
 
     def __init__(self, slots: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.slots = slots
+        super().__init__(slots)
         self.dtype, self.device = dtype, device
-        self.keys: list[torch.Tensor] = []
-        self.values: list[torch.Tensor] = []
-        self.positions = 0
-        self.lengths = np.zeros(slots, dtype=np.int64)
-        self.tokens = np.zeros((slots, 0), dtype=np.int64)
+        self.keys: dict[int, torch.Tensor] = {}
+        self.values: dict[int, torch.Tensor] = {}
 
     def reserve(self, positions: int) -> None:
         """Make room for `positions` tokens in every slot, keeping what is there."""
         if positions <= self.positions:
             return
         grown = max(positions, self.positions + GROWTH)
-        self.tokens = np.pad(self.tokens, ((0, 0), (0, grown - self.positions)))
         for store in (self.keys, self.values):
-            for layer, old in enumerate(store):
+            for layer, old in store.items():
                 new = old.new_zeros((*old.shape[:2], grown, old.shape[3]))
                 new[:, :, : self.positions] = old
                 store[layer] = new
-        self.positions = grown
+        self.widen(grown)
 
-    def layer(self, index: int, key: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of one layer; the first use fixes the number of heads and their size."""
-        while len(self.keys) <= index:
-            shape = (self.slots, key.shape[1], self.positions, key.shape[3])
-            self.keys.append(torch.zeros(shape, dtype=self.dtype, device=self.device))
-            self.values.append(torch.zeros(shape, dtype=self.dtype, device=self.device))
+    def layer(self, index: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of one layer; the first use fixes the number of heads and their sizes."""
+        for store, states in ((self.keys, key), (self.values, value)):
+            if index not in store:
+                shape = (self.slots, states.shape[1], self.positions, states.shape[3])
+                store[index] = torch.zeros(shape, dtype=self.dtype, device=self.device)
         return self.keys[index], self.values[index]
 
-    def shared_prefixes(self, prompt: np.ndarray) -> np.ndarray:
-        """Count for each slot the leading tokens of `prompt` that it holds; int array (slots,)."""
-        width = min(len(prompt), self.positions)
-        differs = self.tokens[:, :width] != prompt[:width]
-        first = np.where(differs.any(axis=1), differs.argmax(axis=1), width) if width else np.zeros(self.slots, int)
-        return np.minimum(first, self.lengths)
-
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        for store in (*self.keys, *self.values):
+        for store in (*self.keys.values(), *self.values.values()):
             store[target, :, :length] = store[source, :, :length]
-        self.tokens[target, :length] = self.tokens[source, :length]
-        self.lengths[target] = length
+        super().copy_prefix(source, target, length)
 
     def wipe(self, slot: int) -> None:
         """Empty a slot down to its keys and values: masked ones count 0 times what they are, which is no number where
         they are none."""
-        self.lengths[slot] = 0
-        for store in (*self.keys, *self.values):
+        super().wipe(slot)
+        for store in (*self.keys.values(), *self.values.values()):
             store[slot] = 0
 
-    def append(self, slot: int, ids: Sequence[int] | np.ndarray) -> None:
-        """Note that the keys of `ids` now stand after what the slot held."""
-        start = self.lengths[slot]
-        self.tokens[slot, start : start + len(ids)] = ids
-        self.lengths[slot] = start + len(ids)
+    def extend(self, model: Any, slots: Sequence[int], texts: Sequence[np.ndarray]) -> None:
+        """Compute keys and values of `texts`, each behind what its slot holds; none is longer than the last."""
+        starts = self.lengths[list(slots)]
+        ids = np.zeros((len(texts), len(texts[-1])), np.int64)
+        for row, text in enumerate(texts):
+            ids[row, : len(text)] = text
+        self._forward(model, ids, starts, torch.tensor(slots, device=self.device))
+        for slot, text in zip(slots, texts, strict=True):
+            self.append(slot, text)
 
-    def append_each(self, slots: Sequence[int], ids: Sequence[int]) -> None:
-        """Note one more token in each of `slots`."""
-        self.tokens[slots, self.lengths[slots]] = ids
-        self.lengths[slots] += 1
+    def step(self, model: Any, pending: Mapping[int, int], busy: Collection[int]) -> torch.Tensor:
+        """Compute one token for each slot of `pending`, which are in order; logits (n, vocabulary) after them. What
+        the `busy` slots hold stays as it is. The caller notes the tokens, as soon as the logits are used."""
+        running = list(pending)
+        rows = running[-1] + 1
+        others = sum(slot < rows for slot in busy) - len(running)  # a row is written to, whatever it is for
+        dense = 2 * len(running) >= rows and not others
+        slots = list(range(rows)) if dense else running
+        ids = np.array([[pending.get(slot, 0)] for slot in slots])
+        where = slice(0, rows) if dense else torch.tensor(running, device=self.device)
+        logits = self._forward(model, ids, self.lengths[slots], where)
+        return logits[[slots.index(slot) for slot in running]] if len(slots) != len(running) else logits
 
-    def clear(self) -> None:
-        """Forget everything: the weights changed."""
-        self.lengths[:] = 0
+    def _forward(self, model: Any, ids: np.ndarray, starts: np.ndarray, rows: slice | torch.Tensor) -> torch.Tensor:
+        """Run new tokens `ids` (n, t) of slots `rows` behind their `starts`; logits (n, vocabulary) of the last."""
+        self.reserve(int(starts.max()) + ids.shape[1] + 1)
+        layout = CacheLayout(self, rows, torch.as_tensor(starts, device=self.device), ids.shape[1])
+        tokens = torch.as_tensor(ids, device=self.device)
+        logits: torch.Tensor = model(
+            input_ids=tokens, position_ids=layout.positions, use_cache=False, logits_to_keep=1, layout=layout
+        ).logits
+        return logits[:, -1]
 
 
 class CacheLayout:
@@ -104,17 +112,23 @@ class CacheLayout:
         self._index = index[:, None]
         self.positions = starts[:, None] + torch.arange(new_tokens, device=device)
         self.width = int(self.positions.max()) + 1
-        seen = torch.arange(self.width, device=device)
-        self._seen = (seen[None, None, :] <= self.positions[:, :, None])[:, None]
-        self._mask: torch.Tensor | None = None
+        self._stands = torch.arange(self.width, device=device)
+        self._masks: dict[tuple[int | None, int], torch.Tensor] = {}
 
     def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: Rule
     ) -> torch.Tensor:
-        keys, values = self.cache.layer(layer, key)
+        keys, values = self.cache.layer(layer, key, value)
         keys[self._index, :, self.positions] = key.transpose(1, 2).to(keys.dtype)
         values[self._index, :, self.positions] = value.transpose(1, 2).to(values.dtype)
         known, content = keys[self.rows, :, : self.width], values[self.rows, :, : self.width]
-        if self._mask is None:
-            self._mask = additive_mask(self._seen, query, key)
-        return grouped_attention(query, known, content, self._mask, scaling)
+        case = rule.window, query.shape[1] // key.shape[1]
+        if case not in self._masks:
+            self._masks[case] = additive_mask(self._seen(rule.window), query, key)
+        return grouped_attention(query, known, content, self._masks[case], rule)
+
+    def _seen(self, window: int | None) -> torch.Tensor:
+        """(n, 1, q, k): the positions up to the query's own, the last `window` of them."""
+        stands, positions = self._stands[None, None, :], self.positions[:, :, None]
+        seen = stands <= positions
+        return (seen if window is None else seen & (stands > positions - window))[:, None]

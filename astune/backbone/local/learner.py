@@ -58,7 +58,7 @@ class LocalLearner:
         model, device = self._loaded.model, self._loaded.device
         self._optimizer.zero_grad(set_to_none=True)
         totals: dict[str, float] = {}
-        for batch in micro_batches(samples, self._trainer.micro_batch_tokens, device):
+        for batch in micro_batches(samples, self._trainer.micro_batch_tokens, device, self._loaded.family.layout):
             for name, value in self._backward(batch).items():
                 totals[name] = totals.get(name, 0.0) + value
         norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), self._trainer.max_grad_norm))

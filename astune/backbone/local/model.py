@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -16,9 +17,13 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from astune.backbone.local.attention import ATTENTION
+from astune.backbone.local.family import TREE, Family, find_family
+from astune.backbone.local.recomputing import recompute, recomputing, silence_dropout
 from astune.config.schema import ModelConfig
 from astune.context_tracker.model_dir import resolve_model_dir
 from astune.errors import ModelError
+
+logger = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 DISK_ERRORS = (RuntimeError, SafetensorError)
@@ -47,16 +52,14 @@ class LoadedModel:
     dtype: torch.dtype
     context_length: int
     checkpointing: bool
+    family: Family = TREE
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Compute as in sampling, so that probabilities agree: the same precision, no dropout. Recomputing
-        activations is the one thing for which transformers wants the model in training mode."""
+        """Compute as in sampling, so that probabilities agree: the same precision, no dropout."""
         precision = nullcontext() if self.dtype == torch.float32 else torch.autocast(self.device.type, self.dtype)
-        self.model.train(self.checkpointing)
-        with precision:
+        with precision, recomputing(self.model) if self.checkpointing else nullcontext():
             yield
-        self.model.eval()
 
     def copy_to_sampler(self) -> None:
         if self.sampling_model is self.model:
@@ -76,8 +79,17 @@ def load_model(config: ModelConfig) -> LoadedModel:
     device, dtype = placement(config)
     model = read_weights(directory).to(device)
     model.eval()
+    family = find_family(model)
+    if family.reason is not None:
+        logger.warning(
+            "%s trains one row and samples one conversation at a time, which is slow: %s",
+            type(model).__name__,
+            family.reason,
+        )
+    if silenced := silence_dropout(model):
+        logger.info("dropout is off, so that training computes as sampling does: %s", ", ".join(silenced))
     if config.gradient_checkpointing:
-        model.activation_checkpointing_enable()
+        recompute(model)
     sampling_model = model if dtype == torch.float32 else copy.deepcopy(model).to(dtype).requires_grad_(False)
     made_for = longest_context(model)
     if config.max_model_len is not None and config.max_model_len > made_for:
@@ -86,7 +98,8 @@ def load_model(config: ModelConfig) -> LoadedModel:
             f"{made_for} tokens"
         )
     context_length = config.max_model_len or made_for
-    return LoadedModel(model, sampling_model, directory, device, dtype, context_length, config.gradient_checkpointing)
+    checkpointing = config.gradient_checkpointing
+    return LoadedModel(model, sampling_model, directory, device, dtype, context_length, checkpointing, family)
 
 
 def placement(config: ModelConfig) -> tuple[torch.device, torch.dtype]:

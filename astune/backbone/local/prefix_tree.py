@@ -19,7 +19,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from astune.backbone.local.attention import additive_mask, grouped_attention
+from astune.backbone.local.attention import Rule, additive_mask, grouped_attention
 
 QUERY_BLOCK = 128
 """Most queries of one path that share a gathered list of keys: fewer copy more keys, more compute more in vain."""
@@ -89,12 +89,13 @@ def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Up to `QUERY_BLOCK` queries, the first at position `first`, and the keys of their path up to the last query;
-    packed indices."""
+    """Up to `QUERY_BLOCK` queries, the first at position `first`, and the keys of their path that one of them sees, the
+    first of them at position `start`; packed indices."""
 
     queries: np.ndarray
     keys: np.ndarray
     first: int
+    start: int
 
 
 @dataclass(frozen=True)
@@ -106,38 +107,58 @@ class _Block:
     seen: torch.Tensor
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """What is computed for layers of one window: the blocks, and for each packed token the place of its query among
+    those of all blocks. `masks` are filled in by the first layer, by the number of query heads per key head."""
+
+    blocks: tuple[_Block, ...]
+    where: torch.Tensor
+    masks: dict[int, list[torch.Tensor]]
+
+
 class TreeLayout:
-    """Attention within a packed tree: each query sees the tokens before it on its own path, and itself."""
+    """Attention within a packed tree: each query sees the tokens before it on its own path, and itself; of those the
+    last ones only in a layer with a sliding window."""
 
     def __init__(self, tree: PackedTree, device: torch.device) -> None:
-        buckets: dict[tuple[int, int], list[_Piece]] = defaultdict(list)
-        for row, start, stop in tree.segments:
-            path = tree.paths[row]
-            for first in range(start, stop, QUERY_BLOCK):
-                last = min(first + QUERY_BLOCK, stop)
-                size = max(SMALLEST_BLOCK, _power_of_two(last - first)), max(SMALLEST_WIDTH, _power_of_two(last))
-                buckets[size].append(_Piece(path[first:last], path[:last], first))
-        self._blocks = [_block(bucket, queries, device) for (queries, _), bucket in buckets.items()]
-        self._masks: list[torch.Tensor] = []
-        where = np.empty(len(tree.tokens), np.int64)
-        place = 0
-        for (queries, _), bucket in buckets.items():
-            for piece in bucket:
-                where[piece.queries] = place + np.arange(len(piece.queries))
-                place += queries
-        self._where = torch.as_tensor(where, device=device)
+        self._tree, self._device = tree, device
+        self._plans: dict[int | None, _Plan] = {}
 
     def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: Rule
     ) -> torch.Tensor:
-        if not self._masks:
-            self._masks = [additive_mask(block.seen, query, key) for block in self._blocks]
+        if rule.window not in self._plans:
+            self._plans[rule.window] = _plan(self._tree, rule.window, self._device)
+        plan, shared = self._plans[rule.window], query.shape[1] // key.shape[1]
+        if shared not in plan.masks:
+            plan.masks[shared] = [additive_mask(block.seen, query, key) for block in plan.blocks]
         queries, keys, values = (states[0].transpose(0, 1) for states in (query, key, value))
         outputs = []
-        for block, mask in zip(self._blocks, self._masks, strict=True):
+        for block, mask in zip(plan.blocks, plan.masks[shared], strict=True):
             q, k, v = _gather(queries, block.queries), _gather(keys, block.keys), _gather(values, block.keys)
-            outputs.append(grouped_attention(q, k, v, mask, scaling).flatten(0, 1))
-        return torch.cat(outputs).index_select(0, self._where)[None]
+            outputs.append(grouped_attention(q, k, v, mask, rule).flatten(0, 1))
+        return torch.cat(outputs).index_select(0, plan.where)[None]
+
+
+def _plan(tree: PackedTree, window: int | None, device: torch.device) -> _Plan:
+    buckets: dict[tuple[int, int], list[_Piece]] = defaultdict(list)
+    for row, begin, stop in tree.segments:
+        path = tree.paths[row]
+        for first in range(begin, stop, QUERY_BLOCK):
+            last = min(first + QUERY_BLOCK, stop)
+            start = 0 if window is None else max(0, first - window + 1)
+            width = max(SMALLEST_WIDTH, _power_of_two(last - start))
+            size = max(SMALLEST_BLOCK, _power_of_two(last - first)), width
+            buckets[size].append(_Piece(path[first:last], path[start:last], first, start))
+    where = np.empty(len(tree.tokens), np.int64)
+    place = 0
+    for (queries, _), bucket in buckets.items():
+        for piece in bucket:
+            where[piece.queries] = place + np.arange(len(piece.queries))
+            place += queries
+    blocks = tuple(_block(bucket, queries, window, device) for (queries, _), bucket in buckets.items())
+    return _Plan(blocks, torch.as_tensor(where, device=device), {})
 
 
 def _power_of_two(number: int) -> int:
@@ -151,7 +172,7 @@ def _gather(states: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return picked.view(*index.shape, *states.shape[1:]).transpose(1, 2)
 
 
-def _block(pieces: Sequence[_Piece], size: int, device: torch.device) -> _Block:
+def _block(pieces: Sequence[_Piece], size: int, window: int | None, device: torch.device) -> _Block:
     width = max(len(piece.keys) for piece in pieces)
     queries = np.zeros((len(pieces), size), np.int64)
     keys = np.zeros((len(pieces), width), np.int64)
@@ -159,6 +180,11 @@ def _block(pieces: Sequence[_Piece], size: int, device: torch.device) -> _Block:
         queries[number, : len(piece.queries)] = piece.queries
         keys[number, : len(piece.keys)] = piece.keys
     positions = np.array([piece.first for piece in pieces])[:, None] + np.arange(size)
-    seen = np.arange(width)[None, None, :] <= positions[:, :, None]
+    stands = np.array([piece.start for piece in pieces])[:, None] + np.arange(width)
+    seen = stands[:, None, :] <= positions[:, :, None]
+    if window is not None:
+        # Padding behind the queries of a piece would see nothing, and its softmax be no number.
+        padding = np.arange(size) >= np.array([[len(piece.queries)] for piece in pieces])
+        seen &= (stands[:, None, :] > positions[:, :, None] - window) | padding[:, :, None]
     tensors = (torch.as_tensor(array, device=device) for array in (queries, keys, seen[:, None]))
     return _Block(*tensors)

@@ -20,9 +20,11 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from astune.backbone.local.kv_cache import CacheLayout, KVCache
+from astune.backbone.local.family import TREE, Family
+from astune.backbone.local.kv_cache import KVCache
 from astune.backbone.local.prefix_tree import common_prefix
 from astune.backbone.local.sampling import draw
+from astune.backbone.local.state_cache import StateCache
 from astune.errors import ContextOverflow, PolicyError, WorkflowError
 from astune.sampling import shortened
 from astune.types import FinishReason, Generation, Sampling
@@ -68,7 +70,8 @@ class GenerationRequest:
 
 
 class Sampler:
-    """A `Policy` over a transformers model whose attention is `astune.backbone.local.attention`.
+    """A `Policy` over a transformers model whose attention is `astune.backbone.local.attention`, or transformers' own
+    where `family` says so.
 
     `decode` gives the text of token ids; only requests with `Sampling.stop` need it.
     """
@@ -80,6 +83,7 @@ class Sampler:
         slots: int,
         context_length: int,
         decode: Callable[[Sequence[int]], str] | None = None,
+        family: Family = TREE,
     ) -> None:
         self.model = model
         self._decode_text = decode
@@ -88,7 +92,11 @@ class Sampler:
         self._vocabulary: int = model.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
         parameter = next(model.parameters())
         self._device = parameter.device
-        self._cache = KVCache(slots, parameter.dtype, parameter.device)
+        self._cache: KVCache | StateCache = (
+            KVCache(slots, parameter.dtype, parameter.device)
+            if family.layout == "tree"
+            else StateCache(model, slots, parameter.device, continues=family.continues)
+        )
         self._waiting: list[GenerationRequest] = []
         self._running: dict[int, GenerationRequest] = {}
         self._last_used = [0] * slots
@@ -250,15 +258,9 @@ class Sampler:
             self._apart(batch, self._prefill_together)
 
     def _prefill_together(self, batch: Sequence[GenerationRequest]) -> None:
-        starts = self._cache.lengths[[request.slot for request in batch]]
-        width = self._missing(batch[-1])
-        ids = np.zeros((len(batch), width), np.int64)
-        for row, request in enumerate(batch):
-            ids[row, : self._missing(request)] = request.prompt[starts[row] : -1]
-        slots = torch.tensor([request.slot for request in batch], device=self._device)
-        self._forward(ids, starts, slots)
-        for row, request in enumerate(batch):
-            self._cache.append(request.slot, request.prompt[starts[row] : -1])
+        slots = [request.slot for request in batch]
+        texts = [request.prompt[self._cache.lengths[request.slot] : -1] for request in batch]
+        self._cache.extend(self.model, slots, texts)
 
     def _decode(self) -> None:
         """One token for every running request."""
@@ -269,26 +271,7 @@ class Sampler:
 
     def _next_logits(self, requests: Sequence[GenerationRequest]) -> torch.Tensor:
         """Logits (n, vocabulary) after the pending tokens of requests in the order of their slots."""
-        running = [request.slot for request in requests]
-        rows = running[-1] + 1
-        others = sum(slot < rows for slot in self._running) - len(running)  # a row is written to, whatever it is for
-        dense = 2 * len(running) >= rows and not others
-        slots = list(range(rows)) if dense else running
-        pending = {request.slot: request.pending for request in requests}
-        ids = np.array([[pending.get(slot, 0)] for slot in slots])
-        where = slice(0, rows) if dense else torch.tensor(running, device=self._device)
-        logits = self._forward(ids, self._cache.lengths[slots], where)
-        return logits[[slots.index(slot) for slot in running]] if len(slots) != len(running) else logits
-
-    def _forward(self, ids: np.ndarray, starts: np.ndarray, rows: slice | torch.Tensor) -> torch.Tensor:
-        """Run new tokens `ids` (n, t) of slots `rows` behind their `starts`; logits (n, vocabulary) of the last."""
-        self._cache.reserve(int(starts.max()) + ids.shape[1] + 1)
-        layout = CacheLayout(self._cache, rows, torch.as_tensor(starts, device=self._device), ids.shape[1])
-        tokens = torch.as_tensor(ids, device=self._device)
-        logits: torch.Tensor = self.model(
-            input_ids=tokens, position_ids=layout.positions, use_cache=False, logits_to_keep=1, layout=layout
-        ).logits
-        return logits[:, -1]
+        return self._cache.step(self.model, {r.slot: r.pending for r in requests}, self._running)
 
     def _advance(self, requests: Sequence[GenerationRequest], logits: torch.Tensor) -> None:
         """Sample, record, and finish the requests whose answer is complete. `logits` (n, vocabulary)."""

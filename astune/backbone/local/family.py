@@ -1,0 +1,190 @@
+"""What the architecture of a model lets the sampler and the learner do, found out before the first task.
+
+    tree    tokens meet in attention only, and there the model lets `attention.py` take its place: a key-value cache
+            with slots, prefix-tree batches
+    rows    anything else that reads from left to right, as layers of linear attention: transformers' own attention and
+            cache, one conversation and one row at a time
+
+Nothing is believed: a short forward pass in the layout is compared with transformers' own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from astune.backbone.local.attention import ATTENTION, Rule
+from astune.backbone.local.batch import LayoutName
+from astune.backbone.local.prefix_tree import PackedTree, TreeLayout, pack
+from astune.backbone.local.state_cache import StateCache
+from astune.errors import ModelError
+
+TREE_TYPES = ("full_attention", "sliding_attention")
+"""Kinds of layers, in transformers' words, in which a tree can say what a token sees."""
+TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
+"""Mean difference of two logits that count as equal, in standard deviations of all; more below float32."""
+REDUCED_TOLERANCE = 0.1
+PREFIX, TAILS = 23, (14, 11, 17)
+"""Tokens that the rows of the probe share, and those that each has for itself."""
+PROBE_WINDOW = 8
+FOREIGN_ERRORS = (ModelError, TypeError, ValueError, RuntimeError, AttributeError, LookupError, NotImplementedError)
+"""What the code of a model raises where it is called in a way that it does not know."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """`reason` says why the layout is not a tree. A model with `continues` takes in several tokens at once behind those
+    that its cache holds; without, all anew (only matters with rows)."""
+
+    layout: LayoutName
+    continues: bool = True
+    reason: str | None = None
+
+
+TREE = Family("tree")
+
+
+def find_family(model: Any) -> Family:
+    """What suits a model that was loaded with the attention that takes a `Layout`. With rows it has transformers' own
+    afterwards. Raises ModelError for one that does not do with rows either."""
+    rows = _rows(model)
+    with torch.inference_mode():
+        with _narrow(model):
+            reason = _tree_fault(model, rows)
+        if reason is None:
+            return TREE
+        faults = []
+        for attention in ("sdpa", "eager"):
+            for continues in (True, False):
+                fault = _rows_fault(model, rows[0], attention, continues)
+                if fault is None:
+                    return Family("rows", continues, reason)
+                faults.append(fault)
+    raise ModelError(f"the local backbone cannot sample from {type(model).__name__}: {faults[-1]} ({reason})")
+
+
+def require_tree(model: Any) -> Any:
+    """Raise ModelError for a model whose layout is not a tree; else give it back."""
+    if (reason := find_family(model).reason) is not None:
+        raise ModelError(f"{type(model).__name__} is trained by --backbone=local only: {reason}")
+    return model
+
+
+@contextmanager
+def _narrow(model: Any) -> Iterator[None]:
+    """Make the window of a model whose layers all have the same one so small that the rows of the probe pass it."""
+    text = model.config.get_text_config()
+    settings = text.to_dict()
+    window = settings.get("sliding_window")
+    if settings.get("layer_types") or not window:
+        yield
+        return
+    text.sliding_window = min(window, PROBE_WINDOW)
+    try:
+        yield
+    finally:
+        text.sliding_window = window
+
+
+def _rows(model: Any) -> list[np.ndarray]:
+    """Rows of small token ids with a common beginning."""
+    most = min(int(model.config.get_text_config().vocab_size), 500)
+    lengths = [PREFIX + tail for tail in TAILS]
+    own = [np.arange(length) >= PREFIX for length in lengths]
+    rows = [(np.arange(len(mask)) * 7 + 3 + number * mask) % most for number, mask in enumerate(own)]
+    return sorted(rows, key=lambda row: row.tolist())
+
+
+class _Watched(TreeLayout):
+    """Remembers the window of each layer that asked."""
+
+    def __init__(self, tree: PackedTree, device: torch.device) -> None:
+        super().__init__(tree, device)
+        self.windows: dict[int, int | None] = {}
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: Rule
+    ) -> torch.Tensor:
+        self.windows[layer] = rule.window
+        return super().attend(layer, query, key, value, rule)
+
+
+def _tree_fault(model: Any, rows: Sequence[np.ndarray]) -> str | None:
+    """Why a tree cannot serve the model, if it cannot."""
+    text = model.config.get_text_config()
+    settings = text.to_dict()
+    layers = int(text.num_hidden_layers)
+    types = settings.get("layer_types") or []
+    if odd := sorted({kind for kind in types if kind not in TREE_TYPES}):
+        return f"its layers of type {' and '.join(map(repr, odd))} need the tokens of one row one after another"
+    tree = pack(rows)
+    watched = _Watched(tree, model.device)
+    try:
+        packed = model(
+            input_ids=_tensor(tree.tokens, model),
+            position_ids=_tensor(tree.positions, model),
+            use_cache=False,
+            layout=watched,
+        ).logits[0]
+    except FOREIGN_ERRORS as error:
+        return f"{_layer(model, 0)} takes no attention from outside: {type(error).__name__}: {error}"
+    if silent := sorted(set(range(layers)) - set(watched.windows)):
+        return f"layer {silent[0]} ({_layer(model, silent[0])}) has no attention that another can take the place of"
+    unsaid = [index for index, kind in enumerate(types) if kind == "sliding_attention" and not watched.windows[index]]
+    if unsaid:
+        return f"layer {unsaid[0]} ({_layer(model, unsaid[0])}) slides and does not tell its window"
+    model.set_attn_implementation("eager")
+    try:
+        plain = [model(input_ids=_tensor(row, model), use_cache=False).logits[0] for row in rows]
+    finally:
+        model.set_attn_implementation(ATTENTION)
+    differs = any(_differ(packed[path], logits) for path, logits in zip(tree.paths, plain, strict=True))
+    return f"{_layer(model, 0)} in a tree computes other logits than in a row" if differs else None
+
+
+def _rows_fault(model: Any, row: np.ndarray, attention: str, continues: bool) -> str | None:
+    """Why rows and transformers' cache cannot serve the model with this attention of transformers', if they cannot."""
+    half = len(row) // 2
+    try:
+        model.set_attn_implementation(attention)
+        model.config._attn_implementation = attention  # the oldest families are not asked by the line above
+        plain = model(input_ids=_tensor(row, model), use_cache=False).logits[0]
+        begun = model(input_ids=_tensor(row[:half], model), use_cache=False).logits[0]
+        cache = StateCache(model, 1, model.device, continues=continues)
+        for start, stop in ((0, 5), (5, half)):  # a prompt, and what is said to the first answer
+            cache.extend(model, [0], [row[start:stop]])
+        stepped = []
+        for token in row[half:].tolist():
+            stepped.append(cache.step(model, {0: token}, [0])[0])
+            cache.append(0, [token])
+    except FOREIGN_ERRORS as error:
+        return f"{_layer(model, 0)} fails with {attention} attention: {type(error).__name__}: {error}"
+    if _differ(begun, plain[:half]):
+        return f"{_layer(model, 0)} sees tokens that come later"
+    if _differ(torch.stack(stepped), plain[half:]):
+        return f"{_layer(model, 0)} computes other logits with its cache than without"
+    return None
+
+
+def _tensor(ids: np.ndarray, model: Any) -> torch.Tensor:
+    return torch.as_tensor(ids, dtype=torch.long, device=model.device)[None]
+
+
+def _differ(logits: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Whether logits of the same tokens (n, vocabulary) are not the same numbers. Broken weights differ in nothing: the
+    run says of them what is to be said."""
+    if not bool(expected.isfinite().all()):
+        return False
+    most = TOLERANCE.get(expected.dtype, REDUCED_TOLERANCE)
+    return not float((logits - expected).abs().mean()) <= most * float(expected.std())
+
+
+def _layer(model: Any, index: int) -> str:
+    """The class of a layer."""
+    lists = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
+    return type(lists[0][index]).__name__ if lists and len(lists[0]) > index else type(model).__name__

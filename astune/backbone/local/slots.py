@@ -1,0 +1,53 @@
+"""Which tokens each slot of the sampler holds, whatever a cache keeps of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+class Slots:
+    """Slot `s` holds `tokens[s, :lengths[s]]`."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.positions = 0
+        self.lengths = np.zeros(slots, dtype=np.int64)
+        self.tokens = np.zeros((slots, 0), dtype=np.int64)
+
+    def widen(self, positions: int) -> None:
+        """Make room for `positions` token ids in every slot, keeping what is there."""
+        self.tokens = np.pad(self.tokens, ((0, 0), (0, positions - self.positions)))
+        self.positions = positions
+
+    def shared_prefixes(self, prompt: np.ndarray) -> np.ndarray:
+        """Count for each slot the leading tokens of `prompt` that it holds; int array (slots,)."""
+        width = min(len(prompt), self.positions)
+        differs = self.tokens[:, :width] != prompt[:width]
+        first = np.where(differs.any(axis=1), differs.argmax(axis=1), width) if width else np.zeros(self.slots, int)
+        return np.minimum(first, self.lengths)
+
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        """Let `target` hold the first `length` tokens of `source`."""
+        self.tokens[target, :length] = self.tokens[source, :length]
+        self.lengths[target] = length
+
+    def wipe(self, slot: int) -> None:
+        """Empty a slot and whatever is kept of it."""
+        self.lengths[slot] = 0
+
+    def append(self, slot: int, ids: Sequence[int] | np.ndarray) -> None:
+        """Note that `ids` now stand after what the slot held."""
+        start = self.lengths[slot]
+        self.tokens[slot, start : start + len(ids)] = ids
+        self.lengths[slot] = start + len(ids)
+
+    def append_each(self, slots: Sequence[int], ids: Sequence[int]) -> None:
+        """Note one more token in each of `slots`."""
+        self.tokens[slots, self.lengths[slots]] = ids
+        self.lengths[slots] += 1
+
+    def clear(self) -> None:
+        """Forget everything: the weights changed."""
+        self.lengths[:] = 0

@@ -1,0 +1,132 @@
+"""Sampling and training of many families against a plain forward pass of transformers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from astune.backbone.local.attention import ATTENTION
+from astune.backbone.local.batch import micro_batches
+from astune.backbone.local.family import find_family
+from astune.backbone.local.forward import predict
+from astune.backbone.local.sampler import Sampler
+from astune.errors import ModelError
+from astune.types import Generation, Sample, Sampling, Span, Timeline
+from tests.backbone.local.families import FAMILIES, ROWS, TREES, TinyModel, make_family
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module", params=list(FAMILIES))
+def tiny(request: pytest.FixtureRequest) -> Iterator[TinyModel]:
+    yield make_family(request.param)
+
+
+def plain_logprobs(model: Any, ids: Sequence[int], span: range, temperature: float = 1.0) -> torch.Tensor:
+    """Log-probabilities of the tokens at `span`, the row by itself."""
+    tokens = torch.tensor([list(ids)])
+    logits = model(input_ids=tokens, use_cache=False).logits[0, span.start - 1 : span.stop - 1].double()
+    return torch.log_softmax(logits / temperature, -1).gather(1, tokens[0, span.start : span.stop, None])[:, 0]
+
+
+async def conversations(tiny: TinyModel) -> list[tuple[list[int], Generation]]:
+    """Three attempts at each of two tasks, two turns each: prompts are shared, turns are continued."""
+    sampler = Sampler(tiny.model, slots=4, context_length=256, family=tiny.family)
+
+    async def attempt(number: int) -> list[tuple[list[int], Generation]]:
+        prompt = [*(3 + (5 * i + number % 2) % 60 for i in range(21)), 7]
+        calls = []
+        for turn in range(2):
+            answer = await sampler.generate(prompt, Sampling(max_tokens=7, seed=10 * number + turn, temperature=0.8))
+            calls.append((list(prompt), answer))
+            prompt = [*prompt, *answer.output_ids, 50, 51, number]
+        return calls
+
+    return [call for calls in await asyncio.gather(*(attempt(number) for number in range(6))) for call in calls]
+
+
+def sample_of(prompt: list[int], answer: Generation, advantage: float) -> Sample:
+    span = Span(0, len(prompt), len(prompt) + len(answer.output_ids), 0, 0.8, True, list(answer.logprobs))
+    line = Timeline("agent", [*prompt, *answer.output_ids], (span,))
+    return Sample(line, (advantage,), (1 / 32,), "task", "episode")
+
+
+async def test_sampler_and_learner_give_the_logprobs_of_a_plain_forward_pass(tiny: TinyModel) -> None:
+    calls = await conversations(tiny)
+    samples = [sample_of(*call, 1.0) for call in calls]
+    with torch.no_grad():
+        expected = [
+            plain_logprobs(tiny.plain, one.timeline.token_ids, range(span.start, span.stop), 0.8)
+            for one in samples
+            for span in one.timeline.spans
+        ]
+        for (_, answer), logprobs in zip(calls, expected, strict=True):
+            assert answer.logprobs == pytest.approx(logprobs.tolist(), abs=1e-4)
+        for batch in micro_batches(samples, 100, CPU, tiny.family.layout):
+            learned = predict(tiny.model, batch).logprob
+            assert learned.tolist() == pytest.approx(
+                torch.cat([expected[number] for number in batch.samples]).tolist(), abs=1e-4
+            )
+
+
+def random_samples() -> list[Sample]:
+    """Rows that part at several places, longer than every window."""
+    random = np.random.default_rng(0)
+    samples = []
+    for group in range(2):
+        prompt = random.integers(3, 64, 20 + group).tolist()
+        answer = random.integers(3, 64, 12).tolist()
+        for attempt in range(3):
+            ids = (*answer[: 4 * attempt + 1], *random.integers(3, 64, 5).tolist())
+            found = Generation(ids, (-1.0,) * len(ids), 0, "stop")
+            samples.append(sample_of(prompt, found, attempt - 0.8))
+    return samples
+
+
+def gradient(model: Any, loss: torch.Tensor) -> torch.Tensor:
+    model.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+@pytest.mark.parametrize("name", list(FAMILIES))
+def test_loss_and_gradient_are_those_of_rows_by_themselves(name: str) -> None:
+    tiny = make_family(name)
+    model, plain = tiny.model.double(), tiny.plain.double()
+    for one in (model, plain):
+        one.set_experts_implementation("eager")  # others do not compute in double precision
+    samples = random_samples()
+    batches = micro_batches(samples, 10_000, CPU, tiny.family.layout)
+    loss = sum((-predict(model, b).logprob * b.advantage * b.weight).sum() for b in batches)
+    expected = sum(
+        -(plain_logprobs(plain, one.timeline.token_ids, range(span.start, span.stop), 0.8) * advantage / 32).sum()
+        for one in samples
+        for span, advantage in zip(one.timeline.spans, one.advantages, strict=True)
+    )
+    assert isinstance(loss, torch.Tensor) and isinstance(expected, torch.Tensor)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    one, other = gradient(model, loss), gradient(plain, expected)
+    assert other.norm() > 1e-3
+    assert (one - other).norm() / other.norm() < 1e-5  # norms and softmax compute in float32 whatever the weights are
+
+
+@pytest.mark.parametrize("name", list(FAMILIES))
+def test_each_family_has_the_layout_that_serves_it(name: str) -> None:
+    found = make_family(name).family
+    assert found.layout == ("tree" if name in TREES else "rows")
+    assert (found.reason is None) == (name not in ROWS)
+
+
+def test_a_model_that_sees_what_comes_later_is_refused_with_the_name_of_its_layers() -> None:
+    config = AutoConfig.for_model(
+        "bert", vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4
+    )
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION).eval()
+    with pytest.raises(ModelError, match="cannot sample from BertLMHeadModel: BertLayer"):
+        find_family(model)
