@@ -33,6 +33,7 @@ MAY_CHANGE = (
     "astune.task_reader.env_service.retries",
     "astune.task_reader.env_service.timeout",
     "astune.task_reader.env_service.token_variable",
+    "astune.trainer.keep_best",
     "astune.trainer.keep_checkpoints",
     "astune.trainer.max_skipped_updates",
     "astune.trainer.micro_batch_tokens",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from astune.config.advantage_rules import advantage_contradictions, unused_advantage_keys
 from astune.config.algorithm_rules import algorithm_contradictions
+from astune.config.evaluation_rules import evaluation_contradictions, keep_best_contradictions
 from astune.config.schema import AlgorithmConfig, AstuneConfig, Config, SynchronizerConfig
-from astune.config.tasks import CSV_SUFFIXES, CsvConfig, TaskReaderConfig
+from astune.config.task_sources import sources_of
+from astune.config.tasks import CSV_SUFFIXES, CsvConfig
 from astune.sampling import LEAST_TEMPERATURE, LEAST_TOP_P, is_greedy
 
 ASKS_MODELS = {"LlmAsJudge", "MathAnswerAndLlmAsJudge", "RubricsAsJudge"}
@@ -68,7 +69,7 @@ def judge_contradictions(config: Config) -> Iterator[tuple[str, str]]:
 def _rollouts(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
     yield from _workflow(astune)
     yield from _tasks(astune)
-    yield from _evaluation(astune)
+    yield from evaluation_contradictions(astune)
     if astune.backbone != "debug":
         yield from _sampling(astune)
     yield from _room(astune)
@@ -142,7 +143,7 @@ def _tasks(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
         return  # the recording has the task
     yield from task_contradictions(astune)
     reader = astune.task_reader
-    sources = _sources(reader)
+    sources = sources_of(reader)
     if sources is None:
         return
     debugs_held_out = astune.backbone == "debug" and astune.debug.split == "validation"
@@ -157,39 +158,10 @@ def _tasks(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
         yield "astune.evaluation.every", missing
 
 
-def _evaluation(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
-    """Those of the sets of held-out tasks, and of how often each task is tried."""
-    reader, evaluation = astune.task_reader, astune.evaluation
-    sources = _sources(reader)
-    for name, chosen in evaluation.sets.items():
-        key = f"astune.evaluation.sets.{name}"
-        if name in ("sampled", "greedy"):
-            yield key, "a set cannot be called as a way of decoding; name it otherwise"
-        if chosen.file_path is not None and chosen.split is not None:
-            yield f"{key}.split", "the tasks come from file_path, which has no splits; take one of the two out"
-        elif chosen.split is not None and reader.type not in ("huggingface", "env_service"):
-            yield (
-                f"{key}.split",
-                f"astune.task_reader.type is {reader.type!r}, whose tasks have no named splits; expected file_path",
-            )
-        elif chosen.file_path is None and chosen.split is None and sources is not None and not sources.has_held_out:
-            yield (
-                f"{key}.file_path",
-                "not set, nor is split, and astune.task_reader has no source of held-out tasks that the set could "
-                "choose among",
-            )
-    if evaluation.attempts > 1 and "sampled" not in evaluation.decoding:
-        yield (
-            "astune.evaluation.attempts",
-            f"{evaluation.attempts} attempts at a task are equal under greedy decoding; expected 1, or 'sampled' in "
-            "astune.evaluation.decoding",
-        )
-
-
 def task_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
     """Those of the task reader alone."""
     reader, service = astune.task_reader, astune.task_reader.env_service
-    sources = _sources(reader)
+    sources = sources_of(reader)
     if reader.validation_fraction is not None and sources is not None and sources.has_held_out:
         yield (
             "astune.task_reader.validation_fraction",
@@ -216,38 +188,6 @@ def task_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
             "they are for the environment that astune.task_reader.env_service.serve names, which is not set; take them "
             "out, or say null",
         )
-
-
-class _Sources(NamedTuple):
-    """The keys that say where training and held-out tasks come from, and whether they are set."""
-
-    training: str
-    has_training: bool
-    held_out: str
-    has_held_out: bool
-
-
-def _sources(reader: TaskReaderConfig) -> _Sources | None:
-    """None for a plug-in, whose keys are its own."""
-    if reader.type == "jsonl":
-        training, held_out = reader.jsonl.training.file_path, reader.jsonl.validation.file_path
-        return _Sources(
-            "jsonl.training.file_path", training is not None, "jsonl.validation.file_path", held_out is not None
-        )
-    if reader.type == "huggingface":
-        there = reader.huggingface.dataset_path is not None
-        has_held_out = there and reader.huggingface.validation_split is not None
-        return _Sources("huggingface.dataset_path", there, "huggingface.validation_split", has_held_out)
-    if reader.type == "reasoning_gym":
-        gym = reader.reasoning_gym
-        has_held_out = gym.validation_tasks > 0
-        return _Sources("reasoning_gym.datasets", bool(gym.datasets), "reasoning_gym.validation_tasks", has_held_out)
-    if reader.type == "env_service":
-        service = reader.env_service
-        there = service.env_url is not None or service.serve is not None
-        has_held_out = service.validation_split is not None
-        return _Sources("env_service.env_url", there, "env_service.validation_split", has_held_out)
-    return None
 
 
 def _sampling(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
@@ -283,6 +223,7 @@ def _synchronizer(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
 
 def _training(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
     trainer = astune.trainer
+    yield from keep_best_contradictions(astune)
     if trainer.total_steps is None and trainer.total_epochs is None:
         yield "astune.trainer.total_steps", "neither total_steps nor total_epochs is set: the run would have no end"
     episodes = trainer.tasks_per_step * astune.rollout.num_repeat

@@ -52,3 +52,8 @@ class TrainerConfig(Section):
         description="minutes after which the step that is done is saved, which a crash then loses at most; 0: none",
     )
     keep_checkpoints: PositiveInt = Field(2, description="older checkpoints are deleted")
+    keep_best: str | None = Field(
+        None,
+        description="held-out figure, as eval/greedy/success, whose best checkpoint is saved and kept beside those; "
+        "null: none",
+    )

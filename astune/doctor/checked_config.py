@@ -17,6 +17,7 @@ from astune.doctor.model_size import ModelSize
 from astune.doctor.scripted_episode import DryRun
 from astune.task_judge.judge_base import Judge
 from astune.task_reader.task_reader_base import Split
+from astune.training.held_out import Evaluation
 from astune.training.rollout_setup import environment_service
 from astune.types import Task
 from astune.workflow.workflow_base import WorkflowFactory
@@ -59,6 +60,7 @@ class CheckedConfig:
     loaded: MadeBy[LoadedConfig] = MadeBy("config", "a configuration that loads")
     backbone: MadeBy[Backbone] = MadeBy("config", "the backbone")
     tasks: MadeBy[Mapping[Split, Sequence[Task]]] = MadeBy("tasks", "the tasks")
+    evaluations: MadeBy[Sequence[Evaluation]] = MadeBy("tasks", "the tasks")
     model_dir: MadeBy[Path] = MadeBy("model", "the model's folder")
     chat_format: MadeBy[ChatFormat] = MadeBy("model", "the model's tokenizer and chat template")
     size: MadeBy[ModelSize] = MadeBy("model", "the size of the model")

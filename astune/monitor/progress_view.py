@@ -15,7 +15,15 @@ from rich.table import Table
 
 from astune.monitor.causes import Cause
 from astune.monitor.receipt import receipt_lines
-from astune.monitor.summary import show_figure, show_idle, show_interval, show_judging, show_seconds, show_tools
+from astune.monitor.summary import (
+    show_best,
+    show_figure,
+    show_idle,
+    show_interval,
+    show_judging,
+    show_seconds,
+    show_tools,
+)
 from astune.support.terminal import Text
 from astune.types import Episode, RunReport, StopReason
 
@@ -202,6 +210,8 @@ def final_table(report: RunReport, causes: Sequence[tuple[Cause, int]] = ()) -> 
     if summary["blocked"]:
         lines_blocked = ", ".join(f"{place} {show_seconds(lasted)}" for place, lasted in summary["blocked"].items())
         facts.add_row("blocked", Text(f"the event loop stood still in {lines_blocked}", "yellow"))
+    if "best_checkpoint" in summary:
+        facts.add_row("best", show_best(summary["best_checkpoint"]))
     if summary["idle_steps"]:
         facts.add_row("idle", Text(show_idle(summary), "yellow"))
     if summary["nothing_learned"]:

@@ -191,11 +191,18 @@ class RunDir:
             f"{self.path}: no checkpoint is left to go on from ({'; '.join(broken)}). Start again without --resume"
         )
 
-    def prune_checkpoints(self, keep: int) -> None:
-        """Deletes all but the newest `keep` complete checkpoints, and everything half-written before the newest."""
+    def check_checkpoint(self, path: Path) -> None:
+        """Raises RunFolderError that names the file which is missing or not as it was written."""
+        if (wrong := wrong_file(path, _written(path))) is not None:
+            raise RunFolderError(f"the checkpoint {path} is broken: {wrong}")
+
+    def prune_checkpoints(self, keep: int, best: int | None = None) -> None:
+        """Deletes all but the newest `keep` complete checkpoints and the one of the step `best`, and everything
+        half-written before the newest."""
         kept = self.checkpoints()[-keep:]
+        spared = kept if best is None else [*kept, self.checkpoint_path(best)]
         for path in self.checkpoints_dir.glob("step_*"):
-            if kept and path < kept[-1] and path not in kept:
+            if kept and path < kept[-1] and path not in spared:
                 _remove_checkpoint(path)
 
 

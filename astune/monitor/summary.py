@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from astune.monitor import blocking
+from astune.monitor.best import best_of
 from astune.monitor.metrics import read_metrics
 from astune.monitor.nothing_learned import idle_steps, nothing_learned
 from astune.monitor.receipt import Metrics, sum_of_receipts
@@ -13,9 +14,19 @@ from astune.monitor.run_dir import RunDir
 from astune.types import RunReport
 
 
-def report_of(run_dir: RunDir, steps: int, status: Literal["completed", "interrupted", "failed"]) -> RunReport:
-    """The report of the run in `run_dir`, which ended after `steps` steps, with the figures that it logged."""
-    summary = summarize(read_metrics(run_dir.metrics_path))
+def report_of(
+    run_dir: RunDir,
+    steps: int,
+    status: Literal["completed", "interrupted", "failed"],
+    keep_best: str | None = None,
+) -> RunReport:
+    """The report of the run in `run_dir`, which ended after `steps` steps, with the figures that it logged. With
+    `keep_best`, the figure by which a checkpoint is kept, the summary has that checkpoint as `best_checkpoint`."""
+    metrics = read_metrics(run_dir.metrics_path)
+    summary = summarize(metrics)
+    if keep_best is not None and (best := best_of(metrics, keep_best)) is not None:
+        path = run_dir.checkpoint_path(best.step)
+        summary["best_checkpoint"] = {"figure": keep_best, "step": best.step, "value": best.value, "path": str(path)}
     in_vain = status == "completed" and summary["nothing_learned"]
     return RunReport(run_dir.path, steps, "learned_nothing" if in_vain else status, summary)
 
@@ -157,6 +168,15 @@ def show_figure(figure: str, value: float) -> str:
     ('46.7 %', '0.467')
     """
     return f"{100 * value:.1f} %" if figure == "success" else f"{value:.3f}"
+
+
+def show_best(best: Mapping[str, Any]) -> str:
+    """
+    >>> show_best({"figure": "eval/greedy/success", "step": 40, "value": 0.9, "path": "checkpoints/step_000040"})
+    'step 40, by eval/greedy/success 90.0 %: checkpoints/step_000040'
+    """
+    kind = "reward" if best["figure"].endswith(("/reward", "/loss")) else "success"
+    return f"step {best['step']}, by {best['figure']} {show_figure(kind, best['value'])}: {best['path']}"
 
 
 def show_interval(figure: str, low: float, high: float) -> str:

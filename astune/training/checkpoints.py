@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
+from astune.monitor.best import best_of, better
 from astune.monitor.metrics import read_metrics
 from astune.monitor.receipt import Metrics
 from astune.monitor.summary import decodings
@@ -31,8 +33,33 @@ def save(run: Run) -> None:
     with run.run_dir.save_checkpoint(run.step) as folder:
         run.learner.save(folder)
         run.advantage.save(folder)
-    run.run_dir.prune_checkpoints(run.config.trainer.keep_checkpoints)
+    prune(run)
     run.saved = time.monotonic()
+
+
+def prune(run: Run) -> None:
+    """Delete the checkpoints that are neither new nor the best."""
+    run.run_dir.prune_checkpoints(run.config.trainer.keep_checkpoints, None if run.best is None else run.best.step)
+
+
+def keep_best(run: Run, figures: Mapping[str, float]) -> None:
+    """Save the current step if it is the best by `astune.trainer.keep_best`, and let go of the one that was. `figures`
+    are those of the evaluations that were just played."""
+    figure = run.config.trainer.keep_best
+    if figure is None:
+        return
+    evaluation = figure.rpartition("/")[0]
+    if figure not in figures and f"{evaluation}/tasks" in figures:
+        run.progress.warn(
+            f"astune.trainer.keep_best: the evaluation at step {run.step} has no {figure}: no attempt was judged, or "
+            f"the judge does not say what succeeds ({evaluation}/reward may be there)"
+        )
+    best = better(figure, run.best, run.step, figures.get(figure))
+    if best != run.best:
+        save(run)
+        sync_logs(run)  # the figure too must be there before the former best is deleted
+        run.best = best
+        prune(run)
 
 
 def sync_logs(run: Run) -> None:
@@ -48,7 +75,10 @@ def go_back(run: Run) -> None:
     run.advantage.load(checkpoint)
     run.step = step_of(checkpoint)
     run.metrics.truncate_after(run.step)
-    run.evaluated = evaluated_at(run.step, read_metrics(run.run_dir.metrics_path))
+    logged = read_metrics(run.run_dir.metrics_path)
+    run.evaluated = evaluated_at(run.step, logged)
+    if run.config.trainer.keep_best is not None:
+        run.best = best_of(logged, run.config.trainer.keep_best)
     run.episodes.truncate_after(run.step, run.evaluated)
     run.progress.note(f"going on from step {run.step} ({checkpoint})")
 

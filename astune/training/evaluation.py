@@ -13,17 +13,18 @@ from astune.training.rollout_setup import sampling_for
 from astune.training.run import Run, record, roll_out
 
 
-async def evaluate(run: Run) -> None:
-    """Play the evaluations that are left at this step, and tell the loss of held-out examples."""
-    await _evaluate_examples(run)
+async def evaluate(run: Run) -> dict[str, float]:
+    """Play the evaluations that are left at this step, and tell the loss of held-out examples. Returns the figures."""
     left = evaluations_left(run.config.evaluation, run.evaluations, run.total_steps, run.step, run.evaluated)
+    figures = await _evaluate_examples(run)
     for evaluation in left:
-        await _play(run, evaluation)
+        figures |= await _play(run, evaluation)
     if left:  # the weights are the same, but caches are emptied: training goes on as if not evaluated
         await run.learner.publish()
+    return figures
 
 
-async def _play(run: Run, evaluation: Evaluation) -> None:
+async def _play(run: Run, evaluation: Evaluation) -> dict[str, float]:
     started = time.perf_counter()
     phase = f"eval/{evaluation.name}"
     sampling = sampling_for(run.config, evaluation.decoding)
@@ -37,16 +38,18 @@ async def _play(run: Run, evaluation: Evaluation) -> None:
                 check_episode(episode)
     metrics = evaluation_metrics(groups, time.perf_counter() - started)
     record(run, groups, phase, run.step)
-    run.metrics.log(run.step, {f"{phase}/{name}": value for name, value in metrics.items()})
+    figures = {f"{phase}/{name}": value for name, value in metrics.items()}
+    run.metrics.log(run.step, figures)
     run.evaluated.add(evaluation.name)
     run.progress.evaluation_done(run.step, evaluation.name, metrics)
+    return figures
 
 
-async def _evaluate_examples(run: Run) -> None:
+async def _evaluate_examples(run: Run) -> dict[str, float]:
     """The loss of the held-out examples, as in training: a mean of negative log-probabilities."""
     due = are_examples_left(run.config.evaluation, run.total_steps, run.step, run.evaluated)
     if not run.held_out_examples or not due:
-        return
+        return {}
     logprobs = await run.learner.logprobs(run.held_out_examples)
     loss = -math.fsum(
         weight * logprob
@@ -54,6 +57,8 @@ async def _evaluate_examples(run: Run) -> None:
         for weight, logprob in zip(token_weights_of(sample), row, strict=True)
     )
     metrics = {"loss": loss, "tokens": float(sum(sample.trained_tokens for sample in run.held_out_examples))}
-    run.metrics.log(run.step, {f"held_out/{EXAMPLES}/{name}": value for name, value in metrics.items()})
+    figures = {f"held_out/{EXAMPLES}/{name}": value for name, value in metrics.items()}
+    run.metrics.log(run.step, figures)
     run.evaluated.add(EXAMPLES)
     run.progress.note(f"held-out examples at step {run.step}: loss {loss:.4f}")
+    return figures

@@ -10,7 +10,7 @@ from astune.algorithm import check_step, observe, split_samples, to_samples, wit
 from astune.errors import TrainingError
 from astune.examples.samples import figures
 from astune.rollout.metrics import rollout_metrics
-from astune.training.checkpoints import save_if_due
+from astune.training.checkpoints import keep_best, save_if_due
 from astune.training.evaluation import evaluate
 from astune.training.examples import ExampleSchedule
 from astune.training.rollout_setup import sampling_for, weighting_for
@@ -23,7 +23,7 @@ async def train(run: Run) -> None:
     """Train from `run.step` to the last step, with evaluations and checkpoints on the way. A resumed run first does
     what is left of the evaluation at its step."""
     while True:
-        await evaluate(run)
+        keep_best(run, await evaluate(run))
         if run.step >= run.total_steps:
             return
         await train_step(run)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from astune.algorithm import StepEstimator
 from astune.config.schema import AstuneConfig
+from astune.monitor.best import Best
 from astune.monitor.blocking import LoopWatch
 from astune.monitor.episodes import EpisodeLog
 from astune.monitor.learning import Learning
@@ -28,7 +29,8 @@ class Run:
     """Everything a run holds. `step` counts the steps done: a step is done when its episodes and figures are written.
 
     `changes` is what `learner.changes` was then: as long as it still is, the weights are those of `step`. `evaluated`
-    are the names of the evaluations at `step` that are written. `saved` is the time of the last checkpoint.
+    are the names of the evaluations at `step` that are written. `best` is the step that was best by
+    `astune.trainer.keep_best`. `saved` is the time of the last checkpoint.
     """
 
     config: AstuneConfig
@@ -49,6 +51,7 @@ class Run:
     changes: int = 0
     skipped_in_a_row: int = 0
     evaluated: set[str] = field(default_factory=set)
+    best: Best | None = None
     saved: float = field(default_factory=time.monotonic)
 
     @property

@@ -40,7 +40,7 @@ def run_training(loaded: LoadedConfig, load_engine: LoadEngine) -> RunReport:
         run = assemble(loaded, inputs, run_dir, load_engine, stack)
         run.progress.run_started(loaded.config, run.run_dir, run.total_steps)
         status, error = run_and_leave(train_to_the_end(run))
-        report = replace(report_of(run.run_dir, run.step, status), error=error)
+        report = replace(report_of(run.run_dir, run.step, status, run.config.trainer.keep_best), error=error)
         run.progress.run_finished(report)
         return report
 

@@ -39,3 +39,12 @@ async def stubborn(task: Task, tuner: Tuner) -> WorkflowOutput:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(600)
     return await quick(task, tuner)
+
+
+async def by_step(task: Task, tuner: Tuner) -> WorkflowOutput:
+    """Held-out attempts get the reward of their step, training attempts one or the other."""
+    output = await quick(task, tuner)
+    phase, *rest = tuner.episode_id.split("/")
+    if phase != "eval":
+        return output
+    return replace(output, reward=(0.1, 0.2, 0.9, 0.3, 0.9, 0.5, 0.6, 0.6)[int(rest[1])])

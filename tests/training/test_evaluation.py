@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from astune.config.load import load_config
-from astune.errors import ConfigError, TaskError
+from astune.errors import ConfigError, RunFolderError, TaskError
 from astune.monitor import read_episodes, read_metrics
+from astune.monitor.checkpoint_names import find_checkpoint
+from astune.viewer import write_report
 from tests.training.conftest import RunJob
 
 
@@ -97,3 +99,111 @@ def test_a_set_that_makes_no_sense_is_refused(conf: Path, sets: dict[str, Any], 
 def test_several_greedy_attempts_are_refused(conf: Path) -> None:
     with pytest.raises(ConfigError, match="attempts at a task are equal under greedy decoding"):
         load_config(more_sets(conf, 4), ["astune.evaluation.decoding=[greedy]"])
+
+
+def keeps_best(conf: Path, *settings: str) -> list[str]:
+    """Settings of a run that keeps one checkpoint and the best."""
+    agents = conf.parent / "agents.py"
+    return [
+        f"astune.rollout.agentscope_learn_protocol={agents}:by_step",
+        "astune.trainer.keep_best=eval/greedy/reward",
+        "astune.evaluation.every=1",
+        "astune.trainer.keep_checkpoints=1",
+        "astune.trainer.total_steps=6",
+        *settings,
+    ]
+
+
+def kept(run: Path) -> list[str]:
+    return sorted(path.name for path in (run / "checkpoints").iterdir())
+
+
+def test_the_best_checkpoint_outlives_newer_ones_and_is_named(
+    conf: Path, run_job: RunJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`by_step` is best after step 2, and as good again after step 4."""
+    report = run_job(conf, *keeps_best(conf))
+    assert kept(report.run_dir) == ["step_000002", "step_000006"]
+    best = report.summary["best_checkpoint"]
+    assert (best["step"], best["value"], best["figure"]) == (2, 0.9, "eval/greedy/reward")
+    assert find_checkpoint(f"{report.run_dir}@best") == report.run_dir / "checkpoints" / "step_000002"
+    assert find_checkpoint(str(report.run_dir)) == report.run_dir / "checkpoints" / "step_000006"
+    assert find_checkpoint(f"{report.run_dir}@2") == find_checkpoint(best["path"]) == Path(best["path"])
+    assert find_checkpoint("Qwen/Qwen3-0.6B") is None and find_checkpoint(str(conf.parent)) is None
+    told = " ".join(capsys.readouterr().out.split())
+    assert "best step 2, by eval/greedy/reward 0.900: " in told
+    assert "step 2, by eval/greedy/reward 0.900: checkpoints/step_000002" in write_report(report.run_dir).read_text()
+
+
+def test_a_best_step_is_saved_though_no_checkpoint_was_due(conf: Path, run_job: RunJob) -> None:
+    run = run_job(conf, *keeps_best(conf, "astune.trainer.save_every=0")).run_dir
+    assert kept(run) == ["step_000002", "step_000006"]
+
+
+@pytest.mark.parametrize("stopped_after", [1, 2, 3, 4, 5])
+def test_a_run_that_is_resumed_still_knows_its_best(conf: Path, run_job: RunJob, stopped_after: int) -> None:
+    straight = run_job(conf, *keeps_best(conf, "astune.experiment_name=straight"))
+    less = f"astune.trainer.total_steps={stopped_after}"
+    if stopped_after > 1:
+        run_job(conf, *keeps_best(conf, less))
+    else:  # one step alone has nothing in between
+        run_job(conf, *keeps_best(conf, less, "astune.trainer.keep_best=null"))
+    resumed = run_job(conf, *keeps_best(conf), resume=True)
+    assert kept(resumed.run_dir) == kept(straight.run_dir)
+    assert resumed.summary["best_checkpoint"]["step"] == 2
+
+
+@pytest.mark.fault(
+    "Records and checkpoints",
+    "the newest checkpoint is damaged, and an older one is kept as the best",
+    "the run goes on from the best; figures of later steps are forgotten",
+)
+def test_a_damaged_newest_checkpoint_leaves_the_best(conf: Path, run_job: RunJob) -> None:
+    run = run_job(conf, *keeps_best(conf)).run_dir
+    (run / "checkpoints" / "step_000006" / "counts.json").write_text("{}")
+    with pytest.raises(RunFolderError, match=r"step_000006 is broken: counts.json is not as it was written"):
+        find_checkpoint(str(run))
+    resumed = run_job(conf, *keeps_best(conf, "astune.trainer.total_steps=7"), resume=True)
+    assert resumed.steps == 7
+    assert kept(run) == ["broken_step_000006", "step_000002", "step_000007"]
+    assert logged(run, "eval/greedy/reward") == [1, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["astune.trainer.keep_best=eval/greedy/rewrd"], "no evaluation gives 'eval/greedy/rewrd'. Did you mean"),
+        (["astune.trainer.keep_best=eval/sampled/pass_at_4"], "There are: eval/sampled/success"),
+        (
+            ["astune.evaluation.every=0"],
+            "astune.evaluation.every is 0, so the last checkpoint would always",
+        ),
+        (["astune.evaluation.every=6"], "not known between the first and the last step"),
+        (["astune.task_reader.jsonl.validation.file_path=null"], "There are no held-out tasks"),
+    ],
+)
+def test_a_best_that_could_not_be_found_is_refused(conf: Path, settings: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load_config(conf, keeps_best(conf, *settings))
+
+
+def test_a_judge_that_knows_no_success_is_told_of(
+    conf: Path, run_job: RunJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = run_job(conf, *keeps_best(conf, "astune.trainer.keep_best=eval/greedy/success"))
+    assert "has no eval/greedy/success" in " ".join(capsys.readouterr().out.split())
+    assert kept(report.run_dir) == ["step_000006"] and "best_checkpoint" not in report.summary
+
+
+@pytest.mark.parametrize(
+    ("which", "said"),
+    [
+        ("@best", "keep_best of the run is not set"),
+        ("@17", "there is no complete checkpoint .*step_000017; checkpoints of steps: 1, 2, 3"),
+        ("@last", "expected @best or the number of a step"),
+    ],
+)
+def test_a_checkpoint_that_a_run_does_not_have_is_an_error(conf: Path, run_job: RunJob, which: str, said: str) -> None:
+    run = run_job(conf).run_dir
+    with pytest.raises(ConfigError, match=said):
+        find_checkpoint(f"{run}{which}")

@@ -269,6 +269,7 @@ BESIDE: Mapping[str, Mapping[str, object]] = {
     "astune.task_judge.llm.votes": {"astune.task_judge.llm.temperature": 1.0},
     "astune.task_reader.csv.separator": {"astune.task_reader.jsonl.training.file_path": "/data/train.csv"},
     "astune.task_reader.csv.encoding": {"astune.task_reader.jsonl.training.file_path": "/data/train.tsv"},
+    "astune.trainer.keep_best": {"astune.evaluation.every": 10},
     "astune.trainer.examples": {"astune.algorithm.method": "sft"},
     "astune.trainer.examples_filter": EXAMPLES | {"astune.algorithm.method": "sft"},
 }
@@ -288,6 +289,10 @@ def values(key: str) -> st.SearchStrategy[Any]:
     if key == "astune.task_judge.judge_protocol":
         named = st.fixed_dictionaries({"judge": st.text("ab:.", min_size=1), "weight": st.floats(-2, 2)})
         return st.text("ab:.", min_size=1) | st.lists(named, min_size=1, max_size=3)
+    if key == "astune.evaluation.sets":
+        return st.dictionaries(st.sampled_from(["hard", "a-b"]), st.just({"file_path": "/data/hard.jsonl"}), max_size=2)
+    if key == "astune.trainer.keep_best":
+        return st.sampled_from([None, "eval/greedy/success", "eval/sampled/reward"])
     if key == "astune.trainer.updates_per_step":
         return st.integers(1, 64)  # more than there are episodes in a step make no sense
     if key == "astune.model.device":

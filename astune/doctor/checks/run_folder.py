@@ -62,7 +62,7 @@ def _resume(checked: CheckedConfig, runs: Path) -> Iterator[Finding]:
 def _room(checked: CheckedConfig, folder: Path) -> Iterator[Finding]:
     if covers(checked.backbone.ignored_sections, "astune.trainer"):
         return
-    free, kept = shutil.disk_usage(folder).free, checked.config.trainer.keep_checkpoints + 1
+    free, kept = shutil.disk_usage(folder).free, _kept(checked)
     try:
         checkpoints = float(kept * BYTES_PER_PARAMETER * checked.size.parameters)
     except Missing:
@@ -83,6 +83,12 @@ def _room(checked: CheckedConfig, folder: Path) -> Iterator[Finding]:
         yield ok(said)
 
 
+def _kept(checked: CheckedConfig) -> int:
+    """Checkpoints on the disk while one more is written."""
+    trainer = checked.config.trainer
+    return trainer.keep_checkpoints + (trainer.keep_best is not None) + 1
+
+
 def _episodes(checked: CheckedConfig) -> float:
     """Bytes of all episode files, if each answer had half its most tokens."""
     config = checked.config
@@ -93,7 +99,11 @@ def _episodes(checked: CheckedConfig) -> float:
     each = len(json.dumps(episode_to_row(EpisodeRecord(0, "train", episode))))
     each += BYTES_PER_TOKEN * max(len(episode.turns), 1) * config.rollout.max_tokens // 2
     trained = total_steps(checked) * config.trainer.tasks_per_step * config.rollout.num_repeat
-    every = config.evaluation.every
-    times = config.evaluation.before + config.evaluation.after + (total_steps(checked) // every if every else 0)
-    evaluated = times * len(config.evaluation.decoding) * len(checked.tasks["validation"])
+    evaluated = sum(_times(checked, e.every) * len(e.tasks) * e.attempts for e in checked.evaluations)
     return float(each * (trained + evaluated))
+
+
+def _times(checked: CheckedConfig, every: int) -> int:
+    """How often held-out tasks are played that are due every so many steps."""
+    evaluation = checked.config.evaluation
+    return evaluation.before + evaluation.after + (total_steps(checked) // every if every else 0)

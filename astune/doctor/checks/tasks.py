@@ -13,6 +13,7 @@ from astune.rollout.environment import check_environments
 from astune.task_reader.held_out import question_number
 from astune.task_reader.task_reader_base import Split
 from astune.task_reader.task_sets import TaskSets, forgiving, read_task_sets
+from astune.training.held_out import evaluations_of
 from astune.types import Task
 
 MOST_SHOWN = 5
@@ -40,6 +41,7 @@ def check_tasks(checked: CheckedConfig) -> Iterator[Finding]:
     if not training and not validation:
         return
     checked.tasks = {"training": training, "validation": validation}
+    checked.evaluations = evaluations_of(checked.config.evaluation, sets)
     yield from _repeated("training", training)
     yield from _repeated("validation", validation)
     yield from _answers(checked, [*training, *validation])
@@ -57,7 +59,8 @@ def check_tasks(checked: CheckedConfig) -> Iterator[Finding]:
             where=checked.where("astune.task_reader.env_service.env_url"),
             fix="set one of the two, or take the field env_type out of the tasks",
         )
-    yield ok(f"{len(training)} training tasks, {len(validation)} held out")
+    named = "".join(f", {len(tasks)} in the held-out set {name!r}" for name, tasks in sets.named.items())
+    yield ok(f"{len(training)} training tasks, {len(validation)} held out{named}")
 
 
 def _source(checked: CheckedConfig, split: Split) -> str:
@@ -82,7 +85,7 @@ def _read(checked: CheckedConfig) -> Generator[Finding, None, TaskSets | None]:
         return None
     config = checked.config.task_reader
     try:
-        sets = read_task_sets(forgiving(config))
+        sets = read_task_sets(forgiving(config), named=checked.config.evaluation.sets)
     except AstuneError as error:
         yield _unreadable(checked, error)
         return None

@@ -131,9 +131,25 @@ def _evaluation(checked: CheckedConfig) -> Iterator[Finding]:
     asked = {"before": evaluation.before, "after": evaluation.after, "every": evaluation.every > 0}
     keys = [f"astune.evaluation.{name}" for name, wanted in asked.items() if wanted]
     keys = [key for key in keys if key in checked.loaded.set_by_user()]
-    if keys and not held_out:
+    if keys and not held_out and not checked.config.evaluation.sets:
         yield warn(
             "an evaluation is asked for, and there are no held-out tasks: nothing is evaluated",
             where=checked.where(keys[0]),
             fix="name a file of tasks that are not trained on: astune.task_reader.jsonl.validation.file_path",
+        )
+    yield from _keep_best(checked)
+
+
+def _keep_best(checked: CheckedConfig) -> Iterator[Finding]:
+    """Whether the judge gives the figure by which the best checkpoint is kept."""
+    figure = checked.config.trainer.keep_best
+    try:
+        verdict = checked.dry_run.episode.verdict
+    except Missing:
+        return
+    if figure is not None and not figure.endswith("/reward") and verdict is not None and verdict.passed is None:
+        yield warn(
+            f"the best checkpoint is kept by {figure}, and the judge does not say what succeeds: none is kept",
+            where=checked.where("astune.trainer.keep_best"),
+            fix=f"set it to {figure.rpartition('/')[0]}/reward",
         )

@@ -13,9 +13,19 @@ from markupsafe import Markup
 
 from astune.config.schema import Config
 from astune.monitor import RunDir, read_metrics, summarize
+from astune.monitor.best import best_of
 from astune.monitor.disk import writing
 from astune.monitor.receipt import Metrics
-from astune.monitor.summary import decodings, series, show_figure, show_idle, show_judging, show_seconds, show_tools
+from astune.monitor.summary import (
+    decodings,
+    series,
+    show_best,
+    show_figure,
+    show_idle,
+    show_judging,
+    show_seconds,
+    show_tools,
+)
 from astune.viewer.charts import STYLE, curve_svg, shown_name, small_charts, small_svg
 from astune.viewer.content_policy import content_policy
 from astune.viewer.heads import Head, read_heads, read_records
@@ -134,8 +144,18 @@ def _facts(metrics: Metrics, config: Mapping[str, Any]) -> list[tuple[str, str]]
         *([("tools", failed_tools)] if (failed_tools := show_tools(summary["tools"])) else []),
         *([("idle", show_idle(summary))] if summary["idle_steps"] else []),
         *([("judging", show_judging(summary["judging"]))] if summary["judging"] else []),
+        *_best(metrics, config),
         ("time", f"{show_seconds(total)} ({shares})" if total else "-"),
     ]
+
+
+def _best(metrics: Metrics, config: Mapping[str, Any]) -> list[tuple[str, str]]:
+    figure = config.get("astune.trainer.keep_best")
+    best = None if figure is None else best_of(metrics, figure)
+    if best is None:
+        return []
+    path = f"checkpoints/step_{best.step:06d}"
+    return [("best", show_best({"figure": figure, "step": best.step, "value": best.value, "path": path}))]
 
 
 def _small_charts(metrics: Metrics) -> list[Markup]:
