@@ -92,7 +92,7 @@ def plays_episodes(astune: AstuneConfig) -> bool:
 def evaluates_tasks(astune: AstuneConfig) -> bool:
     """True if a method that learns from examples is evaluated on held-out tasks: where a workflow and such tasks are
     configured."""
-    sources = _sources(astune.task_reader)
+    sources = sources_of(astune.task_reader)
     fraction, sets = astune.task_reader.validation_fraction, astune.evaluation.sets
     held_out = sources is None or sources.has_held_out or fraction is not None or bool(sets)
     return astune.rollout.agentscope_learn_protocol is not None and held_out
