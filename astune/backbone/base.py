@@ -11,12 +11,20 @@ from astune.types import RunReport
 
 UPDATE_SECTIONS = frozenset(
     {
+        "astune.algorithm.clip_dual",
         "astune.algorithm.clip_high",
         "astune.algorithm.clip_low",
+        "astune.algorithm.entropy_bonus",
+        "astune.algorithm.importance",
+        "astune.algorithm.importance_cap",
+        "astune.algorithm.importance_weight_cap_ratio",
         "astune.algorithm.kl_beta",
         "astune.algorithm.kl_estimator",
         "astune.algorithm.kl_in",
         "astune.algorithm.loss",
+        "astune.algorithm.opmd_tau",
+        "astune.algorithm.out_of_date_decay",
+        "astune.algorithm.strict_in_bound",
         "astune.trainer",
     }
 )

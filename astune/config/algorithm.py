@@ -10,6 +10,8 @@ from astune.config.section import Plugin, Section
 
 EXAMPLE_METHODS = ("sft", "dpo")
 """The values of `method` that learn from examples in a file; with the others episodes are played."""
+PolicyLossName = Literal["ppo_clip", "gspo", "cispo", "minirl", "opmd", "reinforce"]
+"""Those of `astune.backbone.losses.policy`, which needs torch."""
 
 
 class AlgorithmConfig(Section):
@@ -33,11 +35,35 @@ class AlgorithmConfig(Section):
     baseline_decay: float = Field(
         0.9, ge=0.0, lt=1.0, description="advantage running_mean: part of the earlier steps in the mean after a step"
     )
-    loss: str = Field("ppo_clip", description="'ppo_clip' or 'reinforce'")
-    clip_low: float = Field(
-        0.2, gt=0.0, lt=1.0, description="PPO: lower bound of the probability ratio is 1 - clip_low"
+    loss: PolicyLossName = Field(
+        "ppo_clip",
+        description="'ppo_clip', 'gspo', 'cispo', 'minirl', 'opmd' or 'reinforce'; docs/algorithms.md says which",
     )
-    clip_high: float = Field(0.28, gt=0.0, description="PPO: upper bound of the probability ratio is 1 + clip_high")
+    clip_low: float = Field(
+        0.2, gt=0.0, lt=1.0, description="lower bound of the probability ratio is 1 - clip_low; gspo: of a whole row's"
+    )
+    clip_high: float = Field(
+        0.28, gt=0.0, description="upper bound of the probability ratio is 1 + clip_high; gspo: of a whole row's"
+    )
+    clip_dual: float | None = Field(
+        None,
+        gt=1.0,
+        description="ppo_clip: the most that the ratio counts where the advantage is below 0; null: no bound",
+    )
+    importance_weight_cap_ratio: float = Field(
+        4.0, ge=1.0, description="minirl: how many times wider than clip_low and clip_high the bounds are"
+    )
+    strict_in_bound: bool = Field(False, description="minirl: bounds as clip_low and clip_high say, not wider")
+    out_of_date_decay: NonNegativeFloat = Field(
+        0.0, description="minirl: bounds are exp(-out_of_date_decay) times as wide for each policy version of age"
+    )
+    opmd_tau: NonNegativeFloat = Field(1.0, description="opmd: the loss is divided by 1 + opmd_tau")
+    importance: Literal["none", "truncate", "mask"] = Field(
+        "none",
+        description="reinforce and opmd: weigh tokens of an older policy by their probability ratio; beyond "
+        "importance_cap it counts as that (truncate), or the token not at all (mask)",
+    )
+    importance_cap: float = Field(2.0, ge=1.0, description="most that importance weighs a token by")
     loss_aggregation: Literal["episode_mean", "token_mean", "turn_mean", "task_mean", "constant"] = Field(
         "episode_mean",
         description="what counts the same in the loss: each episode (GRPO), token (DAPO), turn or task;"
@@ -57,6 +83,9 @@ class AlgorithmConfig(Section):
         "loss",
         description="loss: kl_beta times the divergence is added to the loss; reward: what a token and those after it "
         "diverge is taken off its advantage",
+    )
+    entropy_bonus: NonNegativeFloat = Field(
+        0.0, description="how much the entropy of the policy is rewarded, token by token; 0: not at all"
     )
     dpo_beta: PositiveFloat = Field(
         0.1, description="method dpo: how much a preference counts, as against staying near the model it began with"

@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 pytest.importorskip("trinity")
 
 import torch
+from trinity.algorithm.policy_loss_fn.cispo_policy_loss import CISPOPolicyLossFn
+from trinity.algorithm.policy_loss_fn.gspo_policy_loss import GSPOLossFn
+from trinity.algorithm.policy_loss_fn.opmd_policy_loss import OPMDPolicyLossFn
 from trinity.algorithm.policy_loss_fn.ppo_policy_loss import PPOPolicyLossFn
 from trinity.common.experience import EID, Experience
 
@@ -21,9 +24,13 @@ from astune.algorithm.aggregation import LossAggregation
 from astune.algorithm.credit import Credit
 from astune.backbone.losses.entries import Entries
 from astune.backbone.losses.policy import LOSSES
+from astune.backbone.trinity.conversion import table as rules
+from astune.backbone.trinity.conversion.values import CONVERSIONS, TRINITY_LOSS, ConversionInput
 from astune.backbone.trinity.explorer.experience import experiences_of, pack_episode
 from astune.backbone.trinity.explorer.samples import unpack_groups
-from astune.config.schema import AlgorithmConfig
+from astune.config.keys import value_at
+from astune.config.load import LoadedConfig
+from astune.config.schema import AlgorithmConfig, AstuneConfig, Config
 from astune.context_tracker.merge.timeline import TurnForest
 from astune.errors import TrainingError
 from astune.types import Episode, Group, Sample, StopReason, Task, Turn, Verdict
@@ -136,23 +143,27 @@ def test_the_same_tokens_get_the_same_advantages_and_weights(
     assert rows and len(rows) % multiple == 0
 
 
-@given(steps(), weightings(), st.sampled_from(["ppo_clip", "reinforce"]), st.integers(0, 2**31))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+LOSS_OF = {"ppo": PPOPolicyLossFn, "gspo": GSPOLossFn, "cispo": CISPOPolicyLossFn, "opmd": OPMDPolicyLossFn}
+
+
+@given(steps(), weightings(), st.sampled_from(sorted(TRINITY_LOSS)), st.integers(0, 2**31))
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_trinitys_loss_over_the_rows_has_the_gradient_of_the_local_loss(
     groups: list[Group], weighting: Weighting, loss: str, seed: int
 ) -> None:
     """A table of logits by the last token stands in for the model."""
-    config = AlgorithmConfig(loss=loss)
+    config = AlgorithmConfig.model_validate({"loss": loss} | ({"clip_dual": 1.5} if loss == "ppo_clip" else {}))
     table = torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     ours, theirs = table.clone().requires_grad_(), table.clone().requires_grad_()
 
     total = ours.sum() * 0.0
-    for context, token, sampled, weighted in local_terms(to_samples(groups, grpo, weighting)[0]):
-        logprob = torch.log_softmax(ours[context[-1]], -1)[token]
-        advantage = torch.tensor(weighted, dtype=torch.float64)
-        one = torch.tensor(0)
-        entries = Entries(logprob, torch.tensor(sampled, dtype=torch.float64), advantage, one, one)
-        total = total + LOSSES[loss](entries, config)
+    for sample in to_samples(groups, grpo, weighting)[0]:
+        if terms := local_terms([sample]):
+            contexts, tokens, sampled, weighted = zip(*terms, strict=True)
+            logprob = torch.log_softmax(ours[[context[-1] for context in contexts]], -1)[range(len(tokens)), tokens]
+            row = torch.zeros(len(tokens), dtype=torch.long)
+            recorded, advantage = (torch.tensor(part, dtype=torch.float64) for part in (sampled, weighted))
+            total = total + LOSSES[loss](Entries(logprob, recorded, advantage, row, row), config).loss.sum()
     total.backward()
 
     rows = rows_of(groups, weighting)
@@ -163,14 +174,16 @@ def test_trinitys_loss_over_the_rows_has_the_gradient_of_the_local_loss(
 
 def trinity_loss(row: Experience, table: torch.Tensor, config: AlgorithmConfig) -> torch.Tensor:
     """What Trinity's tinker trainer computes for one row, with the arguments that `convert` gives it."""
-    function = PPOPolicyLossFn(
-        backend="tinker",
-        clip_range_low=config.clip_low,
-        clip_range_high=config.clip_high,
-        clip_ratio_c=1.0e9,
-        loss_agg_mode="seq-mean-token-sum",
-        fallback_to_policy_gradient=config.loss == "reinforce",
-    )
+    given = ConversionInput(LoadedConfig(Config(astune=AstuneConfig(algorithm=config)), {}, None), {}, None)
+    arguments = {}
+    for key, rule in rules.table().items():
+        for place, name in rule.to.items():
+            if place.startswith(rules.LOSS_ARGS) and "rl" in rule.methods:
+                arguments[place.removeprefix(rules.LOSS_ARGS)] = CONVERSIONS[name](
+                    value_at(given.loaded.config, key), given
+                )
+    kept = {name: value for name, value in arguments.items() if value is not None}
+    function = LOSS_OF[TRINITY_LOSS[config.loss]](backend="tinker", loss_agg_mode="seq-mean-token-sum", **kept)
     ids = row.tokens.long()
     logprob = torch.log_softmax(table, -1)[ids[row.prompt_length - 1 : -1], ids[row.prompt_length :]]
     mask = row.action_mask

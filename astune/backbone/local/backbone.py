@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from astune.backbone.local.engine import load_engine
-from astune.backbone.losses.policy import LOSSES
 from astune.config.load import LoadedConfig
-from astune.errors import ConfigError, nearest
 from astune.training.start import run_training
 from astune.types import RunReport
 
@@ -20,9 +18,4 @@ class LocalBackbone:
     ignored_sections: ClassVar[frozenset[str]] = frozenset({"astune.debug", "trinity"})
 
     def run(self, loaded: LoadedConfig) -> RunReport:
-        loss = loaded.config.astune.algorithm.loss
-        if loss not in LOSSES:
-            raise ConfigError(
-                f"astune.algorithm.loss: there is no {loss!r}.{nearest(loss, LOSSES)} There are: {', '.join(LOSSES)}"
-            )
         return run_training(loaded, load_engine)

@@ -87,7 +87,7 @@ class LocalLearner:
         if self._algorithm.method in EXAMPLE_METHODS:
             return likelihood_objective(batch, predict(self._loaded.model, batch))
         reference = None if self._reference is None else self._reference.logprob(batch)
-        forward = predict(self._loaded.model, batch)
+        forward = predict(self._loaded.model, batch, entropy_gradient=self._algorithm.entropy_bonus > 0)
         return policy_objective(batch, forward, reference, self._algorithm, self.policy_version)
 
     def _backward(self, batch: MicroBatch) -> dict[str, float]:

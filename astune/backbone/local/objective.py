@@ -9,9 +9,9 @@ import torch
 
 from astune.backbone.local.batch import MicroBatch
 from astune.backbone.local.forward import Forward
-from astune.backbone.losses.entries import Entries, bounded
+from astune.backbone.losses.entries import Entries, bounded, to_go
 from astune.backbone.losses.policy import LOSSES
-from astune.backbone.losses.regularisers import KL, k3, to_go
+from astune.backbone.losses.regularisers import KL, k3
 from astune.config.schema import AlgorithmConfig
 
 
@@ -36,23 +36,22 @@ def policy_objective(
     """The loss `astune.algorithm.loss` over sampled tokens, and what holds the policy near `reference` (e,), the
     log-probabilities under the weights that the run began with."""
     entries = entries_of(batch, forward.logprob, policy_version)
-    figures = {}
+    shares: dict[str, torch.Tensor] = {}
     if reference is not None:
         divergence = forward.logprob - reference
         entries = with_kl_in_reward(entries, divergence, config)
-        figures["kl/reference"] = (k3(divergence.detach()) * batch.weight).sum()
-    loss = LOSSES[config.loss](entries, config)
+        shares["kl/reference"] = k3(divergence.detach())
+    policy = LOSSES[config.loss](entries, config)
+    loss = policy.loss
     if reference is not None and config.kl_in == "loss":
         loss = loss + config.kl_beta * KL[config.kl_estimator](divergence)
+    entropy = forward.entropy(batch)
+    if config.entropy_bonus:
+        loss = loss - config.entropy_bonus * entropy
     with torch.no_grad():
         difference = bounded(forward.logprob - batch.sampled)
-        ratio = difference.exp()
-        outside = (ratio < 1 - config.clip_low) | (ratio > 1 + config.clip_high)
-        figures |= {
-            "entropy": (forward.entropy(batch) * batch.weight).sum(),
-            "kl/sampler": ((ratio - 1 - difference) * batch.weight).sum(),
-            "clip_fraction": (outside * batch.weight).sum(),
-        }
+        shares |= {"entropy": entropy, "kl/sampler": difference.exp() - 1 - difference, **policy.shares}
+        figures = {name: (share * batch.weight).sum() for name, share in shares.items()}
     return Objective(loss * batch.weight, figures, forward.logprob.detach())
 
 

@@ -9,7 +9,8 @@ import torch
 
 @dataclass(frozen=True)
 class Entries:
-    """One entry per (row, trained token), all tensors (e,). Rows are whole: every entry of a row is here."""
+    """One entry per (row, trained token), all tensors (e,). Rows are whole, every entry of a row is here, and stand one
+    after another, their entries in the order of the tokens."""
 
     logprob: torch.Tensor
     """Under the weights being trained; the only one with a gradient."""
@@ -30,3 +31,31 @@ e**89 is no number in float32."""
 def bounded(difference: torch.Tensor) -> torch.Tensor:
     """Differences of log-probabilities whose exponential, times an advantage, stays a number; no gradient beyond."""
     return difference.clamp(-MOST_DIFFERENCE, MOST_DIFFERENCE)
+
+
+def row_mean(values: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+    """Of each entry the mean of `values` over its whole row, (e,) without gradient.
+
+    >>> row_mean(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0, 0, 1])).tolist()
+    [1.5, 1.5, 4.0]
+    """
+    exact, until = _summed(values)
+    first, last = torch.searchsorted(row, row), torch.searchsorted(row, row, right=True) - 1
+    return ((until[last] - until[first] + exact[first]) / (last - first + 1)).to(values.dtype)
+
+
+def to_go(values: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+    """Of each entry the sum of `values` from it to the end of its row, (e,) without gradient.
+
+    >>> to_go(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0, 0, 1])).tolist()
+    [3.0, 2.0, 4.0]
+    """
+    exact, until = _summed(values)
+    last = torch.searchsorted(row, row, right=True) - 1
+    return (until[last] - until + exact).to(values.dtype)
+
+
+def _summed(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The values, and their sums from the first to each: in double precision, as such sums are subtracted."""
+    exact = values.detach().double()
+    return exact, exact.cumsum(0)

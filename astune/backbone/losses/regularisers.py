@@ -32,16 +32,3 @@ def k3(difference: torch.Tensor) -> torch.Tensor:
 KL: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"k1": k1, "k2": k2, "k3": k3}
 """Schulman, Approximating KL Divergence (2020), joschu.net/blog/kl-approx.html. Values and gradients are right for
 tokens of the policy that is trained, and nearly so while it stays near the one that sampled."""
-
-
-def to_go(values: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
-    """Of each entry the sum of `values` from it to the end of its row, (e,) without gradient. Rows stand one after
-    another.
-
-    >>> to_go(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0, 0, 1])).tolist()
-    [3.0, 2.0, 4.0]
-    """
-    exact = values.detach().double()  # sums over a whole batch are subtracted from each other
-    until = exact.cumsum(0)
-    end = torch.searchsorted(row, row, right=True) - 1
-    return (until[end] - until + exact).to(values.dtype)

@@ -8,13 +8,13 @@ from astune.algorithm import ADVANTAGES
 from astune.backbone.base import covers
 from astune.doctor.checked_config import CheckedConfig, Missing
 from astune.doctor.findings import Finding, fail, ok, skip, warn
-from astune.errors import PluginError, nearest
+from astune.errors import PluginError
 from astune.plugins import load_plugin
 
-LOCAL_LOSSES = ("ppo_clip", "reinforce")
-"""Those of `astune.backbone.losses.policy`, which needs torch; a test keeps the two equal."""
 SMALL = 50_000_000
 """A model with fewer parameters takes a learning rate that would ruin a large one."""
+WIDE_FOR_ROWS = 0.05
+"""Upper bounds of the ratio of a whole row above this clip nothing: it is the geometric mean of its tokens' ratios."""
 LONG = 200
 """Steps after which a run without checkpoints has much to lose."""
 
@@ -24,7 +24,8 @@ def check_training(checked: CheckedConfig) -> Iterator[Finding]:
     if covers(checked.backbone.ignored_sections, "astune.trainer"):
         yield skip(f"backbone {name!r} does not train")
         return
-    found = [*_names(checked), *_kinds(checked), *_learning_rate(checked), *_length(checked), *_evaluation(checked)]
+    found = [*_names(checked), *_kinds(checked), *_loss(checked), *_learning_rate(checked), *_length(checked)]
+    found += _evaluation(checked)
     yield from found
     if not found:
         trainer, rollout = checked.config.trainer, checked.config.rollout
@@ -52,11 +53,23 @@ def _names(checked: CheckedConfig) -> Iterator[Finding]:
     except PluginError as error:
         fix = f"one of {', '.join(ADVANTAGES)}, or a function of your own: 'my_file.py:name'"
         yield fail(str(error), where=checked.where("astune.algorithm.advantage"), fix=fix)
-    if checked.config.backbone == "local" and algorithm.loss not in LOCAL_LOSSES:
-        yield fail(
-            f"there is no loss {algorithm.loss!r}.{nearest(algorithm.loss, LOCAL_LOSSES)}",
+
+
+def _loss(checked: CheckedConfig) -> Iterator[Finding]:
+    """Values that are allowed and do not do what they look like."""
+    algorithm, trainer = checked.config.algorithm, checked.config.trainer
+    if algorithm.loss == "gspo" and algorithm.clip_high > WIDE_FOR_ROWS:
+        yield warn(
+            f"the ratio of a whole row stays near 1, and a bound of 1 + {algorithm.clip_high:g} is never reached",
+            where=checked.where("astune.algorithm.clip_high"),
+            fix="the paper has clip_low 3e-4 and clip_high 4e-4, as has astune.algorithm.preset: gspo",
+        )
+    if algorithm.loss == "reinforce" and algorithm.importance == "none" and trainer.updates_per_step > 1:
+        yield warn(
+            f"of the {trainer.updates_per_step} updates of a step, all but the first learn from tokens of an older "
+            "policy, and 'reinforce' takes no notice",
             where=checked.where("astune.algorithm.loss"),
-            fix=f"one of {', '.join(LOCAL_LOSSES)}",
+            fix="set astune.algorithm.importance: truncate, or astune.trainer.updates_per_step: 1",
         )
 
 

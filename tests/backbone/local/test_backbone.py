@@ -180,8 +180,8 @@ def test_several_updates_per_step(tmp_path: Path) -> None:
     "Input files and settings", "settings that cannot work", "an error that names the key before a run folder is made"
 )
 def test_a_loss_that_there_is_not_stops_before_a_run_folder_is_made(tmp_path: Path) -> None:
-    with pytest.raises(AstuneError, match=r"there is no 'ppo'.*There are: ppo_clip, reinforce"):
-        run_job(write_job(tmp_path), "astune.algorithm.loss=ppo")
+    with pytest.raises(AstuneError, match=r"got 'ppo_clp'\. Did you mean 'ppo_clip'\?"):
+        run_job(write_job(tmp_path), "astune.algorithm.loss=ppo_clp")
     assert not (tmp_path / "runs").exists()
 
 

@@ -107,7 +107,7 @@ def gradient_of_trees(model: Any, samples: list[Sample], most_tokens: int, confi
         logprob = logprobs[batch.source, batch.target]
         age = torch.zeros_like(batch.version)
         entries = Entries(logprob, batch.sampled.double(), batch.advantage.double(), batch.row, age)
-        loss = LOSSES[config.loss](entries, config)
+        loss = LOSSES[config.loss](entries, config).loss
         (loss * batch.weight).sum().backward()
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 

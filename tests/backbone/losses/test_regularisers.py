@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.backbone.losses.regularisers import KL, to_go
+from astune.backbone.losses.entries import to_go
+from astune.backbone.losses.regularisers import KL
 
 LOGITS = st.lists(st.floats(-3, 3), min_size=5, max_size=5)
 
@@ -84,11 +85,3 @@ def test_k1_in_the_reward_pulls_at_the_divergence_of_whole_answers(
     for place, own in enumerate((first, second)):
         exact = slope(own, lambda values: kl(distribution(list(values)), q))
         assert np.allclose(logits.grad[place].numpy(), exact, atol=1e-7)
-
-
-@given(st.lists(st.lists(st.floats(-100, 100), min_size=1, max_size=6), min_size=1, max_size=6))
-def test_to_go_sums_to_the_end_of_the_row(rows: list[list[float]]) -> None:
-    values = torch.tensor([value for row in rows for value in row])
-    number = torch.tensor([place for place, row in enumerate(rows) for _ in row])
-    expected = [sum(row[place:]) for row in rows for place in range(len(row))]
-    assert np.allclose(to_go(values, number).numpy(), expected, atol=1e-3)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from astune.backbone.trinity.conversion.table import KeyRule, constants, leaves, table
+from astune.backbone.trinity.conversion.table import LOSS_ARGS, KeyRule, constants, leaves, table
 from astune.backbone.trinity.conversion.user_keys import OPERATORS, check_users_keys, place_of
 from astune.backbone.trinity.conversion.values import CONVERSIONS, ConversionInput, wants_tinker
 from astune.config.keys import value_at
@@ -108,7 +108,8 @@ def _convert_key(key: str, rule: KeyRule, given: ConversionInput, users: Mapping
         raise given.fault(key, f"got {value!r}: {why}")
     if rule.if_set and key not in given.loaded.set_by_user():
         return {}
-    return {place: CONVERSIONS[name](value, given) for place, name in rule.to.items() if place not in users}
+    values = {place: CONVERSIONS[name](value, given) for place, name in rule.to.items() if place not in users}
+    return {place: got for place, got in values.items() if got is not None or not place.startswith(LOSS_ARGS)}
 
 
 def _overruled(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:

@@ -16,11 +16,13 @@ from typing import Any
 from astune.config.load import LoadedConfig
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.model_dir import resolve_model_dir
-from astune.errors import ConfigError, nearest
+from astune.errors import ConfigError
 
-PLAIN_GRADIENT = {"ppo_clip": False, "reinforce": True}
-"""Trinity's `fallback_to_policy_gradient` by the name of our loss. Where it is true the loss of `ppo` has the gradient
-of -advantage * logprob: the ratio is 1, and its gradient that of the log-probability."""
+TRINITY_LOSS = {"ppo_clip": "ppo", "gspo": "gspo", "cispo": "cispo", "opmd": "opmd", "reinforce": "ppo"}
+"""Trinity's function by the name of our loss. With `fallback_to_policy_gradient` its `ppo` has the gradient of
+-advantage * logprob: the ratio is 1, and its gradient that of the log-probability."""
+NO_BOUND = 1.0e9
+"""Trinity's `ppo` always has a second bound where the advantage is negative."""
 
 BESIDE_SERVER = 2
 """The most workflow runners where the same cores run the model: each takes seconds of them to start."""
@@ -131,13 +133,34 @@ def advantage_fn(value: str, given: ConversionInput) -> str:
     return KEEP_ADVANTAGES
 
 
-def plain_gradient(value: str, given: ConversionInput) -> bool:
-    if value not in PLAIN_GRADIENT:
+def policy_loss(value: str, given: ConversionInput) -> str:
+    if value not in TRINITY_LOSS:
         raise given.fault(
-            "astune.algorithm.loss",
-            f"there is no {value!r} on Trinity.{nearest(value, PLAIN_GRADIENT)} There are: {', '.join(PLAIN_GRADIENT)}",
+            "astune.algorithm.loss", f"there is no {value!r} on Trinity. There are: {', '.join(TRINITY_LOSS)}"
         )
-    return PLAIN_GRADIENT[value]
+    return TRINITY_LOSS[value]
+
+
+def plain_gradient(value: str, given: ConversionInput) -> bool | None:
+    """None, here and below, is an argument that Trinity's function of this loss does not have."""
+    return value == "reinforce" if TRINITY_LOSS.get(value) == "ppo" else None
+
+
+def lower_bound(value: float, given: ConversionInput) -> float | None:
+    """Trinity's `cispo` has none unless it is told one, as ours."""
+    return value if given.config.algorithm.loss in ("ppo_clip", "gspo", "reinforce") else None
+
+
+def upper_bound(value: float, given: ConversionInput) -> float | None:
+    return None if given.config.algorithm.loss == "opmd" else value
+
+
+def dual_bound(value: float | None, given: ConversionInput) -> float | None:
+    return (value or NO_BOUND) if TRINITY_LOSS.get(given.config.algorithm.loss) == "ppo" else None
+
+
+def mirror_descent(value: float, given: ConversionInput) -> float | None:
+    return value if given.config.algorithm.loss == "opmd" else None
 
 
 def preference_beta(value: float, given: ConversionInput) -> float:
@@ -252,7 +275,12 @@ CONVERSIONS: Mapping[str, Conversion] = {
         temperature,
         top_k,
         advantage_fn,
+        policy_loss,
         plain_gradient,
+        lower_bound,
+        upper_bound,
+        dual_bound,
+        mirror_descent,
         preference_beta,
         rows_per_step,
         runners,

@@ -1,8 +1,8 @@
 """Have Trinity train what ASTune hands it: advantages and weights come with the samples, Trinity clips and sums.
 
-The loss is Trinity's own `ppo` with the aggregation `seq-mean-token-sum`: the sum over the tokens of every row, divided
-by the number of rows. As each token's advantage is multiplied by its weight times that number
-(`explorer/experience.py`), and a clipped surrogate scales with its advantage, the loss is the weighted sum that the
+The loss is one of Trinity's own with the aggregation `seq-mean-token-sum`: the sum over the tokens of every row,
+divided by the number of rows. As each token's advantage is multiplied by its weight times that number
+(`explorer/experience.py`), and each of these losses scales with its advantage, the loss is the weighted sum that the
 local backbone minimises.
 """
 

@@ -1,0 +1,73 @@
+"""The terms of the objective that need the whole model: the entropy bonus and the divergence from a reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from astune.backbone.local.attention import ATTENTION
+from astune.backbone.local.batch import micro_batches
+from astune.backbone.local.forward import predict
+from astune.backbone.local.objective import policy_objective
+from astune.config.schema import AlgorithmConfig
+from astune.types import Sample, Span
+from tests.backbone.local.test_prefix_tree import branching_samples
+
+NOTHING = {"loss": "opmd", "opmd_tau": 1e12}
+"""A policy loss that is next to nothing, so that the term beside it is all that is seen."""
+
+
+def gradient(model: Any) -> torch.Tensor:
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+def of_trees(model: Any, samples: list[Sample], config: AlgorithmConfig, reference: float | None) -> torch.Tensor:
+    model.set_attn_implementation(ATTENTION)
+    model.zero_grad()
+    for batch in micro_batches(samples, 150, torch.device("cpu")):
+        forward = predict(model, batch, entropy_gradient=config.entropy_bonus > 0)
+        given = None if reference is None else torch.full_like(forward.logprob, reference)
+        policy_objective(batch, forward, given, config, 0).loss.sum().backward()  # type: ignore[no-untyped-call]
+    return gradient(model)
+
+
+def logprobs(model: Any, sample: Sample, span: Span) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of all tokens at each place of a span, and of those that were sampled."""
+    ids = torch.tensor([list(sample.timeline.token_ids)])
+    logits = model(input_ids=ids, use_cache=False).logits[0, span.start - 1 : span.stop - 1].double()
+    every = torch.log_softmax(logits / span.temperature, -1)
+    return every, every.gather(1, ids[0, span.start : span.stop, None])[:, 0]
+
+
+@pytest.mark.parametrize("term", ["entropy", "k2", "k3", "k1 in the reward"])
+def test_the_gradient_of_a_term_is_that_of_its_formula_row_by_row(model: Any, term: str) -> None:
+    model.double()
+    values = {"entropy_bonus": 0.5} if term == "entropy" else {"kl_beta": 0.5, "kl_estimator": term[:2]}
+    if term == "k1 in the reward":
+        values["kl_in"] = "reward"
+        values |= {"loss": "reinforce"}
+    samples, reference = branching_samples(), -2.0
+    config = AlgorithmConfig.model_validate(NOTHING | values if values.get("loss") is None else values)
+    found = of_trees(model, samples, config, None if term == "entropy" else reference)
+
+    model.set_attn_implementation("sdpa")
+    model.zero_grad()
+    for sample in samples:
+        spans = list(zip(sample.timeline.spans, sample.advantages, sample.weights, strict=True))
+        seen = [(*logprobs(model, sample, span), advantage, weight) for span, advantage, weight in spans]
+        own = torch.cat([sampled for _, sampled, _, _ in seen])
+        left = (own.detach() + 2).flip(0).cumsum(0).flip(0).split([len(span) for span, _, _ in spans])
+        for (every, sampled, advantage, weight), ahead in zip(seen, left, strict=True):
+            ratio = sampled - reference
+            each = {
+                "entropy": (every.exp() * every).sum(-1),
+                "k2": ratio**2 / 2,
+                "k3": torch.exp(-ratio) - 1 + ratio,
+                "k1 in the reward": 2 * -sampled * (advantage - 0.5 * ahead),
+            }[term]
+            (0.5 * each * weight).sum().backward(retain_graph=True)
+    expected = gradient(model)
+    assert expected.norm() > 1e-3
+    assert (found - expected).norm() / expected.norm() < 1e-5
