@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from astune.config.advantage_rules import advantage_contradictions, unused_advantage_keys
 from astune.config.algorithm_rules import algorithm_contradictions
 from astune.config.evaluation_rules import evaluation_contradictions, keep_best_contradictions
-from astune.config.schema import AlgorithmConfig, AstuneConfig, Config, SynchronizerConfig
+from astune.config.schema import AlgorithmConfig, AstuneConfig, Config, LoraConfig, SynchronizerConfig
 from astune.config.task_sources import sources_of
 from astune.config.tasks import CSV_SUFFIXES, CsvConfig
 from astune.sampling import LEAST_TEMPERATURE, LEAST_TOP_P, is_greedy
@@ -23,6 +23,8 @@ def contradictions(config: Config) -> Iterator[tuple[str, str]]:
     yield from _examples(astune)
     yield from algorithm_contradictions(astune.algorithm)
     yield from unused_advantage_keys(astune.algorithm)
+    if astune.backbone != "trinity":  # which refuses each of these keys, and says why
+        yield from _adapters(astune.model.lora)
     if astune.backbone == "local":
         yield from _synchronizer(astune)
     if astune.backbone != "debug":
@@ -128,6 +130,17 @@ def _examples(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
         )
     if method != "dpo" and astune.algorithm.dpo_beta != AlgorithmConfig().dpo_beta:
         yield "astune.algorithm.dpo_beta", f"only method 'dpo' has it, and the method is {method!r}; take the key out"
+
+
+def _adapters(lora: LoraConfig) -> Iterator[tuple[str, str]]:
+    if lora.rank is not None:
+        return
+    for (name, value), (_, default) in zip(lora, LoraConfig(), strict=True):
+        if value != default:
+            yield (
+                f"astune.model.lora.{name}",
+                "there is no adapter without astune.model.lora.rank; set it, as 16, or take the key out",
+            )
 
 
 def _workflow(astune: AstuneConfig) -> Iterator[tuple[str, str]]:

@@ -17,6 +17,7 @@ from astune.config.judges import (
     RubricsConfig,
     TaskJudgeConfig,
 )
+from astune.config.lora import LoraConfig as LoraConfig
 from astune.config.section import Located, OptionalPlugin, Plugin, Section
 from astune.config.tasks import TaskReaderConfig
 from astune.config.trainer import TrainerConfig as TrainerConfig
@@ -35,6 +36,7 @@ class ModelConfig(Section):
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="weights in training and sampling; auto: float32 on CPU, bfloat16 on CUDA"
     )
+    lora: LoraConfig = Field(default_factory=LoraConfig, description="train adapters in the place of all weights")
     gradient_checkpointing: bool = Field(False, description="recompute activations in training: slower, less memory")
     max_model_len: PositiveInt | None = Field(
         None, description="most tokens of prompt and answer together; null: what the model was made for"

@@ -152,6 +152,7 @@ def test_a_mistake_on_the_command_line_is_explained(tmp_path: Path, override: st
             "F:4: astune.synchronizer.interval: got 2, but the backbone 'local' always synchronises after each step; "
             "expected 1 (or --backbone=trinity)",
         ),
+        (GOOD + "  model: {lora: {alpha: 8}}\n", "F:4: astune.model.lora.alpha: there is no adapter without"),
         (GOOD + "  trainer: {updates_per_step: 65}\n", "F:4: astune.trainer.updates_per_step: 65 updates"),
         (GOOD + "  trainer: {betas: [0.9, 1.0]}\n", "F:4: astune.trainer.betas: expected two numbers"),
         (GOOD + "  evaluation: {every: 5}\n", "F:4: astune.evaluation.every: needs held-out tasks"),

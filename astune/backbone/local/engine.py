@@ -15,13 +15,13 @@ from astune.training.engine import Engine
 
 def load_engine(config: AstuneConfig) -> Engine:
     """Load the model of `astune.model` for sampling and training."""
-    torch.manual_seed(config.seed)
     loaded, sampler, chat_format = load_policy(config)
     return Engine(sampler, LocalLearner(loaded, sampler, config.algorithm, config.trainer), chat_format)
 
 
 def load_policy(config: AstuneConfig) -> tuple[LoadedModel, Sampler, ChatFormat]:
     """Load the model of `astune.model`, a sampler over it, and its chat format."""
+    torch.manual_seed(config.seed)
     loaded = load_model(config.model)
     chat_format = load_chat_format(config.model, loaded.directory)
     sampler = Sampler(
@@ -30,5 +30,6 @@ def load_policy(config: AstuneConfig) -> tuple[LoadedModel, Sampler, ChatFormat]
         context_length=loaded.context_length,
         decode=chat_format.decode,
         family=loaded.family,
+        adapters=loaded.adapters,
     )
     return loaded, sampler, chat_format

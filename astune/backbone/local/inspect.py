@@ -68,7 +68,7 @@ class UpdateInspector:
         update = Update({})
         spans: list[tuple[SpanUpdate | None, ...]] = []
         if samples:
-            with _taken_back(self._loaded.model):
+            with _taken_back(self._loaded.trained()):
                 learner = LocalLearner(self._loaded, self._sampler, self._algorithm, trainer)
                 before = self._scores(learner, samples)
                 update = await learner.update(samples, learning_rate(trainer, 0, total_updates=1))
@@ -116,12 +116,12 @@ def _updates(
 
 
 @contextmanager
-def _taken_back(model: torch.nn.Module) -> Iterator[None]:
-    """Put every weight back at the end."""
-    kept = [parameter.detach().clone() for parameter in model.parameters()]
+def _taken_back(parameters: Sequence[torch.nn.Parameter]) -> Iterator[None]:
+    """Put every one back at the end."""
+    kept = [parameter.detach().clone() for parameter in parameters]
     try:
         yield
     finally:
         with torch.no_grad():
-            for parameter, value in zip(model.parameters(), kept, strict=True):
+            for parameter, value in zip(parameters, kept, strict=True):
                 parameter.copy_(value)

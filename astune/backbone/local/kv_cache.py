@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from astune.backbone.local.adapters import Adapters
 from astune.backbone.local.attention import Rule, additive_mask, grouped_attention
 from astune.backbone.local.slots import Slots
 
@@ -25,8 +26,8 @@ GROWTH = 256
 class KVCache(Slots):
     """Keys and values, per layer (slots, kv_heads, positions, dim)."""
 
-    def __init__(self, slots: int, dtype: torch.dtype, device: torch.device) -> None:
-        super().__init__(slots)
+    def __init__(self, slots: int, dtype: torch.dtype, device: torch.device, adapters: Adapters | None = None) -> None:
+        super().__init__(slots, adapters)
         self.dtype, self.device = dtype, device
         self.keys: dict[int, torch.Tensor] = {}
         self.values: dict[int, torch.Tensor] = {}
@@ -65,11 +66,10 @@ class KVCache(Slots):
 
     def extend(self, model: Any, slots: Sequence[int], texts: Sequence[np.ndarray]) -> None:
         """Compute keys and values of `texts`, each behind what its slot holds; none is longer than the last."""
-        starts = self.lengths[list(slots)]
         ids = np.zeros((len(texts), len(texts[-1])), np.int64)
         for row, text in enumerate(texts):
             ids[row, : len(text)] = text
-        self._forward(model, ids, starts, torch.tensor(slots, device=self.device))
+        self._forward(model, ids, slots, torch.tensor(slots, device=self.device))
         for slot, text in zip(slots, texts, strict=True):
             self.append(slot, text)
 
@@ -83,17 +83,20 @@ class KVCache(Slots):
         slots = list(range(rows)) if dense else running
         ids = np.array([[pending.get(slot, 0)] for slot in slots])
         where = slice(0, rows) if dense else torch.tensor(running, device=self.device)
-        logits = self._forward(model, ids, self.lengths[slots], where)
+        logits = self._forward(model, ids, slots, where)
         return logits[[slots.index(slot) for slot in running]] if len(slots) != len(running) else logits
 
-    def _forward(self, model: Any, ids: np.ndarray, starts: np.ndarray, rows: slice | torch.Tensor) -> torch.Tensor:
-        """Run new tokens `ids` (n, t) of slots `rows` behind their `starts`; logits (n, vocabulary) of the last."""
+    def _forward(self, model: Any, ids: np.ndarray, slots: Sequence[int], rows: slice | torch.Tensor) -> torch.Tensor:
+        """Run new tokens `ids` (n, t) of `slots`, which `rows` names too, behind what they hold; logits
+        (n, vocabulary) of the last."""
+        starts = self.lengths[list(slots)]
         self.reserve(int(starts.max()) + ids.shape[1] + 1)
         layout = CacheLayout(self, rows, torch.as_tensor(starts, device=self.device), ids.shape[1])
         tokens = torch.as_tensor(ids, device=self.device)
-        logits: torch.Tensor = model(
-            input_ids=tokens, position_ids=layout.positions, use_cache=False, logits_to_keep=1, layout=layout
-        ).logits
+        with self.using(slots):
+            logits: torch.Tensor = model(
+                input_ids=tokens, position_ids=layout.positions, use_cache=False, logits_to_keep=1, layout=layout
+            ).logits
         return logits[:, -1]
 
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 
+from astune.backbone.local.adapter_sampler import AdapterSampler
 from astune.backbone.local.batch import MicroBatch, micro_batches
 from astune.backbone.local.forward import predict
 from astune.backbone.local.model import DISK_ERRORS, LoadedModel, save_model
 from astune.backbone.local.objective import Objective, likelihood_objective, policy_objective
-from astune.backbone.local.reference import FrozenCopy, Reference
+from astune.backbone.local.reference import Reference, reference_of
 from astune.backbone.local.sampler import Sampler
 from astune.config.algorithm import EXAMPLE_METHODS
 from astune.config.schema import AlgorithmConfig, TrainerConfig
@@ -28,21 +29,22 @@ STATE_FILE = "trainer_state.pt"
 
 
 class LocalLearner:
-    """Trains `loaded.model` in place. Nothing the sampler uses changes before `publish`, except that in float32 both
-    share one copy of the weights, so no answer may be under way during `update`, nor during `publish`.
+    """Trains `loaded.model` in place, or its adapter. Nothing the sampler uses changes before `publish`, except that in
+    float32, and with adapters, both share one copy of the weights, so no answer may be under way during `update`, nor
+    during `publish`: of a model with several adapters, none of the adapter that is trained.
 
     Both compute in the event loop's own thread: the cores are the same, and a run is the same bit for bit.
     """
 
     def __init__(
-        self, loaded: LoadedModel, sampler: Sampler, algorithm: AlgorithmConfig, trainer: TrainerConfig
+        self, loaded: LoadedModel, sampler: Sampler | AdapterSampler, algorithm: AlgorithmConfig, trainer: TrainerConfig
     ) -> None:
         self._loaded, self._sampler = loaded, sampler
         self._algorithm, self._trainer = algorithm, trainer
         # now, before `load` puts a checkpoint in the place of the weights that the run began with
-        self._reference: Reference | None = FrozenCopy(loaded) if algorithm.needs_reference else None
+        self._reference: Reference | None = reference_of(loaded) if algorithm.needs_reference else None
         self._optimizer = torch.optim.AdamW(
-            loaded.model.parameters(), lr=trainer.learning_rate, betas=trainer.betas, weight_decay=trainer.weight_decay
+            loaded.trained(), lr=trainer.learning_rate, betas=trainer.betas, weight_decay=trainer.weight_decay
         )
         self.updates = 0
         self.changes = 0
@@ -55,13 +57,13 @@ class LocalLearner:
 
     async def update(self, samples: Sequence[Sample], learning_rate: float) -> Update:
         """Take one optimizer step over `samples`. One whose loss or gradient is not finite is thrown away."""
-        model, device = self._loaded.model, self._loaded.device
+        device = self._loaded.device
         self._optimizer.zero_grad(set_to_none=True)
         totals: dict[str, float] = {}
         for batch in micro_batches(samples, self._trainer.micro_batch_tokens, device, self._loaded.family.layout):
             for name, value in self._backward(batch).items():
                 totals[name] = totals.get(name, 0.0) + value
-        norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), self._trainer.max_grad_norm))
+        norm = float(torch.nn.utils.clip_grad_norm_(self._loaded.trained(), self._trainer.max_grad_norm))
         finite = math.isfinite(norm) and math.isfinite(totals["loss"])
         self.updates += 1
         if finite:
@@ -118,7 +120,7 @@ class LocalLearner:
         return self._sampler.publish()
 
     def save(self, directory: Path) -> None:
-        """Weights and tokenizer as a Hugging Face folder, the optimizer beside them."""
+        """Weights (or the adapter, as a folder of peft's) and tokenizer, the optimizer beside them."""
         state: dict[str, Any] = {"optimizer": self._optimizer.state_dict(), "updates": self.updates}
         try:
             save_model(self._loaded, directory)

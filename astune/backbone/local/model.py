@@ -7,7 +7,7 @@ import logging
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
+from astune.backbone.local.adapters import BASE, SOLE, Adapters, quantized
 from astune.backbone.local.attention import ATTENTION
 from astune.backbone.local.family import TREE, Family, find_family
 from astune.backbone.local.recomputing import recompute, recomputing, silence_dropout
@@ -43,7 +44,7 @@ TOKENIZER_FILES = (
 @dataclass
 class LoadedModel:
     """`model` holds the float32 weights that are trained. `sampling_model` is the same object where sampling is in
-    float32 too, else a copy in bfloat16."""
+    float32 too, or where only `adapters` are trained; else a copy in bfloat16. `adapter` is the one that is trained."""
 
     model: Any
     sampling_model: Any
@@ -53,12 +54,31 @@ class LoadedModel:
     context_length: int
     checkpointing: bool
     family: Family = TREE
+    adapters: Adapters | None = None
+    adapter: str = SOLE
+
+    def of(self, adapter: str) -> LoadedModel:
+        """The same model, with another of its adapters as the one that is trained."""
+        return replace(self, adapter=adapter)
+
+    def trained(self) -> list[torch.nn.Parameter]:
+        """The parameters that an optimizer has: those of the adapter, or all."""
+        return list(self.model.parameters()) if self.adapters is None else self.adapters.parameters(self.adapter)
 
     @contextmanager
     def training(self) -> Iterator[None]:
         """Compute as in sampling, so that probabilities agree: the same precision, no dropout."""
-        precision = nullcontext() if self.dtype == torch.float32 else torch.autocast(self.device.type, self.dtype)
-        with precision, recomputing(self.model) if self.checkpointing else nullcontext():
+        own = self.dtype == torch.float32 or self.adapters is not None  # the weights are in the precision of sampling
+        precision = nullcontext() if own else torch.autocast(self.device.type, self.dtype)
+        adapter = nullcontext() if self.adapters is None else self.adapters.using(self.adapter)
+        with precision, adapter, recomputing(self.model) if self.checkpointing else nullcontext():
+            yield
+
+    @contextmanager
+    def base_alone(self) -> Iterator[None]:
+        """Compute without the adapters, as the model that training began with. Only a model with adapters has it."""
+        assert self.adapters is not None
+        with self.adapters.using(BASE):
             yield
 
     def copy_to_sampler(self) -> None:
@@ -70,15 +90,21 @@ class LoadedModel:
 
     def load_weights(self, directory: Path) -> None:
         """Take over the weights of a checkpoint of the same model."""
+        if self.adapters is not None:
+            self.adapters.load(directory, self.adapter)
+            return
         self.model.load_state_dict(read_weights(directory).state_dict())
 
 
-def load_model(config: ModelConfig) -> LoadedModel:
-    """Load weights onto the device, ready for training and sampling."""
+def load_model(config: ModelConfig, names: Sequence[str] = (SOLE,)) -> LoadedModel:
+    """Load weights onto the device, ready for training and sampling; with `astune.model.lora` below an adapter of each
+    of `names`, drawn from torch's global seed."""
     directory = resolve_model_dir(config.path)
     device, dtype = placement(config)
-    model = read_weights(directory).to(device)
-    model.eval()
+    lora = config.lora.rank is not None
+    more = quantized(config.lora, device, dtype)
+    model = read_weights(directory, dtype if lora else torch.float32, **more)
+    model = model.eval() if more else model.to(device).eval()
     family = find_family(model)
     if family.reason is not None:
         logger.warning(
@@ -88,9 +114,11 @@ def load_model(config: ModelConfig) -> LoadedModel:
         )
     if silenced := silence_dropout(model):
         logger.info("dropout is off, so that training computes as sampling does: %s", ", ".join(silenced))
+    adapters = Adapters(model, config.lora, _base_name(config.path, directory), names) if lora else None
     if config.gradient_checkpointing:
         recompute(model)
-    sampling_model = model if dtype == torch.float32 else copy.deepcopy(model).to(dtype).requires_grad_(False)
+    one = lora or dtype == torch.float32
+    sampling_model = model if one else copy.deepcopy(model).to(dtype).requires_grad_(False)
     made_for = longest_context(model)
     if config.max_model_len is not None and config.max_model_len > made_for:
         raise ModelError(
@@ -99,7 +127,13 @@ def load_model(config: ModelConfig) -> LoadedModel:
         )
     context_length = config.max_model_len or made_for
     checkpointing = config.gradient_checkpointing
-    return LoadedModel(model, sampling_model, directory, device, dtype, context_length, checkpointing, family)
+    facts = (directory, device, dtype, context_length, checkpointing, family)
+    return LoadedModel(model, sampling_model, *facts, adapters, names[0])
+
+
+def _base_name(path: str, directory: Path) -> str:
+    """Where the base model of an adapter is, for whoever reads its files: a folder, or a hub id."""
+    return str(directory.resolve()) if path == "tiny" or Path(path).is_dir() else path
 
 
 def placement(config: ModelConfig) -> tuple[torch.device, torch.dtype]:
@@ -117,8 +151,8 @@ def longest_context(model: Any) -> int:
     return int(model.config.get_text_config().max_position_embeddings)
 
 
-def read_weights(directory: Path) -> Any:
-    """The model in `directory`, in float32, with the attention that takes a `Layout`. Raises ModelError also where its
+def read_weights(directory: Path, dtype: torch.dtype = torch.float32, **more: Any) -> Any:
+    """The model in `directory`, in `dtype`, with the attention that takes a `Layout`. Raises ModelError also where its
     files lack a tensor of the model, have one too many or one of another shape: transformers would draw at random what
     is not there. Tied weights may be left out."""
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -128,10 +162,11 @@ def read_weights(directory: Path) -> Any:
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             directory,
-            dtype=torch.float32,
+            dtype=dtype,
             attn_implementation=ATTENTION,
             output_loading_info=True,
             ignore_mismatched_sizes=True,
+            **more,
         )
     except (OSError, ValueError, KeyError, TypeError, *DISK_ERRORS) as error:
         raise ModelError(f"the model in {directory} does not load: {type(error).__name__}: {error}") from error
@@ -159,8 +194,17 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def save_model(loaded: LoadedModel, directory: Path) -> None:
-    """Write weights, configuration and tokenizer: a folder that any tool for Hugging Face models reads."""
-    loaded.model.save_pretrained(directory)
+    """Write weights, configuration and tokenizer: a folder that any tool for Hugging Face models reads. Of a model with
+    adapters only the adapter, as peft has it."""
+    if loaded.adapters is None:
+        loaded.model.save_pretrained(directory)
+    else:
+        loaded.adapters.save(directory, loaded.adapter)
+    copy_tokenizer(loaded.directory, directory)
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    """Copy tokenizer and chat template from one model folder to another."""
     for pattern in TOKENIZER_FILES:
-        for source in loaded.directory.glob(pattern):
-            shutil.copyfile(source, directory / source.name)
+        for file in source.glob(pattern):
+            shutil.copyfile(file, target / file.name)

@@ -18,6 +18,23 @@ class Reference(Protocol):
         `LoadedModel.training`."""
 
 
+def reference_of(loaded: LoadedModel) -> Reference:
+    """The model as it is now, before a checkpoint is loaded. An adapter begins as nothing, so there it is the base."""
+    return FrozenCopy(loaded) if loaded.adapters is None else WithoutAdapter(loaded)
+
+
+class WithoutAdapter:
+    """The base below the adapter that is trained: it takes no memory."""
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        self._loaded = loaded
+
+    @torch.no_grad()
+    def logprob(self, batch: MicroBatch) -> torch.Tensor:
+        with self._loaded.base_alone():
+            return predict(self._loaded.model, batch).logprob
+
+
 class FrozenCopy:
     """A copy of the weights as they are now, in the precision of sampling."""
 

@@ -20,6 +20,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from astune.backbone.local.adapters import SOLE, Adapters
 from astune.backbone.local.family import TREE, Family
 from astune.backbone.local.kv_cache import KVCache
 from astune.backbone.local.prefix_tree import common_prefix
@@ -47,6 +48,7 @@ class GenerationRequest:
     stop_window: int
     """Tokens at the end of the answer whose text tells whether a stop text is complete. A token stands for a byte at
     least; a few more for characters and spaces that the cut takes from the first."""
+    adapter: str = SOLE
     slot: int = -1
     pending: int = -1
     unshared: bool = False
@@ -73,7 +75,8 @@ class Sampler:
     """A `Policy` over a transformers model whose attention is `astune.backbone.local.attention`, or transformers' own
     where `family` says so.
 
-    `decode` gives the text of token ids; only requests with `Sampling.stop` need it.
+    `decode` gives the text of token ids; only requests with `Sampling.stop` need it. With several `adapters` over the
+    model each has a policy version of its own, and one pass answers requests of all: see `AdapterSampler`.
     """
 
     def __init__(
@@ -84,22 +87,24 @@ class Sampler:
         context_length: int,
         decode: Callable[[Sequence[int]], str] | None = None,
         family: Family = TREE,
+        adapters: Adapters | None = None,
     ) -> None:
         self.model = model
         self._decode_text = decode
-        self.policy_version = 0
+        self.versions = dict.fromkeys((SOLE,) if adapters is None else adapters.names, 0)
+        """The policy version of each adapter."""
         self._context_length = context_length
         self._vocabulary: int = model.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
         parameter = next(model.parameters())
         self._device = parameter.device
         self._cache: KVCache | StateCache = (
-            KVCache(slots, parameter.dtype, parameter.device)
+            KVCache(slots, parameter.dtype, parameter.device, adapters)
             if family.layout == "tree"
-            else StateCache(model, slots, parameter.device, continues=family.continues)
+            else StateCache(model, slots, parameter.device, continues=family.continues, adapters=adapters)
         )
         self._waiting: list[GenerationRequest] = []
         self._running: dict[int, GenerationRequest] = {}
-        self._last_used = [0] * slots
+        self._last_used = np.zeros(slots, np.int64)
         self._clock = 0
         self._finished = False
         self._driver: asyncio.Task[None] | None = None
@@ -108,23 +113,32 @@ class Sampler:
     def context_length(self) -> int:
         return self._context_length
 
-    def forget(self) -> None:
+    @property
+    def policy_version(self) -> int:
+        return self.versions[SOLE]
+
+    @policy_version.setter
+    def policy_version(self, version: int) -> None:
+        self.versions[SOLE] = version
+
+    def forget(self, adapter: str = SOLE) -> None:
         """Empty the cache: what comes next no longer depends, to the last bit, on what ran before. Calls that were
         cancelled may still be under way here, as after the last episode of a step that ran out of time: they end."""
         self._drop_cancelled()
-        if self._waiting or self._running:
+        if any(request.adapter == adapter for request in (*self._waiting, *self._running.values())):
             raise PolicyError("the cache was emptied while answers were being sampled")
-        self._cache.clear()
-        self._last_used = [0] * self._cache.slots
+        self._last_used[self._cache.clear(adapter)] = 0
 
-    def publish(self) -> int:
+    def publish(self, adapter: str = SOLE) -> int:
         """The weights changed: what the cache holds is of the old ones."""
-        self.forget()
-        self.policy_version += 1
-        return self.policy_version
+        self.forget(adapter)
+        self.versions[adapter] += 1
+        return self.versions[adapter]
 
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, adapter: str = SOLE) -> Generation:
         """Raises WorkflowError for token ids that the model does not know, PolicyError if it fails on this request."""
+        if adapter not in self.versions:
+            raise PolicyError(f"there is no adapter {adapter!r}; there are: {', '.join(self.versions)}")
         if not prompt_ids:
             raise PolicyError("cannot continue an empty prompt")
         prompt = self._checked(prompt_ids)
@@ -138,7 +152,7 @@ class Sampler:
         loop = asyncio.get_running_loop()
         seed = random.getrandbits(64) if sampling.seed is None else sampling.seed
         window = max((len(text.encode()) for text in sampling.stop), default=0) + 4
-        request = GenerationRequest(prompt, sampling, loop.create_future(), seed, window)
+        request = GenerationRequest(prompt, sampling, loop.create_future(), seed, window, adapter)
         self._waiting.append(request)
         if self._driver is None or self._driver.done():
             self._driver = loop.create_task(self._drive())
@@ -178,7 +192,8 @@ class Sampler:
         self._waiting.clear()
         for request in list(self._running.values()):
             self._fail_one(request, error)
-        self.forget()
+        for adapter in self.versions:
+            self.forget(adapter)
 
     def _fail_one(self, request: GenerationRequest, error: Exception) -> None:
         """Fail one request and wipe its slot: what is in it may be no numbers, and whoever takes the slot next must not
@@ -231,10 +246,11 @@ class Sampler:
 
     def _take_slot(self, request: GenerationRequest, admitted: Sequence[GenerationRequest]) -> bool:
         """Find the slot that saves most; False if waiting for a request of this round saves more."""
-        known = self._cache.shared_prefixes(request.prompt[: 0 if request.unshared else -1])
+        known = self._cache.shared_prefixes(request.prompt[: 0 if request.unshared else -1], request.adapter)
         source = int(known.argmax())
         for other in () if request.unshared else admitted:
-            if common_prefix(request.prompt[:-1], other.prompt[:-1]) >= known[source] + WORTH_WAITING:
+            shared = common_prefix(request.prompt[:-1], other.prompt[:-1]) if other.adapter == request.adapter else 0
+            if shared >= known[source] + WORTH_WAITING:
                 return False
         idle = [slot for slot in range(self._cache.slots) if slot not in self._running]
         # A slot that holds nothing but the prompt's beginning is the agent's own from its last turn: nothing to copy.
@@ -242,7 +258,7 @@ class Sampler:
         target = extended[0] if extended else min(idle, key=lambda slot: (self._last_used[slot], slot))
         if target != source:
             self._cache.copy_prefix(source, target, int(known[source]))
-        self._cache.lengths[target] = known[source]
+        self._cache.lengths[target], self._cache.owners[target] = known[source], request.adapter
         self._clock += 1
         self._last_used[target] = self._clock
         request.slot = target
@@ -320,7 +336,7 @@ class Sampler:
         self._release(request)
         reason: FinishReason = "stop" if stopped else "length"
         ids, logprobs = tuple(request.output_ids), tuple(request.logprobs)
-        request.future.set_result(Generation(ids, logprobs, self.policy_version, reason))
+        request.future.set_result(Generation(ids, logprobs, self.versions[request.adapter], reason))
 
     def _release(self, request: GenerationRequest) -> None:
         del self._running[request.slot]

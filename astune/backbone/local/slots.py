@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 
+from astune.backbone.local.adapters import SOLE, Adapters
+
 
 class Slots:
-    """Slot `s` holds `tokens[s, :lengths[s]]`."""
+    """Slot `s` holds `tokens[s, :lengths[s]]`, computed with the adapter `owners[s]`. Adapters share nothing."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, adapters: Adapters | None = None) -> None:
         self.slots = slots
+        self._adapters = adapters
+        self._nobody = SOLE if adapters is None else adapters.names[0]
+        self.owners = np.full(slots, self._nobody, dtype=object)
         self.positions = 0
         self.lengths = np.zeros(slots, dtype=np.int64)
         self.tokens = np.zeros((slots, 0), dtype=np.int64)
@@ -21,12 +27,16 @@ class Slots:
         self.tokens = np.pad(self.tokens, ((0, 0), (0, positions - self.positions)))
         self.positions = positions
 
-    def shared_prefixes(self, prompt: np.ndarray) -> np.ndarray:
-        """Count for each slot the leading tokens of `prompt` that it holds; int array (slots,)."""
+    def using(self, slots: Sequence[int]) -> AbstractContextManager[None]:
+        """Forward passes in this block have a row for each of `slots`, which is computed with its adapter."""
+        return nullcontext() if self._adapters is None else self._adapters.using(*self.owners[list(slots)])
+
+    def shared_prefixes(self, prompt: np.ndarray, owner: str = SOLE) -> np.ndarray:
+        """Count for each slot the leading tokens of `prompt` that it holds of an adapter; int array (slots,)."""
         width = min(len(prompt), self.positions)
         differs = self.tokens[:, :width] != prompt[:width]
         first = np.where(differs.any(axis=1), differs.argmax(axis=1), width) if width else np.zeros(self.slots, int)
-        return np.minimum(first, self.lengths)
+        return np.where(self.owners == owner, np.minimum(first, self.lengths), 0)
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         """Let `target` hold the first `length` tokens of `source`."""
@@ -48,6 +58,9 @@ class Slots:
         self.tokens[slots, self.lengths[slots]] = ids
         self.lengths[slots] += 1
 
-    def clear(self) -> None:
-        """Forget everything: the weights changed."""
-        self.lengths[:] = 0
+    def clear(self, owner: str = SOLE) -> np.ndarray:
+        """Forget everything of an adapter: its weights changed. Returns the slots that held it (n,)."""
+        (held,) = np.nonzero(self.owners == owner)
+        self.lengths[held] = 0
+        self.owners[held] = self._nobody
+        return held

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from astune.backbone.local.adapters import SOLE, Adapters
 from astune.backbone.local.slots import Slots
 from astune.errors import ModelError
 
@@ -28,16 +29,18 @@ class StateCache(Slots):
     slot holds, as after an error half-way, or after the slot was given to another conversation, it is made anew; so it
     is for several tokens at once of a model that does not continue its state with more than one (Mamba's scan)."""
 
-    def __init__(self, model: Any, slots: int, device: torch.device, *, continues: bool) -> None:
-        super().__init__(slots)
+    def __init__(
+        self, model: Any, slots: int, device: torch.device, *, continues: bool, adapters: Adapters | None = None
+    ) -> None:
+        super().__init__(slots, adapters)
         self.device, self.continues = device, continues
         self.states: list[Any] = [None] * slots
         self.taken_in = [0] * slots
         self._name = state_name(model)
 
-    def shared_prefixes(self, prompt: np.ndarray) -> np.ndarray:
-        """Count for each slot the leading tokens of `prompt` that it holds; 0 if it holds any other."""
-        shared = super().shared_prefixes(prompt)
+    def shared_prefixes(self, prompt: np.ndarray, owner: str = SOLE) -> np.ndarray:
+        """Count for each slot the leading tokens of `prompt` that it holds of an adapter; 0 if it holds any other."""
+        shared = super().shared_prefixes(prompt, owner)
         return np.where(shared == self.lengths, shared, 0)
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
@@ -49,10 +52,11 @@ class StateCache(Slots):
         super().wipe(slot)
         self.states[slot], self.taken_in[slot] = None, 0
 
-    def clear(self) -> None:
-        super().clear()
-        for slot in range(self.slots):
+    def clear(self, owner: str = SOLE) -> np.ndarray:
+        held = super().clear(owner)
+        for slot in held:
             self.wipe(slot)
+        return held
 
     def extend(self, model: Any, slots: Sequence[int], texts: Sequence[np.ndarray]) -> None:
         """Take in `texts`, each behind what its slot holds."""
@@ -74,7 +78,8 @@ class StateCache(Slots):
             self.states[slot], ids = None, np.concatenate([self.tokens[slot, :held], ids])
         self.taken_in[slot] = -1  # a model that fails may have changed its state before
         tokens = torch.as_tensor(ids, device=self.device)[None]
-        output = model(input_ids=tokens, use_cache=True, logits_to_keep=1, **{self._name: self.states[slot]})
+        with self.using([slot]):
+            output = model(input_ids=tokens, use_cache=True, logits_to_keep=1, **{self._name: self.states[slot]})
         self.states[slot], self.taken_in[slot] = output[self._name], end
         logits: torch.Tensor = output.logits[:, -1]
         return logits

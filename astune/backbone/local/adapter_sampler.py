@@ -1,0 +1,42 @@
+"""One adapter's share of a sampler that serves several: what rollouts ask and its learner publishes to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from astune.backbone.local.sampler import Sampler
+from astune.types import Generation, Sampling
+
+
+class AdapterSampler:
+    """A `Policy` that answers with one adapter of `sampler`, in the same batches as the others.
+
+        buyer = AdapterSampler(sampler, "buyer")
+        learner = LocalLearner(loaded.of("buyer"), buyer, algorithm, trainer)
+
+    Publishing empties only this adapter's part of the cache, so answers of others may be under way meanwhile.
+    """
+
+    def __init__(self, sampler: Sampler, adapter: str) -> None:
+        self._sampler, self._adapter = sampler, adapter
+
+    @property
+    def context_length(self) -> int:
+        return self._sampler.context_length
+
+    @property
+    def policy_version(self) -> int:
+        return self._sampler.versions[self._adapter]
+
+    @policy_version.setter
+    def policy_version(self, version: int) -> None:
+        self._sampler.versions[self._adapter] = version
+
+    def forget(self) -> None:
+        self._sampler.forget(self._adapter)
+
+    def publish(self) -> int:
+        return self._sampler.publish(self._adapter)
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        return await self._sampler.generate(prompt_ids, sampling, self._adapter)
