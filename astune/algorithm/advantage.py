@@ -83,4 +83,5 @@ ADVANTAGES = {
     "reinforce_pp": "astune.algorithm.step_advantage:ReinforcePP",
     "reinforce_pp_baseline": "astune.algorithm.step_advantage:ReinforcePPBaseline",
     "running_mean": "astune.algorithm.step_advantage:RunningMean",
+    "gae": "astune.algorithm.step_advantage:ForCritic",
 }

@@ -28,11 +28,37 @@ def advantage_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
             "1 attempt at 1 task in a step has nothing to be compared with: every advantage of 'reinforce_pp' would be "
             "0; expected 2 or more",
         )
+    yield from critic_contradictions(astune)
+
+
+def critic_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+    """Those of a critic that is used."""
+    critic, trainer = astune.algorithm.critic, astune.trainer
+    if astune.algorithm.advantage != "gae":
+        return
+    if critic.value_clip is not None and critic.updates == 1:
+        yield (
+            "astune.algorithm.critic.value_clip",
+            "in its first update no value has moved yet, so nothing is clipped; take the key out, or expected "
+            "astune.algorithm.critic.updates 2 or more",
+        )
+    if trainer.total_steps is not None and critic.warmup_updates >= trainer.total_steps * trainer.updates_per_step:
+        yield (
+            "astune.algorithm.critic.warmup_updates",
+            f"{critic.warmup_updates} updates are the whole run (astune.trainer.total_steps), and the policy would "
+            "never learn; expected fewer",
+        )
 
 
 def unused_advantage_keys(algorithm: AlgorithmConfig) -> Iterator[tuple[str, str]]:
     """Keys that the advantage has no use for."""
     defaults = AlgorithmConfig()
+    for name, value in algorithm.critic:
+        if algorithm.advantage != "gae" and value != getattr(defaults.critic, name):
+            yield (
+                f"astune.algorithm.critic.{name}",
+                f"only advantage 'gae' has a critic, and the advantage is {algorithm.advantage!r}; take the key out",
+            )
     for key, user in USED_BY.items():
         if algorithm.advantage != user and getattr(algorithm, key) != getattr(defaults, key):
             yield (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from astune.config.section import Plugin, Section
 
@@ -12,6 +12,21 @@ EXAMPLE_METHODS = ("sft", "dpo")
 """The values of `method` that learn from examples in a file; with the others episodes are played."""
 PolicyLossName = Literal["ppo_clip", "gspo", "cispo", "minirl", "opmd", "reinforce"]
 """Those of `astune.backbone.losses.policy`, which needs torch."""
+
+
+class CriticConfig(Section):
+    learning_rate: PositiveFloat = Field(1e-5, description="AdamW learning rate of the critic")
+    warmup_updates: NonNegativeInt = Field(
+        0, description="first updates of the run, in which the critic learns and the policy stays as it is"
+    )
+    gamma: float = Field(1.0, gt=0.0, le=1.0, description="what a reward counts one sampled token earlier")
+    gae_lambda: float = Field(
+        0.95, ge=0.0, le=1.0, description="advantages: 1: by what was earned to the end; 0: by the critic's next value"
+    )
+    updates: PositiveInt = Field(1, description="the critic's optimizer updates for each of the policy's")
+    value_clip: PositiveFloat | None = Field(
+        None, description="with several updates: how far from its first value a value gains by moving; null: any way"
+    )
 
 
 class AlgorithmConfig(Section):
@@ -23,7 +38,8 @@ class AlgorithmConfig(Section):
     advantage: Plugin = Field(
         "grpo",
         description="within a group: 'grpo', 'dr_grpo', 'rloo', 'rloo_clamped', 'step_wise_grpo'; over the step: "
-        "'reinforce_pp', 'reinforce_pp_baseline'; over the run: 'running_mean'; or a plug-in 'package.module:function'",
+        "'reinforce_pp', 'reinforce_pp_baseline'; over the run: 'running_mean'; by a critic: 'gae'; or a plug-in "
+        "'package.module:function'",
     )
     step_norm: bool = Field(
         False, description="advantage step_wise_grpo: divided by the number of turns of the episode"
@@ -35,6 +51,7 @@ class AlgorithmConfig(Section):
     baseline_decay: float = Field(
         0.9, ge=0.0, lt=1.0, description="advantage running_mean: part of the earlier steps in the mean after a step"
     )
+    critic: CriticConfig = Field(default_factory=CriticConfig, description="advantage gae: the critic")
     loss: PolicyLossName = Field(
         "ppo_clip",
         description="'ppo_clip', 'gspo', 'cispo', 'minirl', 'opmd' or 'reinforce'; docs/algorithms.md says which",
@@ -90,6 +107,10 @@ class AlgorithmConfig(Section):
     dpo_beta: PositiveFloat = Field(
         0.1, description="method dpo: how much a preference counts, as against staying near the model it began with"
     )
+
+    @property
+    def needs_critic(self) -> bool:
+        return self.method == "rl" and self.advantage == "gae"
 
     @property
     def needs_reference(self) -> bool:

@@ -25,6 +25,7 @@ from astune.backbone.trinity.conversion.user_keys import BOUND, check_trinity_ke
 from astune.backbone.trinity.conversion.values import CONVERSIONS
 from astune.cli import main
 from astune.cli.run import BACKBONES
+from astune.config.algorithm import CriticConfig
 from astune.config.keys import FIELDS, LEAVES, value_at
 from astune.config.load import LoadedConfig, Place, load_config
 from astune.config.rules import contradictions
@@ -290,6 +291,8 @@ BESIDE: Mapping[str, Mapping[str, object]] = {
     "astune.algorithm.step_norm": {"astune.algorithm.advantage": "step_wise_grpo"},
     "astune.algorithm.baseline_by": {"astune.algorithm.advantage": "running_mean"},
     "astune.algorithm.baseline_decay": {"astune.algorithm.advantage": "running_mean"},
+    **{f"astune.algorithm.critic.{name}": {"astune.algorithm.advantage": "gae"} for name in CriticConfig.model_fields},
+    "astune.algorithm.critic.value_clip": {"astune.algorithm.advantage": "gae", "astune.algorithm.critic.updates": 2},
     "astune.task_reader.env_service.options": {"astune.task_reader.env_service.serve": "countdown"},
     "astune.task_reader.validation_fraction": {"astune.task_reader.jsonl.validation.file_path": None},
     "astune.task_judge.llm.max_opponents": {"astune.task_judge.llm.mode": "pairwise"},
@@ -431,6 +434,7 @@ def test_the_whole_configuration_travels_along(tmp_path: Path) -> None:
             "astune.algorithm.advantage=running_mean",
             "command line: astune.algorithm.advantage: got 'running_mean': it remembers earlier steps",
         ),
+        ("astune.algorithm.advantage=gae", "command line: astune.algorithm.advantage: got 'gae': Trinity's critic"),
         ("astune.trainer.updates_per_step=2", "command line: astune.trainer.updates_per_step: got 2: a step is one"),
         ("astune.trainer.max_skipped_updates=1", "command line: astune.trainer.max_skipped_updates: got 1: Trinity"),
         (

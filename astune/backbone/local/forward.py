@@ -42,7 +42,7 @@ def predict(model: Any, batch: MicroBatch, *, entropy_gradient: bool = False) ->
 
     The entropies have a gradient with `entropy_gradient` only, as that keeps one more tensor of the size of the logits.
     """
-    output = _last_layer(model, batch)
+    output = last_layer(trunk(model), batch)
     hidden = output.last_hidden_state[:, batch.predictors]
     temperatures = batch.temperatures if bool((batch.temperatures != 1).any()) else None
     rows = max(1, LOGITS_AT_ONCE // int(model.config.get_text_config().vocab_size))
@@ -63,11 +63,11 @@ def predict(model: Any, batch: MicroBatch, *, entropy_gradient: bool = False) ->
     return Forward(torch.cat(logprobs)[order], torch.cat(entropies))
 
 
-def _last_layer(model: Any, batch: MicroBatch) -> Any:
-    """What the model without its head gives; `last_hidden_state` (1, packed, hidden)."""
+def last_layer(headless: Any, batch: MicroBatch) -> Any:
+    """What a model without its head gives; `last_hidden_state` (1, packed, hidden)."""
     if batch.layout is None:
-        return trunk(model)(input_ids=batch.tokens, use_cache=False)
-    return trunk(model)(input_ids=batch.tokens, position_ids=batch.positions, use_cache=False, layout=batch.layout)
+        return headless(input_ids=batch.tokens, use_cache=False)
+    return headless(input_ids=batch.tokens, position_ids=batch.positions, use_cache=False, layout=batch.layout)
 
 
 def trunk(model: Any) -> Any:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import torch
 
-from astune.backbone.local.batch import micro_batches
 from astune.backbone.local.learner import LocalLearner
 from astune.backbone.local.model import LoadedModel
 from astune.backbone.local.sampler import Sampler
@@ -81,9 +80,7 @@ class UpdateInspector:
     def _scores(self, learner: LocalLearner, samples: Sequence[Sample]) -> list[list[_Score | None]]:
         """Per sample and span, under the weights as they are."""
         scores: list[list[_Score | None]] = [[] for _ in samples]
-        for batch in micro_batches(
-            samples, self._trainer.micro_batch_tokens, self._loaded.device, self._loaded.family.layout
-        ):
+        for batch in learner.batches(samples):
             with torch.no_grad(), self._loaded.training():
                 objective = learner.objective(batch)
             losses, logprobs = iter(objective.loss.tolist()), iter(objective.logprob.tolist())

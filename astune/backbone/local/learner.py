@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 
 from astune.backbone.local.adapter_sampler import AdapterSampler
 from astune.backbone.local.batch import MicroBatch, micro_batches
+from astune.backbone.local.critic import Appraisal, Critic
 from astune.backbone.local.forward import predict
 from astune.backbone.local.model import DISK_ERRORS, LoadedModel, save_model
 from astune.backbone.local.objective import Objective, likelihood_objective, policy_objective
@@ -46,10 +47,11 @@ class LocalLearner:
         self._optimizer = torch.optim.AdamW(
             loaded.trained(), lr=trainer.learning_rate, betas=trainer.betas, weight_decay=trainer.weight_decay
         )
+        self._critic = Critic(loaded, algorithm.critic, trainer) if algorithm.needs_critic else None
         self.updates = 0
         self.changes = 0
-        self._published = 0
-        """What `changes` was at the last `publish`."""
+        self._unpublished = False
+        """Whether the policy has changed since the last `publish`."""
 
     @property
     def policy_version(self) -> int:
@@ -57,20 +59,22 @@ class LocalLearner:
 
     async def update(self, samples: Sequence[Sample], learning_rate: float) -> Update:
         """Take one optimizer step over `samples`. One whose loss or gradient is not finite is thrown away."""
-        device = self._loaded.device
         self._optimizer.zero_grad(set_to_none=True)
+        judged = None if self._critic is None else self._critic.judge(samples)
+        warming_up = judged is not None and self.updates < self._algorithm.critic.warmup_updates
         totals: dict[str, float] = {}
-        for batch in micro_batches(samples, self._trainer.micro_batch_tokens, device, self._loaded.family.layout):
-            for name, value in self._backward(batch).items():
+        for batch in self.batches(samples, judged):
+            for name, value in self._backward(batch, learn=not warming_up).items():
                 totals[name] = totals.get(name, 0.0) + value
         norm = float(torch.nn.utils.clip_grad_norm_(self._loaded.trained(), self._trainer.max_grad_norm))
         finite = math.isfinite(norm) and math.isfinite(totals["loss"])
         self.updates += 1
         if finite:
-            for group in self._optimizer.param_groups:
-                group["lr"] = learning_rate
             self.changes += 1  # first, as Ctrl-C may break the step off half-way
-            self._optimizer.step()
+            if self._critic is not None and judged is not None:
+                totals |= self._critic.learn(samples, judged) | {"critic/warming_up": float(warming_up)}
+            if not warming_up:
+                self._step(learning_rate)
         else:
             logger.warning("update %d skipped: the loss or its gradient is not finite", self.updates)
         self._optimizer.zero_grad(set_to_none=True)
@@ -84,6 +88,22 @@ class LocalLearner:
         }
         return Update(figures, skipped=not finite)
 
+    def _step(self, learning_rate: float) -> None:
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        self._unpublished = True
+        self._optimizer.step()
+
+    def batches(self, samples: Sequence[Sample], judged: Appraisal | None = None) -> Iterator[MicroBatch]:
+        """The micro-batches of an update, with the critic's advantages if there is one: those of `judged`, else as it
+        judges now."""
+        if self._critic is not None and judged is None:
+            judged = self._critic.judge(samples)
+        for batch in micro_batches(
+            samples, self._trainer.micro_batch_tokens, self._loaded.device, self._loaded.family.layout
+        ):
+            yield batch if judged is None else judged.credited(batch)
+
     def objective(self, batch: MicroBatch) -> Objective:
         """The loss of a micro-batch and its figures. To be called within `LoadedModel.training`."""
         if self._algorithm.method in EXAMPLE_METHODS:
@@ -92,11 +112,12 @@ class LocalLearner:
         forward = predict(self._loaded.model, batch, entropy_gradient=self._algorithm.entropy_bonus > 0)
         return policy_objective(batch, forward, reference, self._algorithm, self.policy_version)
 
-    def _backward(self, batch: MicroBatch) -> dict[str, float]:
-        """Add the gradient of one micro-batch; its share of each figure of the whole update."""
-        with self._loaded.training():
+    def _backward(self, batch: MicroBatch, learn: bool) -> dict[str, float]:
+        """Add the gradient of one micro-batch if it is to `learn`; its share of each figure of the whole update."""
+        with self._loaded.training(), torch.set_grad_enabled(learn):
             objective = self.objective(batch)
-            objective.loss.sum().backward()  # type: ignore[no-untyped-call]
+            if learn:
+                objective.loss.sum().backward()  # type: ignore[no-untyped-call]
         figures = {name: float(value) for name, value in objective.figures.items()}
         return {"loss": float(objective.loss.detach().sum())} | figures | {"packed_tokens": float(batch.tokens.numel())}
 
@@ -112,10 +133,10 @@ class LocalLearner:
     async def publish(self) -> int:
         """Hand the weights to the sampler. Without an update since the last time they are what they were, and so is the
         version; the cache is emptied all the same, as a run that is resumed here begins with an empty one."""
-        if self.changes == self._published:
+        if not self._unpublished:
             self._sampler.forget()
             return self._sampler.policy_version
-        self._published = self.changes
+        self._unpublished = False
         self._loaded.copy_to_sampler()
         return self._sampler.publish()
 
@@ -125,6 +146,8 @@ class LocalLearner:
         try:
             save_model(self._loaded, directory)
             torch.save(state | {"policy_version": self.policy_version}, directory / STATE_FILE)
+            if self._critic is not None:
+                self._critic.save(directory)
         except DISK_ERRORS as error:
             raise OSError(str(error)) from error
 
@@ -134,6 +157,8 @@ class LocalLearner:
             state = torch.load(directory / STATE_FILE, map_location=self._loaded.device, weights_only=True)
             self._loaded.load_weights(directory)
             self._optimizer.load_state_dict(state["optimizer"])
+            if self._critic is not None:
+                self._critic.load(directory)
             self.updates = state["updates"]
         except (OSError, EOFError, RuntimeError, ValueError, KeyError, UnpicklingError, ModelError) as error:
             raise RunFolderError(

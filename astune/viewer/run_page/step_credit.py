@@ -14,8 +14,11 @@ from astune.algorithm.receipt import NO_SIGNAL, UNJUDGED
 from astune.config.schema import AlgorithmConfig, AstuneConfig
 from astune.types import Episode, Group
 
-STAND_IN = {"running_mean": "reward less the mean of the others of its step, in place of running_mean"}
-"""What is shown of estimators that know more than one step."""
+STAND_IN = {
+    "running_mean": "reward less the mean of the others of its step, in place of running_mean",
+    "gae": "reward to the end, of which the critic makes advantages",
+}
+"""What is shown of estimators that know more than the episodes of a step."""
 
 
 @dataclass(frozen=True)

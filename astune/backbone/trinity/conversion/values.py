@@ -258,7 +258,9 @@ def lr_schedule(value: str, given: ConversionInput) -> str:
 KEEP_ADVANTAGES = "astune.backbone.trinity.trainer.algorithm.KeepAdvantages"
 NOT_ON_TRINITY = {
     "running_mean": "it remembers earlier steps, and Trinity's checkpoints do not keep what it remembers; expected "
-    "another, such as 'reinforce_pp' (or --backbone=local)"
+    "another, such as 'reinforce_pp' (or --backbone=local)",
+    "gae": "Trinity's critic learns in a trainer of its own, from advantages of its own; expected another, such as "
+    "'reinforce_pp' (or --backbone=local)",
 }
 """Advantages that need more than the batch they are given."""
 

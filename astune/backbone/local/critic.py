@@ -1,0 +1,152 @@
+"""PPO's critic: a model of its own that says of every state what it is worth, and learns from what came of it.
+
+Its trunk is the model that the run began with, less its head; a linear layer on top, 0 at first, makes of the last
+hidden state a value. It has an optimizer of its own and is saved and loaded beside the policy, bit for bit.
+
+    judged = critic.judge(samples)          # values and advantages before the update
+    batch = judged.credited(batch)          # a micro-batch of the policy's, with these advantages
+    figures = critic.learn(samples, judged)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from astune.algorithm.gae import gae, token_rewards
+from astune.backbone.local.batch import MicroBatch, micro_batches
+from astune.backbone.local.forward import last_layer, trunk
+from astune.backbone.local.model import LoadedModel, read_weights
+from astune.backbone.local.recomputing import recompute, silence_dropout
+from astune.backbone.losses.value import explained_variance, value_loss
+from astune.config.algorithm import CriticConfig
+from astune.config.schema import TrainerConfig
+from astune.types import Sample
+
+CRITIC_FILE = "critic.pt"
+STD_FLOOR = 1e-6
+
+
+@dataclass(frozen=True)
+class Appraisal:
+    """What the critic says of the trained tokens of some samples, one tensor for each sample. `advantages` have mean 0
+    and standard deviation 1 over all tokens; `returns` are what the values should have been."""
+
+    values: tuple[torch.Tensor, ...]
+    returns: tuple[torch.Tensor, ...]
+    advantages: tuple[torch.Tensor, ...]
+
+    def credited(self, batch: MicroBatch) -> MicroBatch:
+        """The micro-batch with these advantages."""
+        return replace(batch, advantage=of_batch(self.advantages, batch))
+
+    def figures(self) -> dict[str, float]:
+        values, returns = torch.cat(self.values), torch.cat(self.returns)
+        return {
+            "critic/explained_variance": explained_variance(values, returns),
+            "critic/value_mean": float(values.mean()),
+            "critic/return_mean": float(returns.mean()),
+        }
+
+
+def of_batch(rows: Sequence[torch.Tensor], batch: MicroBatch) -> torch.Tensor:
+    """What belongs to the entries of a micro-batch, of one tensor for each sample."""
+    return torch.cat([rows[number] for number in batch.samples]).to(batch.weight)
+
+
+class ValueModel(torch.nn.Module):
+    """A trunk and a linear layer: the value of what stands at and before each predictor."""
+
+    def __init__(self, headless: torch.nn.Module, width: int) -> None:
+        super().__init__()
+        self.trunk = headless
+        self.value = torch.nn.Linear(width, 1)
+        torch.nn.init.zeros_(self.value.weight)
+        torch.nn.init.zeros_(self.value.bias)
+
+    def forward(self, batch: MicroBatch) -> torch.Tensor:
+        """(e,)"""
+        hidden = last_layer(self.trunk, batch).last_hidden_state
+        values: torch.Tensor = self.value(hidden[0, batch.predictors])[:, 0].float()
+        return values[batch.source]
+
+
+class Critic:
+    """`loaded` is the policy's model, of which device, precision and the folder it came from are used."""
+
+    def __init__(self, loaded: LoadedModel, config: CriticConfig, trainer: TrainerConfig) -> None:
+        self._config, self._trainer = config, trainer
+        headless = trunk(read_weights(loaded.directory))
+        silence_dropout(headless)
+        if loaded.checkpointing:
+            recompute(headless)
+        model = ValueModel(headless, headless.config.get_text_config().hidden_size).to(loaded.device)
+        model.eval()
+        self._model = model
+        self._loaded = replace(loaded, model=model, sampling_model=model, adapters=None)
+        self._optimizer = torch.optim.AdamW(
+            model.parameters(), lr=config.learning_rate, betas=trainer.betas, weight_decay=trainer.weight_decay
+        )
+
+    def judge(self, samples: Sequence[Sample]) -> Appraisal:
+        """Values as they are, and by them the advantage and the return of every trained token."""
+        values: dict[int, torch.Tensor] = {}
+        for batch in self._batches(samples):
+            with torch.no_grad(), self._loaded.training():
+                rows = self._model(batch).split(torch.bincount(batch.row).tolist())
+            values |= dict(zip(batch.samples, rows, strict=True))
+        advantages, returns = [], []
+        for number, sample in enumerate(samples):
+            said = values[number].tolist()
+            found = gae(token_rewards(sample), said, self._config.gamma, self._config.gae_lambda)
+            advantages.append(torch.tensor(found, dtype=torch.float64))
+            returns.append(advantages[-1] + torch.tensor(said, dtype=torch.float64))
+        whole = torch.cat(advantages)
+        mean, std = whole.mean(), whole.std(correction=0)
+        scaled = [torch.zeros_like(each) if std < STD_FLOOR else (each - mean) / std for each in advantages]
+        said_of = [values[number].cpu() for number in range(len(samples))]
+        return Appraisal(tuple(said_of), tuple(returns), tuple(scaled))
+
+    def learn(self, samples: Sequence[Sample], judged: Appraisal) -> dict[str, float]:
+        """Take `astune.algorithm.critic.updates` optimizer steps towards the returns. One whose loss or gradient is not
+        finite is thrown away and counted. The figures are of the first."""
+        first: dict[str, float] = {}
+        skipped = 0
+        for _ in range(self._config.updates):
+            self._optimizer.zero_grad(set_to_none=True)
+            loss = sum(self._backward(batch, judged) for batch in self._batches(samples))
+            norm = float(torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._trainer.max_grad_norm))
+            first = first or {"critic/loss": loss, "critic/grad_norm": norm}
+            if math.isfinite(loss) and math.isfinite(norm):
+                self._optimizer.step()
+            else:
+                skipped += 1
+        self._optimizer.zero_grad(set_to_none=True)
+        return first | {"critic/updates_skipped": float(skipped)} | judged.figures()
+
+    def save(self, directory: Path) -> None:
+        state = {"model": self._model.state_dict(), "optimizer": self._optimizer.state_dict()}
+        torch.save(state, directory / CRITIC_FILE)
+
+    def load(self, directory: Path) -> None:
+        """Raises what torch does where the file is not there, broken or of another model."""
+        state = torch.load(directory / CRITIC_FILE, map_location=self._loaded.device, weights_only=True)
+        self._model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+
+    def _backward(self, batch: MicroBatch, judged: Appraisal) -> float:
+        """Add the gradient of one micro-batch; its share of the loss."""
+        with self._loaded.training():
+            value = self._model(batch)
+            old, returns = of_batch(judged.values, batch), of_batch(judged.returns, batch)
+            loss = (value_loss(value, returns, old, self._config.value_clip) * batch.weight).sum()
+            loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    def _batches(self, samples: Sequence[Sample]) -> Iterator[MicroBatch]:
+        loaded = self._loaded
+        return micro_batches(samples, self._trainer.micro_batch_tokens, loaded.device, loaded.family.layout)
