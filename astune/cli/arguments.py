@@ -67,6 +67,10 @@ one of the examples: {{"question": "6 * 12?", "answer": "72", "response": "Surel
   {program} tasks preview --conf my_agent.yaml
   {program} tasks preview --conf my_agent.yaml --show 9 astune.task_reader.fields.query="{{ask}}\\n{{options:letters}}"
   {program} tasks preview --conf my_agent.yaml --json > tasks.json""",
+    "export": """\
+  {program} export --run runs/p/n --out my_model             the newest checkpoint, as a folder for transformers or peft
+  {program} export --checkpoint runs/p/n/checkpoints/step_000100 --out my_model
+  {program} export --run runs/p/n --out my_model --merged    LoRA: adapter and base as one model""",
     "view": """\
   {program} view runs/p/n --open
   {program} view runs/p/n --serve --open                   while the run goes on""",
@@ -102,6 +106,7 @@ def make_parser(program: str) -> argparse.ArgumentParser:
     _add_run_and_config(commands)
     report = commands.add_parser("report", help="write report.html of a run anew")
     report.add_argument("run_dir", type=Path, metavar="RUN", help="folder of the run, as runs/project/name")
+    _add_export(commands.add_parser("export", help="write the model of a checkpoint, or its adapter, for others"))
     _add_view(commands.add_parser("view", help="look at the episodes of a run: one page, no network"))
     _add_doctor(commands.add_parser("doctor", help="find what would break a run before it starts"))
     _add_tasks(commands.add_parser("tasks", help="look at the tasks as the reader makes them"))
@@ -270,6 +275,16 @@ def _add_rubrics(command: argparse.ArgumentParser) -> None:
     diff.add_argument("second", type=Path, metavar="B")
     for action in (learn, check):
         action.add_argument("overrides", nargs="*", metavar="key=value", help="replaces a value, as astune.seed=1")
+
+
+def _add_export(command: argparse.ArgumentParser) -> None:
+    source = command.add_mutually_exclusive_group(required=True)
+    source.add_argument("--run", type=Path, metavar="RUN", help="folder of a run, whose newest checkpoint it is")
+    source.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="folder of a checkpoint")
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder")
+    command.add_argument(
+        "--merged", action="store_true", help="of a run with LoRA, write the whole model; without, only the adapter"
+    )
 
 
 def _add_tinker_server(command: argparse.ArgumentParser) -> None:

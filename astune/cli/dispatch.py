@@ -56,6 +56,10 @@ def _command(known: argparse.Namespace, command_line: str) -> Callable[[], int]:
         return _rubrics(known)
     if known.command == "env":
         return _env(known)
+    if known.command == "export":
+        from astune.cli.export import export
+
+        return partial(export, known.run, known.checkpoint, known.out, known.merged)
     if known.command == "tinker-server":
         from astune.cli.tinker_server import tinker_server
 

@@ -65,7 +65,7 @@ LIMITS = {"TooManyTurns", "ContextOverflow"}
 needs_agentscope_2 = pytest.mark.skipif(AGENTSCOPE != "2", reason="the pages are written for AgentScope 2.x")
 LOOKING = (
     *("config", "doctor", "report", "view", "replay", "rescore", "diff"),
-    *("check-tasks", "judge-report", "rubrics", "tasks", "env"),
+    *("check-tasks", "judge-report", "rubrics", "tasks", "env", "export"),
 )
 """Commands that take no keys of training."""
 LEARNED_NOTHING = 3

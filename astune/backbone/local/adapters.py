@@ -29,6 +29,9 @@ SOLE = "default"
 """The name of the adapter where there is one, which is also peft's."""
 BASE = "__base__"
 """In the place of an adapter's name: the base model alone. peft's name for it."""
+BASE_MARK = "base_"
+"""Begins the name by which the file of an adapter says `base_digest`; then comes `astune.model.lora.base`: weights in
+4 bits have another one."""
 WEIGHTS_FILE, CONFIG_FILE = "adapter_model.safetensors", "adapter_config.json"
 
 
@@ -55,9 +58,8 @@ class Adapters:
             task_type="CAUSAL_LM",
             base_model_name_or_path=base,
         )
-        self._digest = base_digest(model)
-        with warnings.catch_warnings():  # peft asks transformers for what it calls deprecated
-            warnings.simplefilter("ignore", FutureWarning)
+        self._mark = {f"{BASE_MARK}{config.base}": base_digest(model)}
+        with _quiet():
             self._peft = peft.PeftModel(model, made, adapter_name=names[0])
         for name in names[1:]:
             self._peft.add_adapter(name, made)
@@ -100,7 +102,7 @@ class Adapters:
         weights = self._functions.get_peft_model_state_dict(self._peft, adapter_name=name, save_embedding_layers=False)
         weights = {key: value.contiguous() for key, value in sorted(weights.items())}
         directory.mkdir(parents=True, exist_ok=True)
-        save_file(weights, directory / WEIGHTS_FILE, metadata={"format": "pt", "base": self._digest})
+        save_file(weights, directory / WEIGHTS_FILE, metadata={"format": "pt"} | self._mark)
         settings = copy.copy(self._peft.peft_config[name])
         settings.target_modules = sorted(settings.target_modules)  # a set, whose order is another in each process
         settings.save_pretrained(str(directory))
@@ -114,7 +116,7 @@ class Adapters:
         try:
             saved = self._functions.LoraConfig.from_pretrained(str(directory))
             with safe_open(directory / WEIGHTS_FILE, "pt") as file:
-                digest = (file.metadata() or {}).get("base", self._digest)
+                mark = self._mark | (file.metadata() or {})
                 weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
         except (OSError, ValueError, TypeError, SafetensorError) as error:
             raise ModelError(f"the adapter in {directory} does not load: {named(error)}") from error
@@ -125,7 +127,7 @@ class Adapters:
         ]
         if different:
             raise ModelError(f"the adapter in {directory} is another one: {'; '.join(different)}")
-        if digest != self._digest:
+        if not self._mark.items() <= mark.items():
             raise ModelError(
                 f"the adapter in {directory} was trained over other weights than those of "
                 f"{own.base_model_name_or_path} (it says {saved.base_model_name_or_path})"
@@ -168,6 +170,29 @@ def quantized(config: LoraConfig, device: torch.device, dtype: torch.dtype) -> d
         load_in_4bit=True, bnb_4bit_quant_type=config.base, bnb_4bit_compute_dtype=dtype
     )
     return {"quantization_config": how, "device_map": {"": device}}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """peft asks transformers for what that calls deprecated."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        yield
+
+
+def merge(model: Any, directory: Path) -> Any:
+    """Give `model`, the base in float32, the weights that it has with the adapter in `directory`. Raises ModelError if
+    that was trained over other weights, or does not load."""
+    peft = import_peft()
+    try:
+        with safe_open(directory / WEIGHTS_FILE, "pt") as file:
+            digest = (file.metadata() or {}).get(f"{BASE_MARK}dtype")
+        if digest not in (None, base_digest(model)):
+            raise ModelError(f"the adapter in {directory} was trained over other weights than those of its base model")
+        with _quiet():
+            return peft.PeftModel.from_pretrained(model, str(directory)).merge_and_unload()
+    except (OSError, ValueError, TypeError, RuntimeError, SafetensorError) as error:
+        raise ModelError(f"the adapter in {directory} does not load: {named(error)}") from error
 
 
 def linear_layers(model: torch.nn.Module) -> list[str]:

@@ -1,0 +1,73 @@
+"""A checkpoint as a folder for others: without what only a run that goes on needs, and an adapter merged if wanted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from astune.backbone.local.adapters import CONFIG_FILE, WEIGHTS_FILE, merge
+from astune.backbone.local.model import copy_tokenizer, read_weights
+from astune.context_tracker.model_dir import resolve_model_dir
+from astune.errors import ConfigError, ModelError
+
+MODEL_FILES = ("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json")
+ADAPTER_FILES = (CONFIG_FILE, WEIGHTS_FILE)
+
+
+def export_checkpoint(checkpoint: Path, out: Path, *, merged: bool) -> Literal["model", "adapter"]:
+    """Write the model of a checkpoint, or its adapter, into the new folder `out`; with `merged` an adapter becomes part
+    of its base. Returns what `out` holds. Raises ConfigError where that is not new, ModelError where there is no model.
+
+    Merged weights are computed in float32 and written in the precision of the base model's own files.
+    """
+    adapter = (checkpoint / CONFIG_FILE).is_file()
+    if not adapter and not (checkpoint / "config.json").is_file():
+        raise ModelError(f"{checkpoint} is no checkpoint: it has neither config.json nor {CONFIG_FILE}")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"--out {out}: it is there already; name a folder that is new, or empty")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as place:
+        folder = Path(place) / out.name
+        folder.mkdir()
+        copy_tokenizer(checkpoint, folder)
+        if adapter and merged:
+            _merge(checkpoint, folder)
+        else:
+            _copy(checkpoint, folder, ADAPTER_FILES if adapter else MODEL_FILES)
+        folder.replace(out)
+    return "adapter" if adapter and not merged else "model"
+
+
+def _copy(checkpoint: Path, folder: Path, patterns: tuple[str, ...]) -> None:
+    files = [file for pattern in patterns for file in checkpoint.glob(pattern)]
+    if not any(file.suffix == ".safetensors" for file in files):
+        raise ModelError(f"{checkpoint} is no checkpoint: it has no weights ({patterns[-1]})")
+    for file in files:
+        shutil.copyfile(file, folder / file.name)
+
+
+def _merge(checkpoint: Path, folder: Path) -> None:
+    base = base_of(checkpoint)
+    own = json.loads((base / "config.json").read_text(encoding="utf-8"))
+    dtype = getattr(torch, str(own.get("dtype") or own.get("torch_dtype") or "float32"), torch.float32)
+    merge(read_weights(base), checkpoint).to(dtype).save_pretrained(folder)
+
+
+def base_of(checkpoint: Path) -> Path:
+    """The folder of the base model that the adapter in `checkpoint` names."""
+    file = checkpoint / CONFIG_FILE
+    try:
+        name = str(json.loads(file.read_text(encoding="utf-8"))["base_model_name_or_path"])
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{file} does not name the base model: {type(error).__name__}: {error}") from error
+    try:
+        return resolve_model_dir(name)
+    except ModelError as error:
+        raise ModelError(
+            f"{file}: the base model {name!r} is not there; if it was moved, say so at base_model_name_or_path"
+        ) from error
