@@ -10,7 +10,9 @@ from astune.config.section import Plugin, Section
 
 EXAMPLE_METHODS = ("sft", "dpo")
 """The values of `method` that learn from examples in a file; with the others episodes are played."""
-PolicyLossName = Literal["ppo_clip", "gspo", "cispo", "minirl", "opmd", "reinforce"]
+Preset = Literal["grpo", "dapo", "dr_grpo", "rloo", "reinforce_pp", "gspo", "cispo", "ppo", "minirl", "opmd"]
+"""The files of `default_config/presets`."""
+PolicyLossName = Literal["ppo_clip", "gspo", "cispo", "ppo", "minirl", "opmd", "reinforce"]
 """Those of `astune.backbone.losses.policy`, which needs torch."""
 
 
@@ -34,6 +36,11 @@ class AlgorithmConfig(Section):
         "rl",
         description="what is learned from: rl: rewards of episodes; sft: example conversations; dpo: preferred against "
         "rejected answers, on --backbone=trinity",
+    )
+    preset: Preset | None = Field(
+        None,
+        description="values of a published algorithm, below those of this file: grpo, dapo, dr_grpo, rloo, "
+        "reinforce_pp, gspo, cispo, ppo, minirl or opmd; `astune config show` spells them out",
     )
     advantage: Plugin = Field(
         "grpo",

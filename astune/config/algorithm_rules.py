@@ -35,7 +35,7 @@ def algorithm_contradictions(algorithm: AlgorithmConfig) -> Iterator[tuple[str, 
 def _loss(algorithm: AlgorithmConfig) -> Iterator[tuple[str, str]]:
     for name, losses in LOSSES_WITH.items():
         if algorithm.loss not in losses and _is_set(algorithm, name):
-            one = f"only {' and '.join(losses)} {'has' if len(losses) == 1 else 'have'} it{WHY.get(name, '')}"
+            one = f"only {', '.join(losses)} {'has' if len(losses) == 1 else 'have'} it{WHY.get(name, '')}"
             yield f"astune.algorithm.{name}", f"the loss {algorithm.loss!r} does not use it: {one}; {_away(name)}"
     if algorithm.importance == "none" and _is_set(algorithm, "importance_cap"):
         yield (

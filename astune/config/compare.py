@@ -15,6 +15,7 @@ from astune.config.source import read_yaml
 from astune.config.yaml12 import Loader
 
 MAY_CHANGE = (
+    "astune.algorithm.preset",
     "astune.allow_changes",
     "astune.debug",
     "astune.evaluation",
@@ -42,7 +43,8 @@ MAY_CHANGE = (
     "astune.trainer.total_epochs",
     "astune.trainer.total_steps",
 )
-"""Keys and sections that say how far, where and with what means a run goes, not what it learns."""
+"""Keys and sections that say how far, where and with what means a run goes, not what it learns. What a preset says
+is compared key by key."""
 
 
 def changes(former: Path, config: Config) -> list[str]:

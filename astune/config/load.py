@@ -1,4 +1,5 @@
-"""Read the configuration: code defaults < overlay of the backbone < the user's file < `key=value` overrides.
+"""Read the configuration: code defaults < overlay of the backbone < preset of the algorithm < the user's file <
+`key=value` overrides.
 
     loaded = load_config(Path("demo.yaml"), ["astune.trainer.total_steps=10"])
     loaded.config.astune.trainer.total_steps     # 10
@@ -92,10 +93,11 @@ def load_config(
     for key, value in (options or {}).items():
         command.put(key, value, "command line")
     stack = _Stack(conf, [user, command])
-    # Which overlay lies below the user's layers is for these layers to say.
+    # Which files lie below the user's layers is for these layers to say.
     overlay = default_config_dir() / f"{stack.get('astune.backbone')}.yaml"
-    if overlay.is_file():
-        stack = _Stack(conf, [read_yaml(overlay), user, command])
+    preset = default_config_dir() / "presets" / f"{stack.get('astune.algorithm.preset')}.yaml"
+    if below := [read_yaml(file) for file in (overlay, preset) if file.is_file()]:
+        stack = _Stack(conf, [*below, user, command])
     if conf and stack.get("astune.experiment_name") is None:
         stack.set("astune.experiment_name", conf.stem)
     stack.locate_files()

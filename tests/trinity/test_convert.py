@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any, Optional, get_args
 
 import annotated_types
 import pytest
@@ -25,7 +25,7 @@ from astune.backbone.trinity.conversion.user_keys import BOUND, check_trinity_ke
 from astune.backbone.trinity.conversion.values import CONVERSIONS
 from astune.cli import main
 from astune.cli.run import BACKBONES
-from astune.config.algorithm import CriticConfig
+from astune.config.algorithm import CriticConfig, Preset
 from astune.config.keys import FIELDS, LEAVES, value_at
 from astune.config.load import LoadedConfig, Place, load_config
 from astune.config.rules import contradictions
@@ -510,6 +510,22 @@ def test_what_trinity_cannot_serve_is_an_error_with_place_and_remedy(
     tmp_path: Path, overrides: str, message: str
 ) -> None:
     assert complaint(tmp_path, *overrides.split()).startswith(message)
+
+
+REFUSED_PRESETS = {
+    "grpo": "astune.algorithm.kl_beta: got 0.04",
+    "minirl": "astune.algorithm.loss: there is no 'minirl'",
+    "ppo": "astune.algorithm.advantage: got 'gae'",
+}
+
+
+@pytest.mark.parametrize("preset", get_args(Preset))
+def test_a_preset_is_converted_or_refused_by_the_key_that_trinity_cannot_serve(tmp_path: Path, preset: str) -> None:
+    override = f"astune.algorithm.preset={preset}"
+    if said := REFUSED_PRESETS.get(preset):
+        assert f"presets/{preset}.yaml" in complaint(tmp_path, override) and said in complaint(tmp_path, override)
+    else:
+        convert(load(tmp_path, override), RUN)
 
 
 def test_an_error_names_the_line_of_the_file_and_hides_no_other(tmp_path: Path) -> None:
