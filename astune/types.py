@@ -346,6 +346,8 @@ class Update:
     metrics: Mapping[str, float]
     """Figures such as loss and gradient norm, under the same names every time."""
     skipped: bool = False
+    splits: int = 0
+    """Micro-batches that did not fit into memory and were split in two."""
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,7 @@ async def learn(run: Run, samples: Sequence[Sample]) -> tuple[dict[str, float], 
     figures = {name: sum(metrics[name] for metrics in taken) / len(taken) for name in taken[0]} if taken else {}
     if updates:
         figures["updates/skipped"] = float(len(updates) - len(taken))
+        figures["updates/split_for_memory"] = float(sum(each.splits for each in updates))
     lost = [sample for part, each in zip(parts, updates, strict=True) if each.skipped for sample in part]
     return figures, lost
 

@@ -51,12 +51,14 @@ def micro_batches(
     trees = split([_array(data) for data, _ in order], most_tokens)
     for part in trees if layout == "tree" else (range(index, index + 1) for index in range(len(order))):
         numbers = tuple(order[index][1] for index in part)
-        yield _micro_batch(numbers, [samples[number] for number in numbers], device, layout)
+        yield micro_batch(numbers, samples, device, layout)
 
 
-def _micro_batch(
-    numbers: tuple[int, ...], samples: Sequence[Sample], device: torch.device, layout: LayoutName
+def micro_batch(
+    numbers: Sequence[int], all_samples: Sequence[Sample], device: torch.device, layout: LayoutName
 ) -> MicroBatch:
+    """Those `numbers` of all samples, which are sorted so that equal beginnings stand together, as one tree."""
+    samples = [all_samples[number] for number in numbers]
     tree = pack([_array(TokenIds.of(sample.timeline.token_ids).packed()) for sample in samples])
     entries = [_entries(sample, path) for sample, path in zip(samples, tree.paths, strict=True)]
     before, target, sampled, advantage, weight, temperature, version = (
@@ -70,7 +72,7 @@ def _micro_batch(
         return torch.as_tensor(array, device=device).to(dtype)
 
     return MicroBatch(
-        samples=numbers,
+        samples=tuple(numbers),
         layout=TreeLayout(tree, device) if layout == "tree" else None,
         tokens=tensor(tree.tokens, torch.long)[None],
         positions=tensor(tree.positions, torch.long)[None],

@@ -81,6 +81,7 @@ class Critic:
     def __init__(self, loaded: LoadedModel, config: CriticConfig, trainer: TrainerConfig) -> None:
         self._config, self._trainer = config, trainer
         headless = trunk(read_weights(loaded.directory))
+        loaded.family.give_attention(headless)
         silence_dropout(headless)
         if loaded.checkpointing:
             recompute(headless)

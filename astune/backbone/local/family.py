@@ -20,6 +20,7 @@ import torch
 
 from astune.backbone.local.attention import ATTENTION, Rule
 from astune.backbone.local.batch import LayoutName
+from astune.backbone.local.forward import head, trunk
 from astune.backbone.local.prefix_tree import PackedTree, TreeLayout, pack
 from astune.backbone.local.state_cache import StateCache
 from astune.errors import ModelError
@@ -38,12 +39,19 @@ FOREIGN_ERRORS = (ModelError, TypeError, ValueError, RuntimeError, AttributeErro
 
 @dataclass(frozen=True)
 class Family:
-    """`reason` says why the layout is not a tree. A model with `continues` takes in several tokens at once behind those
-    that its cache holds; without, all anew (only matters with rows)."""
+    """`attention` is transformers' name of what the model attends with. `reason` says why the layout is not a tree. A
+    model with `continues` takes in several tokens at once behind those that its cache holds; without, all anew (only
+    matters with rows)."""
 
     layout: LayoutName
+    attention: str = ATTENTION
     continues: bool = True
     reason: str | None = None
+
+    def give_attention(self, model: Any) -> None:
+        """Let another copy of the model attend as this family does."""
+        model.set_attn_implementation(self.attention)
+        model.config._attn_implementation = self.attention  # the oldest families are not asked by the line above
 
 
 TREE = Family("tree")
@@ -63,7 +71,7 @@ def find_family(model: Any) -> Family:
             for continues in (True, False):
                 fault = _rows_fault(model, rows[0], attention, continues)
                 if fault is None:
-                    return Family("rows", continues, reason)
+                    return Family("rows", attention, continues, reason)
                 faults.append(fault)
     raise ModelError(f"the local backbone cannot sample from {type(model).__name__}: {faults[-1]} ({reason})")
 
@@ -125,12 +133,7 @@ def _tree_fault(model: Any, rows: Sequence[np.ndarray]) -> str | None:
     tree = pack(rows)
     watched = _Watched(tree, model.device)
     try:
-        packed = model(
-            input_ids=_tensor(tree.tokens, model),
-            position_ids=_tensor(tree.positions, model),
-            use_cache=False,
-            layout=watched,
-        ).logits[0]
+        packed = _logits(model, tree.tokens, position_ids=_tensor(tree.positions, model), layout=watched)
     except FOREIGN_ERRORS as error:
         return f"{_layer(model, 0)} takes no attention from outside: {type(error).__name__}: {error}"
     if silent := sorted(set(range(layers)) - set(watched.windows)):
@@ -140,7 +143,7 @@ def _tree_fault(model: Any, rows: Sequence[np.ndarray]) -> str | None:
         return f"layer {unsaid[0]} ({_layer(model, unsaid[0])}) slides and does not tell its window"
     model.set_attn_implementation("eager")
     try:
-        plain = [model(input_ids=_tensor(row, model), use_cache=False).logits[0] for row in rows]
+        plain = [_logits(model, row) for row in rows]
     finally:
         model.set_attn_implementation(ATTENTION)
     differs = any(_differ(packed[path], logits) for path, logits in zip(tree.paths, plain, strict=True))
@@ -151,10 +154,8 @@ def _rows_fault(model: Any, row: np.ndarray, attention: str, continues: bool) ->
     """Why rows and transformers' cache cannot serve the model with this attention of transformers', if they cannot."""
     half = len(row) // 2
     try:
-        model.set_attn_implementation(attention)
-        model.config._attn_implementation = attention  # the oldest families are not asked by the line above
-        plain = model(input_ids=_tensor(row, model), use_cache=False).logits[0]
-        begun = model(input_ids=_tensor(row[:half], model), use_cache=False).logits[0]
+        Family("rows", attention).give_attention(model)
+        plain, begun = _logits(model, row), _logits(model, row[:half])
         cache = StateCache(model, 1, model.device, continues=continues)
         for start, stop in ((0, 5), (5, half)):  # a prompt, and what is said to the first answer
             cache.extend(model, [0], [row[start:stop]])
@@ -169,6 +170,17 @@ def _rows_fault(model: Any, row: np.ndarray, attention: str, continues: bool) ->
     if _differ(torch.stack(stepped), plain[half:]):
         return f"{_layer(model, 0)} computes other logits with its cache than without"
     return None
+
+
+def _logits(model: Any, ids: np.ndarray, **layout: object) -> torch.Tensor:
+    """Logits (n, vocabulary) of one row or tree. Raises ModelError if the parts of the model, which training calls one
+    after another, do not give the same."""
+    tokens = _tensor(ids, model)
+    logits: torch.Tensor = model(input_ids=tokens, use_cache=False, **layout).logits[0]
+    last = trunk(model)(input_ids=tokens, use_cache=False, **layout)
+    if _differ(head(model, type(last), last.last_hidden_state), logits):
+        raise ModelError(f"{type(trunk(model)).__name__} and the head after it compute other logits than both at once")
+    return logits
 
 
 def _tensor(ids: np.ndarray, model: Any) -> torch.Tensor:

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
 
 from astune.backbone.local.batch import MicroBatch
-from astune.errors import ModelError
 
 LOGITS_AT_ONCE = 2**26
 """Logits in a chunk: 256 MiB in float32, some 440 predictors with a vocabulary of 150 000."""
@@ -71,11 +71,10 @@ def last_layer(headless: Any, batch: MicroBatch) -> Any:
 
 
 def trunk(model: Any) -> Any:
-    """The model without its head. Raises ModelError where the two are not apart."""
-    for part in (model.base_model, model.get_decoder()):
-        if part is not model and part is not None:
-            return part
-    raise ModelError(f"{type(model).__name__} has no part before its head that can be called by itself")
+    """The part of the model before its head."""
+    named = [model.get_decoder(), model.base_model]
+    own = [child for child in model.children() if isinstance(child, PreTrainedModel)]
+    return next((part for part in named + own if part is not model), model)
 
 
 def _score(

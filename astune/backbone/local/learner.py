@@ -5,18 +5,21 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import torch
 
+from astune.backbone.local.accumulation import Accumulation
 from astune.backbone.local.adapter_sampler import AdapterSampler
 from astune.backbone.local.batch import MicroBatch, micro_batches
 from astune.backbone.local.critic import Appraisal, Critic
 from astune.backbone.local.forward import predict
 from astune.backbone.local.model import DISK_ERRORS, LoadedModel, save_model
 from astune.backbone.local.objective import Objective, likelihood_objective, policy_objective
+from astune.backbone.local.optimizer import make_optimizer
 from astune.backbone.local.reference import Reference, reference_of
 from astune.backbone.local.sampler import Sampler
 from astune.config.algorithm import EXAMPLE_METHODS
@@ -44,8 +47,12 @@ class LocalLearner:
         self._algorithm, self._trainer = algorithm, trainer
         # now, before `load` puts a checkpoint in the place of the weights that the run began with
         self._reference: Reference | None = reference_of(loaded) if algorithm.needs_reference else None
-        self._optimizer = torch.optim.AdamW(
-            loaded.trained(), lr=trainer.learning_rate, betas=trainer.betas, weight_decay=trainer.weight_decay
+        self._optimizer = make_optimizer(loaded.trained(), trainer)
+        self._accumulation = Accumulation(
+            partial(self._optimizer.zero_grad, set_to_none=True),
+            most_tokens=trainer.micro_batch_tokens,
+            device=loaded.device,
+            layout=loaded.family.layout,
         )
         self._critic = Critic(loaded, algorithm.critic, trainer) if algorithm.needs_critic else None
         self.updates = 0
@@ -59,13 +66,13 @@ class LocalLearner:
 
     async def update(self, samples: Sequence[Sample], learning_rate: float) -> Update:
         """Take one optimizer step over `samples`. One whose loss or gradient is not finite is thrown away."""
-        self._optimizer.zero_grad(set_to_none=True)
         judged = None if self._critic is None else self._critic.judge(samples)
         warming_up = judged is not None and self.updates < self._algorithm.critic.warmup_updates
-        totals: dict[str, float] = {}
-        for batch in self.batches(samples, judged):
-            for name, value in self._backward(batch, learn=not warming_up).items():
-                totals[name] = totals.get(name, 0.0) + value
+
+        def backward(batch: MicroBatch) -> dict[str, float]:
+            return self._backward(batch if judged is None else judged.credited(batch), learn=not warming_up)
+
+        totals, splits = self._accumulation.gather(samples, backward)
         norm = float(torch.nn.utils.clip_grad_norm_(self._loaded.trained(), self._trainer.max_grad_norm))
         finite = math.isfinite(norm) and math.isfinite(totals["loss"])
         self.updates += 1
@@ -86,7 +93,7 @@ class LocalLearner:
             "tokens/packed": packed,
             "tokens/flattened_per_packed": sum(len(sample.timeline.token_ids) for sample in samples) / packed,
         }
-        return Update(figures, skipped=not finite)
+        return Update(figures, skipped=not finite, splits=splits)
 
     def _step(self, learning_rate: float) -> None:
         for group in self._optimizer.param_groups:
@@ -123,7 +130,8 @@ class LocalLearner:
 
     async def logprobs(self, samples: Sequence[Sample]) -> list[Sequence[float]]:
         found: list[Sequence[float]] = [()] * len(samples)
-        for batch in micro_batches(samples, self._trainer.micro_batch_tokens, self._loaded.device):
+        most, loaded = self._trainer.micro_batch_tokens, self._loaded
+        for batch in micro_batches(samples, most, loaded.device, loaded.family.layout):
             with torch.no_grad(), self._loaded.training():
                 logprob = predict(self._loaded.model, batch).logprob
             for row, number in enumerate(batch.samples):

@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 DISK_ERRORS = (RuntimeError, SafetensorError)
 """Errors by which torch and safetensors tell of a disk that takes no more."""
+GROWING_ROPE = ("dynamic", "longrope")
 MOST_NAMED = 5
 """Tensors that a message names."""
 TOKENIZER_FILES = (
@@ -120,6 +121,7 @@ def load_model(config: ModelConfig, names: Sequence[str] = (SOLE,)) -> LoadedMod
     one = lora or dtype == torch.float32
     sampling_model = model if one else copy.deepcopy(model).to(dtype).requires_grad_(False)
     made_for = longest_context(model)
+    _check_positions(model, config.max_model_len or made_for)
     if config.max_model_len is not None and config.max_model_len > made_for:
         raise ModelError(
             f"astune.model.max_model_len is {config.max_model_len}, but the model in {directory} was made for "
@@ -149,6 +151,20 @@ def placement(config: ModelConfig) -> tuple[torch.device, torch.dtype]:
 def longest_context(model: Any) -> int:
     """Most tokens that the model was made for."""
     return int(model.config.get_text_config().max_position_embeddings)
+
+
+def _check_positions(model: Any, context: int) -> None:
+    """Raise ModelError where the rotation of all positions depends on how long the longest row is: what the sampler has
+    computed of a conversation would be wrong as soon as it is longer."""
+    rope = model.config.get_text_config().to_dict().get("rope_parameters") or {}
+    nested = [rope, *(part for part in rope.values() if isinstance(part, dict))]
+    for part in nested:
+        most = part.get("original_max_position_embeddings") or longest_context(model)
+        if part.get("rope_type") in GROWING_ROPE and context > most:
+            raise ModelError(
+                f"the positions of {type(model).__name__} are of type {part['rope_type']!r}, which turns all of them "
+                f"another way as soon as a row has more than {most} tokens: set astune.model.max_model_len to {most}"
+            )
 
 
 def read_weights(directory: Path, dtype: torch.dtype = torch.float32, **more: Any) -> Any:

@@ -18,8 +18,9 @@ from astune.backbone.local.adapters import SOLE, Adapters
 from astune.backbone.local.slots import Slots
 from astune.errors import ModelError
 
-STATE_NAMES = ("past_key_values", "cache_params")
-"""What models call the cache that they take and give."""
+ATTENTION_STATE = "past_key_values"
+STATE_NAMES = (ATTENTION_STATE, "cache_params")
+"""What models call the cache that they take and give, with attention and without."""
 GROWTH = 256
 """Room for token ids grows by at least so many at a time."""
 
@@ -78,8 +79,11 @@ class StateCache(Slots):
             self.states[slot], ids = None, np.concatenate([self.tokens[slot, :held], ids])
         self.taken_in[slot] = -1  # a model that fails may have changed its state before
         tokens = torch.as_tensor(ids, device=self.device)[None]
+        given = {self._name: self.states[slot]}
+        if self._name == ATTENTION_STATE:  # some count their positions by the mask
+            given["attention_mask"] = torch.ones((1, end), dtype=torch.long, device=self.device)
         with self.using([slot]):
-            output = model(input_ids=tokens, use_cache=True, logits_to_keep=1, **{self._name: self.states[slot]})
+            output = model(input_ids=tokens, use_cache=True, logits_to_keep=1, **given)
         self.states[slot], self.taken_in[slot] = output[self._name], end
         logits: torch.Tensor = output.logits[:, -1]
         return logits

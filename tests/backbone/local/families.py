@@ -67,7 +67,7 @@ class TinyModel:
 
 def make_family(name: str, **changes: object) -> TinyModel:
     torch.manual_seed(0)
-    config = AutoConfig.for_model(name, **(COMMON | FAMILIES[name] | changes))
+    config = AutoConfig.for_model(name, **(COMMON | FAMILIES.get(name, {}) | changes))
     model: Any = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION).eval()
     for path, parameter in model.named_parameters():
         if parameter.ndim == 2 and "A_log" not in path:

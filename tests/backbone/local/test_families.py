@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ from astune.backbone.local.attention import ATTENTION
 from astune.backbone.local.batch import micro_batches
 from astune.backbone.local.family import find_family
 from astune.backbone.local.forward import predict
+from astune.backbone.local.model import load_model
 from astune.backbone.local.sampler import Sampler
+from astune.config.schema import ModelConfig
 from astune.errors import ModelError
 from astune.types import Generation, Sample, Sampling, Span, Timeline
 from tests.backbone.local.families import FAMILIES, ROWS, TREES, TinyModel, make_family
@@ -130,3 +133,70 @@ def test_a_model_that_sees_what_comes_later_is_refused_with_the_name_of_its_laye
     model = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION).eval()
     with pytest.raises(ModelError, match="cannot sample from BertLMHeadModel: BertLayer"):
         find_family(model)
+
+
+def test_positions_that_turn_with_the_length_of_a_row_need_a_limit(tmp_path: Path) -> None:
+    """Phi-3 and Phi-4-mini: the rotation of every token is another one beyond 128 tokens here."""
+    factors = [1.0] * 4
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": factors,
+        "long_factor": [2 * factor for factor in factors],
+        "original_max_position_embeddings": 128,
+    }
+    tiny = make_family("phi3", rope_parameters=rope, original_max_position_embeddings=128)
+    tiny.model.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"'longrope'.* set astune.model.max_model_len to 128"):
+        load_model(ModelConfig(path=str(tmp_path), device="cpu"))
+    assert load_model(ModelConfig(path=str(tmp_path), device="cpu", max_model_len=128)).context_length == 128
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "mamba"])
+@pytest.mark.fault(
+    "Agents and the engine",
+    "a model with a recurrent state fails in the middle of a batch",
+    "the conversations of the others go on as if it had not",
+)
+async def test_a_state_that_was_half_way_through_an_error_is_made_anew(name: str) -> None:
+    tiny = make_family(name)
+    undisturbed = await conversations(tiny)
+    calls = 0
+
+    def fail_once(module: Any, arguments: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 40:
+            raise RuntimeError("the device hiccups")
+
+    layer = next(m for m in tiny.model.modules() if isinstance(m, torch.nn.ModuleList))[-1]
+    layer.register_forward_pre_hook(fail_once)
+    disturbed = await conversations(tiny)
+    assert calls > 40
+    for (prompt, answer), (other_prompt, other) in zip(disturbed, undisturbed, strict=True):
+        assert (prompt, answer.output_ids) == (other_prompt, other.output_ids)
+        assert answer.logprobs == pytest.approx(other.logprobs, abs=1e-3)
+
+
+async def test_equal_prompts_are_taken_in_once_by_a_model_with_a_state() -> None:
+    tiny = make_family("qwen3_next")
+    computed = 0
+
+    def count(module: Any, arguments: Any, options: dict[str, Any]) -> None:
+        nonlocal computed
+        computed += options["input_ids"].numel()
+
+    tiny.model.register_forward_pre_hook(count, with_kwargs=True)
+    sampler = Sampler(tiny.model, slots=4, context_length=256, family=tiny.family)
+    prompt = list(range(3, 43))
+    await asyncio.gather(*(sampler.generate(prompt, Sampling(max_tokens=1, seed=n)) for n in range(4)))
+    assert computed == 39 + 4
+
+
+@pytest.mark.parametrize("name", ["llama4_text", "bloom", "mpt", "opt", "gpt2"])
+def test_families_of_other_builds_load(name: str) -> None:
+    """Heads that are not beside their trunk, positions that come from the mask, other names for sizes."""
+    names = {"n_head": 4, "n_heads": 4, "n_layer": 2, "n_layers": 2, "n_embd": 32, "d_model": 32, "ffn_dim": 64}
+    own = {"word_embed_proj_dim": 32, "num_local_experts": 4, "intermediate_size_mlp": 64, "head_dim": 8}
+    expected = "tree" if name in ("opt", "gpt2") else "rows"
+    assert make_family(name, **names, **own).family.layout == expected
