@@ -31,6 +31,7 @@ from astune.support.resources import default_config_dir
 
 __all__ = ["LoadedConfig", "Origin", "Place", "load_config"]
 
+DEFAULTS = Config()
 EXPECTED = {
     "bool_parsing": "true or false",
     "bool_type": "true or false",
@@ -62,7 +63,7 @@ class LoadedConfig:
         return [key for key in LEAVES if (_file(self.origins[key]) or self.origins[key]) in users]
 
     def differs_from_default(self, key: str) -> bool:
-        return bool(value_at(self.config, key) != value_at(Config(), key))
+        return bool(value_at(self.config, key) != value_at(DEFAULTS, key))
 
     def where(self, key: str) -> str:
         """`key` with its place, as it stands before an error message: `demo.yaml:12: astune.seed`."""
@@ -116,7 +117,7 @@ class _Stack:
     def __init__(self, source: Path | None, layers: Sequence[Layer]) -> None:
         self.source, self.layers = source, layers
         self.problems = [problem for layer in layers for problem in layer.problems]
-        tree: dict[str, Any] = Config().model_dump(mode="json")
+        tree: dict[str, Any] = DEFAULTS.model_dump(mode="json")
         for layer in layers:
             tree = _merged(tree, layer.values)
         self.tree: dict[str, Any] = self._interpolated(tree)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -62,10 +63,15 @@ def constants(method: str) -> tuple[dict[str, Any], dict[str, str]]:
     found: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for name in [DEFAULTS] if method == "rl" else [DEFAULTS, EXAMPLES.format(method=method)]:
-        values = dict(leaves(yaml.load((default_config_dir() / name).read_text(encoding="utf-8"), Loader)))
+        values = dict(leaves(deepcopy(_read(name))))
         found = {key: value for key, value in found.items() if not key.startswith(LOSS_ARGS)} | values
         origins |= dict.fromkeys(values, name)
     return found, {key: origins[key] for key in found}
+
+
+@cache
+def _read(name: str) -> Any:
+    return yaml.load((default_config_dir() / name).read_text(encoding="utf-8"), Loader)
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
