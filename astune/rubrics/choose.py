@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from astune.rubrics.coding_rate import select_criteria
 from astune.rubrics.examples import Kind
@@ -91,7 +92,8 @@ def _help(margins: Sequence[float]) -> float:
 
 def _margins(criterion: Criterion, ordered: Sequence[tuple[Key, Key]], scores: Scores) -> list[float]:
     """By comparison, the share of the better answer less that of the worse; 0 where one could not be judged."""
-    shares = [(scores.of(criterion, better), scores.of(criterion, worse)) for better, worse in ordered]
+    of = {key: scores.of(criterion, key) for key in dict.fromkeys(chain.from_iterable(ordered))}
+    shares = [(of[better], of[worse]) for better, worse in ordered]
     return [0.0 if better is None or worse is None else better - worse for better, worse in shares]
 
 

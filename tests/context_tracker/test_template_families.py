@@ -3,6 +3,7 @@
 
 import json
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import get_args
@@ -454,13 +455,13 @@ def json_values(keys):
     )
 
 
-@st.composite
-def arguments_of(draw, family: Family):
-    """Arguments that the format can carry: bare keys are names, and where types come from a schema, it has them."""
-    keys = st.from_regex(r"\w+", fullmatch=True) if family.bare_keys else st.text()
+@cache  # to make the strategy takes longer than to draw from it
+def arguments_of(*, bare_keys: bool, typed: bool):
+    """Arguments that a format can carry: bare keys are names, and where types come from a schema, it has them."""
+    keys = st.from_regex(r"\w+", fullmatch=True) if bare_keys else st.text()
     values = json_values(keys)
-    if not family.typed:
-        return draw(st.dictionaries(keys, values, max_size=4))
+    if not typed:
+        return st.dictionaries(keys, values, max_size=4)
     of_type = {
         "text": st.text(),
         "n": st.integers(),
@@ -470,13 +471,13 @@ def arguments_of(draw, family: Family):
         "list": st.lists(values, max_size=3),
         "maybe": st.none() | st.integers(),
     }
-    return draw(st.fixed_dictionaries({}, optional=of_type))
+    return st.fixed_dictionaries({}, optional=of_type)
 
 
 @each(CALLING)
 @given(data=st.data())
 def test_any_call_reads_back(formats, family, data):
-    arguments = data.draw(arguments_of(family))
+    arguments = data.draw(arguments_of(bare_keys=family.bare_keys, typed=family.typed))
     name = data.draw(NAMES)
     written = json.dumps(arguments, ensure_ascii=False)
     assume(not any(mark in written for mark in (*family.tokens, *family.stops, *(XML_MARKS if family.typed else ()))))

@@ -19,6 +19,8 @@ from astune.types import RunReport
 
 AGENT = Path(__file__).with_name("agent.py")
 TIMES = ("time", "throughput", "seconds", "blocked")
+SHORT = ("astune.trainer.total_steps=2", "astune.evaluation.before=false", "astune.evaluation.every=0",
+         "astune.evaluation.after=false", "astune.monitor.check_invariants=true")  # fmt: skip
 
 
 def write_job(folder: Path, tasks: int = 6, broken: int = 0) -> Path:
@@ -54,8 +56,20 @@ def weights(report: RunReport, step: int) -> dict[str, torch.Tensor]:
     return load_file(report.run_dir / "checkpoints" / f"step_{step:06d}" / "model.safetensors")
 
 
-def test_a_run_leaves_metrics_episodes_and_a_checkpoint(tmp_path: Path) -> None:
-    report = run_job(write_job(tmp_path))
+def first_step(report: RunReport) -> list[list[list[int]]]:
+    """What was sampled in the first step: the tokens of each turn of each episode."""
+    records = read_episodes(report.run_dir / "episodes" / "train.jsonl")
+    return [[list(turn.output_ids) for turn in record.episode.turns] for record in records if record.step == 1]
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
+    """A run of the job as it is written, from its first step to its last."""
+    return run_job(write_job(tmp_path_factory.mktemp("straight")))
+
+
+def test_a_run_leaves_metrics_episodes_and_a_checkpoint(straight: RunReport) -> None:
+    report = straight
     assert (report.status, report.steps) == ("completed", 4)
     rows = read_metrics(report.run_dir / "metrics.jsonl")
     trained = [row for row in rows if "reward/mean" in row]
@@ -71,21 +85,21 @@ def test_a_run_leaves_metrics_episodes_and_a_checkpoint(tmp_path: Path) -> None:
     assert weights(report, 4)
 
 
-def test_a_seed_gives_the_same_run_bit_for_bit(tmp_path: Path) -> None:
+def test_a_seed_gives_the_same_run_bit_for_bit(straight: RunReport, tmp_path: Path) -> None:
     conf = write_job(tmp_path)
-    first, second, other = run_job(conf), run_job(conf), run_job(conf, "astune.seed=7")
-    assert second.run_dir.name == "job-2"
-    assert timeless(first) == timeless(second) != timeless(other)
-    a, b = weights(first, 4), weights(second, 4)
+    other, again = run_job(conf, "astune.seed=7", *SHORT), run_job(conf)
+    assert again.run_dir.name == "job-2"
+    assert timeless(straight) == timeless(again)
+    assert first_step(straight) == first_step(again) != first_step(other)
+    a, b = weights(straight, 4), weights(again, 4)
     assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 @pytest.mark.fault(
     "Runs and resuming", "a run is resumed", "weights and optimizer go on bit for bit as if never stopped"
 )
-def test_a_resumed_run_equals_one_that_was_never_stopped(tmp_path: Path) -> None:
+def test_a_resumed_run_equals_one_that_was_never_stopped(straight: RunReport, tmp_path: Path) -> None:
     conf = write_job(tmp_path)
-    straight = run_job(conf)
     half = run_job(conf, "astune.trainer.total_steps=2", "astune.experiment_name=half", "astune.evaluation.after=false")
     resumed = run_job(conf, "astune.experiment_name=half", resume=True)
     assert resumed.run_dir == half.run_dir
@@ -94,10 +108,6 @@ def test_a_resumed_run_equals_one_that_was_never_stopped(tmp_path: Path) -> None
     ]
     a, b = weights(straight, 4), weights(resumed, 4)
     assert all(torch.equal(a[name], b[name]) for name in a)
-
-
-SHORT = ("astune.trainer.total_steps=2", "astune.evaluation.before=false", "astune.evaluation.every=0",
-         "astune.evaluation.after=false", "astune.monitor.check_invariants=true")  # fmt: skip
 
 
 def test_agents_that_ask_for_what_no_model_can_do_harm_neither_the_others_nor_the_update(tmp_path: Path) -> None:
@@ -156,11 +166,12 @@ def test_a_run_says_of_skipped_updates_that_nothing_was_trained(tmp_path: Path) 
 
 
 def test_evaluations_do_not_change_what_is_learned(tmp_path: Path) -> None:
-    conf = write_job(tmp_path, tasks=24)
-    settings = ("astune.rollout.num_repeat=8", "astune.trainer.tasks_per_step=8")
+    conf = write_job(tmp_path, tasks=12)
+    settings = ("astune.rollout.num_repeat=4", "astune.trainer.tasks_per_step=4")
     none = [f"astune.evaluation.{when}" for when in ("before=false", "after=false", "every=0")]
     with_evaluations = run_job(conf, "astune.evaluation.every=1", *settings)
     without = run_job(conf, *none, *settings)
+    assert [row.get("updates/skipped", 0) for row in steps_of(without)] == [0] * 4
     a, b = weights(with_evaluations, 4), weights(without, 4)
     assert all(torch.equal(a[name], b[name]) for name in a)
 
