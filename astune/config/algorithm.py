@@ -12,7 +12,7 @@ EXAMPLE_METHODS = ("sft", "dpo")
 """The values of `method` that learn from examples in a file; with the others episodes are played."""
 Preset = Literal["grpo", "dapo", "dr_grpo", "rloo", "reinforce_pp", "gspo", "cispo", "ppo", "minirl", "opmd"]
 """The files of `default_config/presets`."""
-PolicyLossName = Literal["ppo_clip", "gspo", "cispo", "ppo", "minirl", "opmd", "reinforce"]
+PolicyLossName = Literal["ppo_clip", "gspo", "cispo", "minirl", "opmd", "reinforce"]
 """Those of `astune.backbone.losses.policy`, which needs torch."""
 
 

@@ -101,7 +101,7 @@ def estimate(checked: CheckedConfig, is_cuda: bool) -> Mapping[str, float]:
     if trains:
         parts["gradient (x 4)"] = 4.0 * count
         parts["Adam (x 8)"] = 8.0 * count
-        if config.algorithm.needs_reference:
+        if config.algorithm.needs_reference and config.model.lora.rank is None:
             parts[f"the reference, a copy of the model (x {number})"] = float(number * count)
         tokens = min(config.trainer.micro_batch_tokens, _tokens_in_step(checked))
         parts[f"logits ({tokens:,} x {size.vocabulary:,} x 4 bytes x {LOGIT_COPIES})"] = float(

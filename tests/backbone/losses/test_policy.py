@@ -15,6 +15,7 @@ from astune.backbone.losses.entries import Entries, row_mean, to_go
 from astune.backbone.losses.policy import LOSSES
 from astune.config.algorithm import AlgorithmConfig, PolicyLossName
 from astune.config.algorithm_rules import algorithm_contradictions
+from tests.backbone.losses.bandit import reward_after
 from tests.backbone.losses.numpy_losses import Case, losses, slopes
 
 CONFIGS: list[dict[str, Any]] = [
@@ -172,3 +173,13 @@ def test_means_and_sums_keep_within_their_row(rows: list[list[float]]) -> None:
     assert np.allclose(to_go(values, number).numpy(), left, atol=1e-3)
     mean = [sum(row) / len(row) for row in rows for _ in row]
     assert np.allclose(row_mean(values, number).numpy(), mean, atol=1e-3)
+
+
+@pytest.mark.parametrize("values", CONFIGS, ids=str)
+def test_a_bandit_of_tokens_is_solved(values: dict[str, Any]) -> None:
+    config = configured(values)
+    assert reward_after(60, lambda entries, _: LOSSES[config.loss](entries, config).loss) > 0.9
+
+
+def test_what_pulls_the_wrong_way_does_not_solve_the_bandit() -> None:
+    assert reward_after(60, lambda entries, _: -LOSSES["reinforce"](entries, AlgorithmConfig()).loss) < 0.1
