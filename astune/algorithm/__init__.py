@@ -1,6 +1,7 @@
 """From rewards to what a learner trains on: advantages, credit, and the receipt of what was left out."""
 
 from astune.algorithm.advantage import ADVANTAGES, AdvantageFunction
+from astune.algorithm.batch_rules import BatchRules
 from astune.algorithm.credit import observe
 from astune.algorithm.invariants import check_episode, check_step
 from astune.algorithm.receipt import Receipt, without_skipped
@@ -11,6 +12,7 @@ __all__ = [
     "ADVANTAGES",
     "Advantage",
     "AdvantageFunction",
+    "BatchRules",
     "Receipt",
     "StepEstimator",
     "Weighting",

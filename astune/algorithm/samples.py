@@ -23,28 +23,32 @@ class Weighting:
 
 
 def to_samples(
-    groups: Sequence[Group], advantage: Advantage, weighting: Weighting | None = None
+    groups: Sequence[Group],
+    advantage: Advantage,
+    weighting: Weighting | None = None,
+    left_out: Sequence[tuple[str, Episode]] = (),
 ) -> tuple[list[Sample], Receipt]:
     """Give every turn its advantage within its group and every trained token its weight.
 
     Episodes without a verdict are left out of the mean of their group. A group whose advantages are all zero
-    carries no signal and is left out whole, unless a critic makes the advantages.
+    carries no signal and is left out whole, unless a critic makes the advantages. `left_out` are episodes that were
+    taken out of their groups before, each with its reason, for the receipt.
     """
     weighting, estimator = weighting or Weighting(), as_estimator(advantage)
     used: list[EpisodeCredit] = []
-    left_out: list[tuple[str, Episode]] = []
+    dropped = list(left_out)
     without_signal = 0
     for group, credited in zip(groups, credit_groups(groups, estimator), strict=True):
-        left_out += [(UNJUDGED, episode) for episode in group.episodes if episode.verdict is None]
+        dropped += [(UNJUDGED, episode) for episode in group.episodes if episode.verdict is None]
         if has_signal(credited) or (estimator.for_critic and credited):
             used += credited
         else:
             without_signal += 1
-            left_out += [(NO_SIGNAL, credit.episode) for credit in credited]
+            dropped += [(NO_SIGNAL, credit.episode) for credit in credited]
     samples = _weighted(used, weighting, with_rewards=estimator.for_critic)
-    episodes = [episode for group in groups for episode in group.episodes]
+    episodes = [*(episode for group in groups for episode in group.episodes), *(episode for _, episode in left_out)]
     return samples, replace(
-        receipt_of(episodes, [credit.episode for credit in used], left_out),
+        receipt_of(episodes, [credit.episode for credit in used], dropped),
         loss_terms=sum(sample.trained_tokens for sample in samples),
         weight_sum=math.fsum(sample.weight_sum for sample in samples),
         groups_used=len(groups) - without_signal,

@@ -9,6 +9,9 @@ from astune.config.schema import AstuneConfig
 
 GROUP_ADVANTAGES = ("grpo", "dr_grpo", "rloo", "rloo_clamped", "step_wise_grpo", "reinforce_pp_baseline")
 """Those that compare the attempts at one task."""
+OVER_THE_STEP = ("reinforce_pp", "reinforce_pp_baseline", "running_mean", "gae")
+"""Those for which a group of equal rewards may teach something."""
+ALONE = tuple(name for name in GROUP_ADVANTAGES if name not in OVER_THE_STEP)
 USED_BY = {"step_norm": "step_wise_grpo", "baseline_by": "running_mean", "baseline_decay": "running_mean"}
 """The keys of `astune.algorithm` that one advantage alone has a use for."""
 
@@ -29,6 +32,40 @@ def advantage_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
             "0; expected 2 or more",
         )
     yield from critic_contradictions(astune)
+    yield from batch_rule_contradictions(astune)
+
+
+def batch_rule_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+    algorithm, rollout = astune.algorithm, astune.rollout
+    if algorithm.dynamic_sampling and algorithm.advantage in OVER_THE_STEP:
+        yield (
+            "astune.algorithm.dynamic_sampling",
+            f"with advantage {algorithm.advantage!r} a group of equal rewards teaches something too, so none is "
+            f"replaced; expected 0, or one of {', '.join(ALONE)}",
+        )
+    if algorithm.overlong_buffer > rollout.max_tokens:
+        yield (
+            "astune.algorithm.overlong_buffer",
+            f"{algorithm.overlong_buffer} tokens are more than astune.rollout.max_tokens = {rollout.max_tokens}: every "
+            "answer would cost reward; expected fewer",
+        )
+    if not algorithm.overlong_buffer and algorithm.overlong_penalty != AlgorithmConfig().overlong_penalty:
+        yield (
+            "astune.algorithm.overlong_penalty",
+            "nothing is overlong without astune.algorithm.overlong_buffer; set that, or take the key out",
+        )
+    if algorithm.overlong_buffer and astune.backbone == "trinity" and astune.model.max_model_len is None:
+        yield (
+            "astune.model.max_model_len",
+            "not set; astune.algorithm.overlong_buffer has to know where the context ends, which Trinity does not tell",
+        )
+    for key in ("balance", "efficiency_bonus", "dynamic_sampling"):
+        if getattr(algorithm, key) and rollout.num_repeat == 1:
+            yield (
+                f"astune.algorithm.{key}",
+                "it looks at several attempts at a task, and astune.rollout.num_repeat is 1; expected 2 or more there, "
+                "or take the key out",
+            )
 
 
 def critic_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:

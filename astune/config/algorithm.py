@@ -59,6 +59,21 @@ class AlgorithmConfig(Section):
         0.9, ge=0.0, lt=1.0, description="advantage running_mean: part of the earlier steps in the mean after a step"
     )
     critic: CriticConfig = Field(default_factory=CriticConfig, description="advantage gae: the critic")
+    dynamic_sampling: NonNegativeInt = Field(
+        0, description="how many times in a step groups without signal are replaced by further tasks (DAPO); 0: never"
+    )
+    overlong_buffer: NonNegativeInt = Field(
+        0, description="last tokens before rollout.max_tokens or the context's end that cost reward (DAPO); 0: none do"
+    )
+    overlong_penalty: PositiveFloat = Field(
+        1.0, description="what an answer that uses up the overlong_buffer costs; one that uses a part of it costs less"
+    )
+    balance: bool = Field(
+        False, description="leave out attempts, so that a task has about as many right as wrong ones (AgentRL)"
+    )
+    efficiency_bonus: NonNegativeFloat = Field(
+        0.0, description="added to the reward of the right attempt with fewest turns, taken off that with most; 0: none"
+    )
     loss: PolicyLossName = Field(
         "ppo_clip",
         description="'ppo_clip', 'gspo', 'cispo', 'minirl', 'opmd' or 'reinforce'; docs/algorithms.md says which",

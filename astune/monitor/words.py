@@ -23,6 +23,7 @@ FORKS = {
 LEFT_OUT = {
     "unjudged": "The episode has no reward: it failed, or nobody judged it.",
     "no_signal": "All attempts at the task did equally well: there is nothing to learn from.",
+    "balanced": "Its group had too many of its kind, right or wrong (astune.algorithm.balance).",
     "skipped_update": "The update was thrown away, as its loss or gradient was no finite number.",
     "frozen": "The agent is not trained: it has trainable=False, or runs on a model that is not trained.",
     "greedy": "Drawn greedily (temperature below 0.01, top_k 1 or a tiny top_p): there is nothing to compare.",

@@ -11,10 +11,11 @@ from astune.errors import TrainingError
 from astune.examples.samples import figures
 from astune.rollout.metrics import rollout_metrics
 from astune.training.checkpoints import keep_best, save_if_due
+from astune.training.dynamic_sampling import play_groups
 from astune.training.evaluation import evaluate
 from astune.training.examples import ExampleSchedule
-from astune.training.rollout_setup import sampling_for, weighting_for
-from astune.training.run import Run, record, roll_out
+from astune.training.rollout_setup import weighting_for
+from astune.training.run import Run, batch_rules_for, record
 from astune.training.schedule import TaskSchedule, learning_rate
 from astune.types import Group, Sample, Update
 
@@ -32,8 +33,8 @@ async def train(run: Run) -> None:
 
 @dataclass(frozen=True)
 class Lesson:
-    """What a step learns from. `account` gives the figures of what was trained, once it is known which samples were
-    in updates that were thrown away; `metrics` are those of how they came to be."""
+    """What a step learns from; `groups` as they are compared. `account` gives the figures of what was trained, once it
+    is known which samples were in updates that were thrown away; `metrics` are those of how they came to be."""
 
     groups: list[Group]
     samples: list[Sample]
@@ -65,23 +66,24 @@ async def train_step(run: Run) -> None:
 
 async def play(run: Run) -> Lesson:
     """Learn from rewards: tasks -> groups -> samples. Episodes are written before anything is learned from them."""
-    assert isinstance(run.schedule, TaskSchedule)
     started = time.perf_counter()
-    tasks = run.schedule.tasks(run.step)
-    sampling = sampling_for(run.config, "sampled")
-    groups = await roll_out(run, tasks, run.config.rollout.num_repeat, sampling, "rollout", f"train/{run.step + 1}")
+    rules = batch_rules_for(run)
+    groups, played = await play_groups(run, rules)
     seconds = time.perf_counter() - started
 
     run.progress.phase_started("train", 0)
-    samples, receipt = to_samples(groups, run.advantage, weighting_for(run.config))
+    ruled = rules(groups)
+    samples, receipt = to_samples(ruled.groups, run.advantage, weighting_for(run.config), ruled.left_out)
     if run.config.monitor.check_invariants:
         check_step(groups, samples, receipt)
-    metrics = rollout_metrics(groups)
+    metrics = rollout_metrics(groups) | played | ruled.metrics
     record(run, groups, "train", run.step + 1)
     metrics["time/rollout"] = seconds
     metrics["throughput/tokens_per_second"] = metrics["tokens/sampled"] / seconds
     version = run.learner.policy_version
-    return Lesson(groups, samples, metrics, lambda skipped: without_skipped(receipt, groups, skipped).metrics(version))
+    return Lesson(
+        ruled.groups, samples, metrics, lambda skipped: without_skipped(receipt, groups, skipped).metrics(version)
+    )
 
 
 def take_examples(run: Run, schedule: ExampleSchedule) -> Lesson:

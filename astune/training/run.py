@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from astune.algorithm import StepEstimator
+from astune.algorithm import BatchRules, StepEstimator
 from astune.config.schema import AstuneConfig
 from astune.monitor.best import Best
 from astune.monitor.blocking import LoopWatch
@@ -83,6 +83,12 @@ async def roll_out(
             label=label,
             on_episode=run.progress.episode_done,
         )
+
+
+def batch_rules_for(run: Run) -> BatchRules:
+    """The rules over the groups of a step, with the limits of the model that is trained."""
+    assert run.setup is not None, "only a run with tasks plays them"
+    return BatchRules.of(run.config, run.setup.policy.context_length)
 
 
 def record(run: Run, groups: Sequence[Group], phase: str, step: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
 from astune.config.schema import AstuneConfig, TrainerConfig
@@ -38,9 +38,22 @@ class Schedule(Generic[Item]):
 
     def at(self, step: int) -> list[Item]:
         """The items of step `step`, counted from 0."""
+        return [self._items[index] for index in self._chosen(step)]
+
+    def further(self, step: int) -> Iterator[Item]:
+        """Items beyond those of step `step`, in an order that depends on its number alone, none twice; they may be
+        those of other steps."""
+        used = set(self._chosen(step))
+        draw = random.Random(f"{self._seed}/further/{step}")
+        while len(used) < len(self._items):
+            index = draw.randrange(len(self._items))
+            if index not in used:
+                used.add(index)
+                yield self._items[index]
+
+    def _chosen(self, step: int) -> Sequence[int]:
         epoch, place = divmod(step, self.steps_per_epoch)
-        chosen = self._order_of(epoch)[place * self._per_step : (place + 1) * self._per_step]
-        return [self._items[index] for index in chosen]
+        return self._order_of(epoch)[place * self._per_step : (place + 1) * self._per_step]
 
     def _order_of(self, epoch: int) -> Sequence[int]:
         """The numbers of the items in the order of that epoch. The last one is kept: a million items take a second."""

@@ -48,3 +48,15 @@ async def by_step(task: Task, tuner: Tuner) -> WorkflowOutput:
     if phase != "eval":
         return output
     return replace(output, reward=(0.1, 0.2, 0.9, 0.3, 0.9, 0.5, 0.6, 0.6)[int(rest[1])])
+
+
+async def teaches_by_task(task: Task, tuner: Tuner) -> WorkflowOutput:
+    """All attempts get the same, but for tasks whose number can be divided by 3."""
+    output = await quick(task, tuner)
+    return output if int(task.query.rstrip("?")) % 3 == 0 else replace(output, reward=0.25)
+
+
+async def by_number(task: Task, tuner: Tuner) -> WorkflowOutput:
+    """A reward that depends on task and step."""
+    step, number = int(tuner.episode_id.split("/")[1]), int(task.query.rstrip("?"))
+    return replace(await quick(task, tuner), reward=1.0 / (1 + number + step))

@@ -289,6 +289,8 @@ BESIDE: Mapping[str, Mapping[str, object]] = {
     "astune.algorithm.importance_cap": {"astune.algorithm.loss": "opmd", "astune.algorithm.importance": "mask"},
     "astune.algorithm.kl_in": {"astune.algorithm.kl_beta": 0.1},
     "astune.algorithm.step_norm": {"astune.algorithm.advantage": "step_wise_grpo"},
+    "astune.algorithm.overlong_buffer": {"astune.model.max_model_len": 10**6, "astune.rollout.max_tokens": 10**5},
+    "astune.algorithm.overlong_penalty": {"astune.model.max_model_len": 4096, "astune.algorithm.overlong_buffer": 8},
     "astune.algorithm.baseline_by": {"astune.algorithm.advantage": "running_mean"},
     "astune.algorithm.baseline_decay": {"astune.algorithm.advantage": "running_mean"},
     **{f"astune.algorithm.critic.{name}": {"astune.algorithm.advantage": "gae"} for name in CriticConfig.model_fields},

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from astune.algorithm import StepEstimator, check_episode, check_step, to_samples
+from astune.algorithm import BatchRules, StepEstimator, check_episode, check_step, to_samples
 from astune.backbone.debug.observer import DebugObserver
 from astune.backbone.debug.plan import Attempts
 from astune.backbone.debug.sources.debug_model import DebugModel
@@ -84,7 +84,9 @@ class DebugRun:
         for attempts in groups:
             with watch:
                 group = await self._group(attempts)
-            samples, receipt = to_samples([group], self.advantage, weighting_for(self.config))
+            ruled = BatchRules.of(self.config, self.setup.policy.context_length)([group])
+            weighting = weighting_for(self.config)
+            samples, receipt = to_samples(ruled.groups, self.advantage, weighting, ruled.left_out)
             check_step([group], samples, receipt)
             if len(group.episodes) > 1:
                 self.screen.group_done(group, samples)

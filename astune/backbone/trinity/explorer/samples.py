@@ -13,7 +13,7 @@ import torch
 from trinity.buffer.operators.experience_operator import ExperienceOperatorV1
 from trinity.common.experience import EID, CustomField, Experience
 
-from astune.algorithm import check_step, load_estimator, to_samples
+from astune.algorithm import BatchRules, check_step, load_estimator, to_samples
 from astune.backbone.trinity.explorer.experience import experiences_of, unpack_episode
 from astune.backbone.trinity.shared.events import Explored
 from astune.backbone.trinity.shared.mailbox import post
@@ -40,13 +40,15 @@ class SamplesOperator(ExperienceOperatorV1):  # type: ignore[misc]
     def __init__(self, config: dict[str, Any], rows_multiple: int, trainer: str) -> None:
         self._config = load_parts({"config": config}).config
         self._advantage = load_estimator(self._config.algorithm)
+        self._rules = BatchRules.of(self._config, self._config.model.max_model_len)
         self._rows_multiple, self._trainer = rows_multiple, trainer
 
     async def process(self, exps: list[Experience]) -> tuple[list[Experience], dict[str, float]]:
         if not exps:
             return [], {}
         groups, runs = unpack_groups(exps)
-        samples, receipt = to_samples(groups, self._advantage, weighting_for(self._config))
+        ruled = self._rules(groups)
+        samples, receipt = to_samples(ruled.groups, self._advantage, weighting_for(self._config), ruled.left_out)
         if self._config.monitor.check_invariants:
             check_step(groups, samples, receipt)
         rows = experiences_of(samples, runs, multiple=self._rows_multiple, temperature=self._config.rollout.temperature)
@@ -57,7 +59,7 @@ class SamplesOperator(ExperienceOperatorV1):  # type: ignore[misc]
             if self._trainer == "tinker":
                 row.info[REFERENCE] = row.logprobs.tolist()
                 row.custom_fields = [CustomField(REFERENCE, "ref_logprob", torch.float32)]
-        post(Explored(batch, len(groups), rollout_metrics(groups), receipt, len(rows)))
+        post(Explored(batch, len(groups), rollout_metrics(groups) | ruled.metrics, receipt, len(rows)))
         return rows, {"samples": float(len(samples))}
 
 

@@ -1,0 +1,185 @@
+"""Rules over the groups of a step, before their rewards are compared: what is shaped, and what is left out.
+
+    overlong     an answer that comes near its limit costs its episode a part of the reward    DAPO, arXiv 2503.14476
+    efficiency   among right answers those with fewer turns get a little more                  AgentRL
+    balance      right and wrong answers of a group are kept in about equal numbers            AgentRL
+
+What the judge said stays as it is recorded; only what is learned from changes. Another rule of DAPO, dynamic sampling,
+plays further tasks: `astune/training/dynamic_sampling.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from astune.algorithm.advantage import RIGHT
+from astune.config.schema import AstuneConfig
+from astune.types import Episode, Group, Turn
+
+BALANCED = "balanced"
+"""Why an episode is left out that there were too many of its kind of."""
+MORE_WRONG, MORE_RIGHT = 1, 2
+"""How many more of the commoner kind are kept than there are of the other (AgentRL's `balance_sample`)."""
+
+
+@dataclass(frozen=True)
+class Ruled:
+    """The groups of a step as they are learned from; the episodes that are left out, each with its reason; figures of
+    the rules that are on."""
+
+    groups: list[Group]
+    left_out: list[tuple[str, Episode]] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BatchRules:
+    """The rules of `astune.algorithm`. `context_length` is the model's, None where it is not known."""
+
+    max_tokens: int = 1024
+    context_length: int | None = None
+    overlong_buffer: int = 0
+    overlong_penalty: float = 1.0
+    efficiency_bonus: float = 0.0
+    balance: bool = False
+    seed: int = 0
+
+    @classmethod
+    def of(cls, config: AstuneConfig, context_length: int | None) -> BatchRules:
+        algorithm = config.algorithm
+        return cls(
+            config.rollout.max_tokens,
+            context_length,
+            algorithm.overlong_buffer,
+            algorithm.overlong_penalty,
+            algorithm.efficiency_bonus,
+            algorithm.balance,
+            config.seed,
+        )
+
+    def __call__(self, groups: Sequence[Group]) -> Ruled:
+        """Balance first: ranks are among those that are kept."""
+        ruled = Ruled(list(groups))
+        if self.balance:
+            ruled = self._balanced(ruled)
+        if self.overlong_buffer:
+            ruled = self._with_penalty(ruled)
+        if self.efficiency_bonus:
+            ruled = self._with_bonus(ruled)
+        return ruled
+
+    def _balanced(self, ruled: Ruled) -> Ruled:
+        groups = []
+        left_out = list(ruled.left_out)
+        for group in ruled.groups:
+            name = group.episodes[0].episode_id if group.episodes else ""
+            kept = balanced(group, f"{self.seed}/balance/{name}")
+            left_out += [(BALANCED, each) for place, each in enumerate(group.episodes) if place not in kept]
+            episodes = tuple(each for place, each in enumerate(group.episodes) if place in kept)
+            groups.append(replace(group, episodes=episodes))
+        return Ruled(groups, left_out, ruled.metrics | {"balance/left_out": float(len(left_out))})
+
+    def _with_penalty(self, ruled: Ruled) -> Ruled:
+        parts = [[self._overlong(episode) for episode in group.episodes] for group in ruled.groups]
+        shaped = [
+            shifted(group, [-self.overlong_penalty * part for part in row])
+            for group, row in zip(ruled.groups, parts, strict=True)
+        ]
+        judged = [
+            part
+            for group, row in zip(ruled.groups, parts, strict=True)
+            for part, episode in zip(row, group.episodes, strict=True)
+            if episode.verdict is not None
+        ]
+        metrics = {"overlong/episodes": float(sum(part > 0 for part in judged))}
+        if judged:
+            metrics["overlong/penalty_mean"] = self.overlong_penalty * math.fsum(judged) / len(judged)
+        return replace(ruled, groups=shaped, metrics=ruled.metrics | metrics)
+
+    def _overlong(self, episode: Episode) -> float:
+        """The part of the penalty that the longest of the episode's answers costs."""
+        return max(
+            (overlong(turn, self.overlong_buffer, self.max_tokens, self.context_length) for turn in episode.turns),
+            default=0.0,
+        )
+
+    def _with_bonus(self, ruled: Ruled) -> Ruled:
+        shifts = [efficiency(group, self.efficiency_bonus) for group in ruled.groups]
+        shaped = [shifted(group, row) for group, row in zip(ruled.groups, shifts, strict=True)]
+        metrics = {"efficiency/ranked": float(sum(bool(shift) for row in shifts for shift in row))}
+        return replace(ruled, groups=shaped, metrics=ruled.metrics | metrics)
+
+
+def is_right(episode: Episode) -> bool | None:
+    """Whether the answer is right: as its verdict says, else by its reward; None if nobody judged it."""
+    if episode.verdict is None:
+        return None
+    return episode.verdict.reward > RIGHT if episode.verdict.passed is None else episode.verdict.passed
+
+
+def overlong(turn: Turn, buffer: int, max_tokens: int, context_length: int | None) -> float:
+    """0 to 1: how far an answer reaches into the last `buffer` tokens before a limit, the nearer of `max_tokens` of its
+    own and `context_length` with its prompt; 1 for one that was cut off (DAPO, section 3.4, equation 13).
+
+    >>> [overlong(Turn("a", (1,), (2,) * n, (0.0,) * n, 0, "stop"), 4, 10, None) for n in (6, 7, 10)]
+    [0.0, 0.25, 1.0]
+    """
+    if turn.finish_reason == "length":
+        return 1.0
+    left = max_tokens - len(turn.output_ids)
+    if context_length is not None:
+        left = min(left, context_length - len(turn.prompt_ids) - len(turn.output_ids))
+    return min(max((buffer - left) / buffer, 0.0), 1.0)
+
+
+def balanced(group: Group, seed: str) -> set[int]:
+    """The places of the episodes that are kept: of the wrong ones at most one more than there are right ones, of the
+    right ones at most two more than there are wrong ones. Which ones is drawn from `seed`. Those that nobody judged
+    stay, as they count for nothing."""
+    places: dict[bool | None, list[int]] = {True: [], False: [], None: []}
+    for place, episode in enumerate(group.episodes):
+        places[is_right(episode)].append(place)
+    fewer = min(len(places[True]), len(places[False]))
+    draw = random.Random(seed)
+    kept = set(places[None])
+    for right, more in ((False, MORE_WRONG), (True, MORE_RIGHT)):
+        kept |= set(draw.sample(places[right], min(len(places[right]), fewer + more)))
+    return kept
+
+
+def efficiency(group: Group, bonus: float) -> list[float]:
+    """What each episode's reward is shifted by: among the right ones from `bonus` for the fewest turns down to
+    `-bonus` for the most, in equal steps by rank, ties by their mean rank; 0 for the others and where only one is
+    right. The shifts sum to 0 (AgentRL's `efficient_rewarding`, which also ranks wrong ones, the other way round)."""
+    right = [place for place, episode in enumerate(group.episodes) if is_right(episode)]
+    shifts = [0.0] * len(group.episodes)
+    if len(right) < 2:
+        return shifts
+    turns = [len(group.episodes[place].turns) for place in right]
+    for place, own in zip(right, turns, strict=True):
+        fewer, same = sum(other < own for other in turns), turns.count(own)
+        rank = fewer + (same - 1) / 2
+        shifts[place] = bonus * (1.0 - 2.0 * rank / (len(right) - 1))
+    return shifts
+
+
+def shifted(group: Group, shifts: Sequence[float]) -> Group:
+    """The group with the rewards of its judged episodes shifted, and with them those of their agents."""
+    return replace(
+        group,
+        episodes=tuple(
+            _shifted(episode, shift) if shift else episode
+            for episode, shift in zip(group.episodes, shifts, strict=True)
+        ),
+    )
+
+
+def _shifted(episode: Episode, shift: float) -> Episode:
+    if episode.verdict is None:
+        return episode
+    verdict = replace(episode.verdict, reward=episode.verdict.reward + shift)
+    own = {agent: reward + shift for agent, reward in episode.agent_rewards.items()}
+    return replace(episode, verdict=verdict, agent_rewards=own)
