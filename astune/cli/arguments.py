@@ -56,6 +56,14 @@ COMMAND_EXAMPLES = {
   {program} judge-report --conf my_agent.yaml --examples graded.jsonl --pass-label 4 --out judges.html
 
 one of the examples: {{"question": "6 * 12?", "answer": "72", "response": "Surely #### 72", "label": true}}""",
+    "eval": """\
+  {program} eval --conf my_agent.yaml --checkpoint runs/p/n              the newest checkpoint of a run
+  {program} eval --conf my_agent.yaml --checkpoint runs/p/n@best --limit 200 astune.evaluation.attempts=8
+  {program} eval --conf my_agent.yaml --checkpoint none runs/p/n@40      the model before training, and after step 40
+  {program} eval --conf my_agent.yaml --checkpoint Qwen/Qwen3-0.6B models/mine
+  {program} eval --compare runs/p/n-eval/base runs/p/n-eval/n_step_000040
+
+Stopped with Ctrl-C it has lost nothing: the same command goes on.""",
     "doctor": """\
   {program} doctor --conf my_agent.yaml
   {program} doctor --conf my_agent.yaml --offline --json > doctor.json""",
@@ -108,6 +116,7 @@ def make_parser(program: str) -> argparse.ArgumentParser:
     report.add_argument("run_dir", type=Path, metavar="RUN", help="folder of the run, as runs/project/name")
     _add_export(commands.add_parser("export", help="write the model of a checkpoint, or its adapter, for others"))
     _add_view(commands.add_parser("view", help="look at the episodes of a run: one page, no network"))
+    _add_eval(commands.add_parser("eval", help="play the held-out tasks with a checkpoint, or compare two"))
     _add_doctor(commands.add_parser("doctor", help="find what would break a run before it starts"))
     _add_tasks(commands.add_parser("tasks", help="look at the tasks as the reader makes them"))
     _add_check_tasks(commands.add_parser("check-tasks", help="prove that the judge knows right from wrong, by task"))
@@ -178,6 +187,31 @@ def _add_view(command: argparse.ArgumentParser) -> None:
     command.add_argument("--open", action="store_true", help="open it in the browser")
     command.add_argument("--serve", action="store_true", help="serve it on this machine; a reload shows what is new")
     command.add_argument("--port", type=int, default=8265, help="with --serve; default: 8265")
+
+
+def _add_eval(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Plays the held-out tasks of a configuration, astune.evaluation.sets too, and tells each figure with its "
+        "interval and its number of tasks. Exits with 1 if nothing could be judged."
+    )
+    command.add_argument("--conf", type=Path, metavar="X.yaml", help="the configuration, with --checkpoint")
+    chosen = command.add_mutually_exclusive_group(required=True)
+    chosen.add_argument(
+        "--checkpoint",
+        nargs="+",
+        dest="checkpoints",
+        metavar="C",
+        help="one or two to compare: a run, RUN@best, RUN@STEP, a checkpoint's folder, a model's folder or hub id, or "
+        "none: the model of the configuration",
+    )
+    chosen.add_argument(
+        "--compare", nargs=2, type=Path, metavar=("A", "B"), help="folders that earlier evaluations were written into"
+    )
+    command.add_argument("--limit", type=int, metavar="N", help="the first N tasks of each set; default: every task")
+    command.add_argument("--out", type=Path, metavar="FOLDER", help="default: beside the runs, as runs/p/n-eval/base")
+    command.add_argument("--engine", default="local", metavar="E", help="'local' or your own, 'my_engine.py:load'")
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command.add_argument("overrides", nargs="*", metavar="key=value", help="replaces a value")
 
 
 def _add_doctor(command: argparse.ArgumentParser) -> None:

@@ -52,6 +52,8 @@ def _command(known: argparse.Namespace, command_line: str) -> Callable[[], int]:
         return _recorded(known)
     if known.command == "judge-report":
         return _judge_report(known)
+    if known.command == "eval":
+        return _eval(known)
     if known.command == "rubrics":
         return _rubrics(known)
     if known.command == "env":
@@ -115,6 +117,17 @@ def _judge_report(known: argparse.Namespace) -> Callable[[], int]:
         out=known.out,
         as_json=known.json,
     )
+
+
+def _eval(known: argparse.Namespace) -> Callable[[], int]:
+    from astune.cli.eval import compare_folders, evaluate
+
+    if known.compare is not None:
+        unused = [name for name in ("conf", "limit", "out") if getattr(known, name) is not None]
+        return partial(compare_folders, known.compare, known.json, [*unused, *known.overrides])
+    checkpoints = [text for text in known.checkpoints if "=" not in text]
+    overrides = [*(text for text in known.checkpoints if "=" in text), *known.overrides]
+    return partial(evaluate, known.conf, overrides, checkpoints, known.engine, known.limit, known.out, known.json)
 
 
 def _recorded(known: argparse.Namespace) -> Callable[[], int]:

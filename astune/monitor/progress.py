@@ -59,7 +59,8 @@ class Progress:
     def run_started(self, config: Config, run_dir: RunDir, total_steps: int) -> None:
         settings = config.astune
         self._state.total_steps = total_steps
-        facts = f" · {settings.backbone} backbone · model {settings.model.path} · {total_steps} steps"
+        facts = f" · {settings.backbone} backbone · model {settings.model.path}"
+        facts += f" · {total_steps} steps" if total_steps else ""
         self._print(Text.assemble((settings.project_name, "bold"), facts))
         self._print(Text(str(run_dir.path), "dim"))
         if self._mode == "bar":

@@ -274,7 +274,7 @@ def _held_out_table(held_out: Mapping[str, Any]) -> Table:
     for decoding, row in held_out.items():
         first, last, best = (row[name] for name in ("first", "last", "best"))
         before = _shown(row, first) if first and first["step"] == 0 else "-"
-        after = Text(_shown(row, last), "bold") if last and last["step"] > 0 else "-"
+        after = Text(_with_interval(row, last), "bold") if last and last["step"] > 0 else "-"
         at = f" step {best['step']}" if best else ""
         tasks = next((f"{point['tasks']:,.0f}" for point in (last, first) if point and "tasks" in point), "-")
         best_shown = Text.assemble(_shown(row, best), (at, "dim"))
@@ -283,7 +283,10 @@ def _held_out_table(held_out: Mapping[str, Any]) -> Table:
 
 
 def _shown(row: Mapping[str, Any], point: Mapping[str, float] | None) -> str:
-    if not point:
-        return "-"
-    shown = show_figure(row["figure"], point["value"])
-    return f"{shown} ({show_interval(row['figure'], point['low'], point['high'])})" if "low" in point else shown
+    return show_figure(row["figure"], point["value"]) if point else "-"
+
+
+def _with_interval(row: Mapping[str, Any], point: Mapping[str, float]) -> str:
+    if "low" not in point:
+        return _shown(row, point)
+    return f"{_shown(row, point)} ({show_interval(row['figure'], point['low'], point['high'])})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from astune.rollout.metrics import judging_metrics
 from astune.support.statistics import estimate, pass_at_k
@@ -19,8 +19,8 @@ def evaluation_metrics(groups: Sequence[Group], seconds: float) -> dict[str, flo
     """
     episodes = [episode for group in groups for episode in group.episodes]
     metrics: dict[str, float] = {}
-    for figure, values in figures_of(groups):
-        found = estimate(values, share=figure != "reward")
+    for figure, values in values_by_task(groups).items():
+        found = estimate(list(values.values()), share=is_share(figure))
         metrics[figure] = found.mean
         if found.interval is not None:
             metrics[f"{figure}_low"], metrics[f"{figure}_high"] = found.interval
@@ -37,24 +37,29 @@ def evaluation_metrics(groups: Sequence[Group], seconds: float) -> dict[str, flo
     )
 
 
-def figures_of(groups: Sequence[Group]) -> Iterator[tuple[str, list[float]]]:
-    """Name and values of each figure: one value per task that has it, the mean over its judged attempts. A task with
-    fewer judged attempts than k has no `pass_at_k`."""
-    passed = [_passed(group) for group in groups]
-    rewards = [[episode.reward for episode in group.episodes if episode.reward is not None] for group in groups]
-    most = max((len(group.episodes) for group in groups), default=0)
-    yield from _known("success", [sum(each) / len(each) for each in passed if each])
-    yield from _known("reward", [math.fsum(each) / len(each) for each in rewards if each])
-    k = 2
+def is_share(figure: str) -> bool:
+    """Whether the figure of a task lies between 0 and 1, 0 and 1 included, as `success` and `pass_at_k` do."""
+    return figure != "reward"
+
+
+def values_by_task(groups: Sequence[Group]) -> dict[str, dict[str, float]]:
+    """For each figure its value of each task that has it, the mean over the task's judged attempts. A task with fewer
+    judged attempts than k has no `pass_at_k`."""
+    passed = {group.task.task_id: _passed(group) for group in groups}
+    rewards = {
+        group.task.task_id: [episode.reward for episode in group.episodes if episode.reward is not None]
+        for group in groups
+    }
+    found = {
+        "success": {task: sum(each) / len(each) for task, each in passed.items() if each},
+        "reward": {task: math.fsum(each) / len(each) for task, each in rewards.items() if each},
+    }
+    k, most = 2, max((len(group.episodes) for group in groups), default=0)
     while k <= most:
-        enough = [each for each in passed if len(each) >= k]
-        yield from _known(f"pass_at_{k}", [pass_at_k(len(each), sum(each), k) for each in enough])
+        enough = {task: each for task, each in passed.items() if len(each) >= k}
+        found[f"pass_at_{k}"] = {task: pass_at_k(len(each), sum(each), k) for task, each in enough.items()}
         k *= 2
-
-
-def _known(figure: str, values: list[float]) -> Iterator[tuple[str, list[float]]]:
-    if values:
-        yield figure, values
+    return {figure: values for figure, values in found.items() if values}
 
 
 def _passed(group: Group) -> list[bool]:

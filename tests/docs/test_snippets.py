@@ -64,7 +64,7 @@ LIMITS = {"TooManyTurns", "ContextOverflow"}
 """What may go wrong in an episode because TINY leaves it so little."""
 needs_agentscope_2 = pytest.mark.skipif(AGENTSCOPE != "2", reason="the pages are written for AgentScope 2.x")
 LOOKING = (
-    *("config", "doctor", "report", "view", "replay", "rescore", "diff"),
+    *("config", "doctor", "eval", "report", "view", "replay", "rescore", "diff"),
     *("check-tasks", "judge-report", "rubrics", "tasks", "env", "export"),
 )
 """Commands that take no keys of training."""

@@ -1,0 +1,254 @@
+"""Held-out tasks played with a checkpoint, without a run: what `astune eval` does.
+
+Every episode is written as it ends, and a task whose attempts are all there is not played again, so nothing is lost
+when it is stopped. Attempts have the same seeds whatever the checkpoint, so two of them differ by their weights alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from astune.config.compare import changes
+from astune.config.schema import AstuneConfig, Config
+from astune.errors import RunFolderError
+from astune.monitor.checkpoint_names import find_checkpoint
+from astune.monitor.disk import write_whole, writing
+from astune.monitor.episodes import EpisodeLog, episodes_path, read_episodes
+from astune.monitor.jsonl import keep_lines
+from astune.monitor.metrics import MetricsLog
+from astune.monitor.progress import Progress
+from astune.monitor.run_dir import RunDir, runs_folder
+from astune.monitor.run_lock import RunLock
+from astune.rollout.evaluation_metrics import evaluation_metrics
+from astune.rollout.group import run_groups
+from astune.rollout.setup import RolloutSetup
+from astune.support.concurrency import run_and_leave
+from astune.training.engine import Engine, LoadEngine
+from astune.training.held_out import Evaluation
+from astune.training.rollout_setup import rollout_setup, sampling_for
+from astune.types import Episode, Group, StopReason
+from astune.workflow.lifetime import lifetime
+
+ABOUT = "evaluation.json"
+"""The file that says what a folder holds the evaluation of."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What is evaluated: `checkpoint`, the folder of a run's checkpoint at `step`; else `model`, a folder or a hub id;
+    with neither the model of the configuration. `mark` changes with the weights, as far as files tell."""
+
+    name: str
+    checkpoint: str | None = None
+    model: str | None = None
+    step: int = 0
+    mark: str = ""
+
+
+@dataclass(frozen=True)
+class About:
+    """What a folder holds: of whom, and the tasks and attempts of each evaluation."""
+
+    candidate: Candidate
+    tasks: Mapping[str, Sequence[str]]
+    attempts: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Played:
+    """A finished evaluation: its groups by the name of the evaluation ("greedy", "hard/sampled"), in the order of the
+    tasks. Episodes are without their turns."""
+
+    folder: Path
+    about: About
+    groups: Mapping[str, Sequence[Group]]
+
+
+def candidate_of(text: str, config: AstuneConfig) -> Candidate:
+    """What `--checkpoint` names: a checkpoint of a run (see `find_checkpoint`), a model, or `none`, the model of the
+    configuration."""
+    if text == "none":
+        return Candidate("base", mark=_mark(Path(config.model.path)))
+    path = find_checkpoint(text)
+    if path is None:
+        folder = Path(text).expanduser()
+        name, model = (folder.name, str(folder.absolute())) if folder.is_dir() else (text, text)
+        return Candidate(name, model=model, mark=_mark(folder))
+    step = int(path.name[len("step_") :])
+    return Candidate(f"{path.parents[1].name}/{path.name}", str(path.absolute()), step=step, mark=_mark(path))
+
+
+def _mark(folder: Path) -> str:
+    """A digest of the names, sizes and times of a folder's files; "" for what is no folder."""
+    files = sorted(path for path in folder.glob("*") if path.is_file())
+    facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16] if folder.is_dir() else ""
+
+
+def load_candidate(config: AstuneConfig, candidate: Candidate, load_engine: LoadEngine) -> Engine:
+    """The engine with the candidate's weights. A checkpoint is loaded by the learner that wrote its like, so whatever
+    that writes can be evaluated."""
+    if candidate.model is not None:
+        model = config.model.model_copy(update={"path": candidate.model})
+        config = config.model_copy(update={"model": model})
+    engine = load_engine(config)
+    if candidate.checkpoint is not None:
+        engine.learner.load(Path(candidate.checkpoint))
+    return engine
+
+
+def play(
+    config: Config,
+    ready: AstuneConfig,
+    candidate: Candidate,
+    evaluations: Sequence[Evaluation],
+    load_engine: LoadEngine,
+    folder: Path | None,
+) -> Played:
+    """Play what is not played yet, and write the figures. `ready` is the configuration with what it asks to be started,
+    `folder` is where to, by default one of its own beside the runs."""
+    about = About(
+        candidate,
+        {evaluation.name: [task.task_id for task in evaluation.tasks] for evaluation in evaluations},
+        {evaluation.name: evaluation.attempts for evaluation in evaluations},
+    )
+    run_dir = RunDir(_open(config, about, folder))
+    lock = RunLock(run_dir.path)
+    try:
+        with Progress(ready.monitor.progress) as progress:
+            groups = {}
+            left = {evaluation.name: _left(run_dir, evaluation) for evaluation in evaluations}
+            began = time.perf_counter()
+            if any(left.values()):
+                engine = load_candidate(ready, candidate, load_engine)
+                setup = replace(rollout_setup(ready, engine.policy, engine.chat_format), judges_alone=True)
+                progress.run_started(config, run_dir, 0)
+                run_and_leave(_play_all(ready, setup, run_dir, candidate.step, evaluations, left, progress))
+            seconds = time.perf_counter() - began
+            for evaluation in evaluations:
+                groups[evaluation.name] = list(_read(run_dir, evaluation.name, about))
+            _write_figures(run_dir, candidate.step, groups, seconds, progress)
+        return Played(run_dir.path, about, groups)
+    finally:
+        lock.release()
+
+
+async def _play_all(
+    config: AstuneConfig,
+    setup: RolloutSetup,
+    run_dir: RunDir,
+    step: int,
+    evaluations: Sequence[Evaluation],
+    left: Mapping[str, Sequence[int]],
+    progress: Progress,
+) -> None:
+    async with lifetime(setup.workflow_factory):
+        with EpisodeLog(run_dir) as log:
+            for evaluation in evaluations:
+                tasks = [evaluation.tasks[number] for number in left[evaluation.name]]
+                progress.phase_started(f"evaluation, {evaluation.name}", len(tasks) * evaluation.attempts)
+                await run_groups(
+                    tasks,
+                    evaluation.attempts,
+                    setup,
+                    seed=config.seed,
+                    sampling=sampling_for(config, evaluation.decoding),
+                    max_concurrent=config.rollout.max_concurrent,
+                    label=f"eval/{evaluation.name}",
+                    on_episode=_recorder(log, f"eval/{evaluation.name}", step, progress),
+                )
+            log.sync()
+
+
+def _recorder(log: EpisodeLog, phase: str, step: int, progress: Progress) -> Callable[[Episode], None]:
+    def record(episode: Episode) -> None:
+        log.write(episode, step=step, phase=phase)
+        progress.episode_done(episode)
+
+    return record
+
+
+def _open(config: Config, about: About, folder: Path | None) -> Path:
+    """The folder to write into: one where the same evaluation was begun, else a new one."""
+    text = json.dumps(asdict(about), indent=1, ensure_ascii=True) + "\n"
+    name = "".join(sign if sign.isalnum() or sign in "-_." else "_" for sign in about.candidate.name)
+    chosen = runs_folder(config) / f"{config.astune.experiment_name or 'run'}-eval" / name if folder is None else folder
+    number = 1
+    while True:
+        path = chosen if number == 1 else chosen.with_name(f"{chosen.name}-{number}")
+        run_dir = RunDir(path)
+        if not path.exists():
+            with writing(path):
+                path.mkdir(parents=True)
+                run_dir.save_config(config)
+                write_whole(path / ABOUT, text)  # last: a folder without it is nobody's
+            return path
+        same = (path / ABOUT).is_file() and (path / ABOUT).read_text() == text
+        if same and not changes(run_dir.config_path, config):
+            return path
+        number += 1
+
+
+def _left(run_dir: RunDir, evaluation: Evaluation) -> list[int]:
+    """Numbers of the tasks of which not all attempts are written. What is there of those is dropped."""
+    path = episodes_path(run_dir.episodes_dir, f"eval/{evaluation.name}")
+    counts: dict[str, int] = {}
+    if path.is_file():
+        for record in read_episodes(path):
+            if record.episode.stop_reason is not StopReason.CANCELLED:
+                task = record.episode.task.task_id
+                counts[task] = counts.get(task, 0) + 1
+        done = {task for task, count in counts.items() if count == evaluation.attempts}
+        keep_lines(path, lambda row: row["task_id"] in done)
+    return [n for n, task in enumerate(evaluation.tasks) if counts.get(task.task_id) != evaluation.attempts]
+
+
+def _read(run_dir: RunDir, name: str, about: About) -> list[Group]:
+    """The groups of an evaluation in the order of its tasks. Raises RunFolderError where attempts are missing."""
+    path = episodes_path(run_dir.episodes_dir, f"eval/{name}")
+    by_task: dict[str, list[Episode]] = {}
+    for record in read_episodes(path) if path.is_file() else ():
+        episode = replace(record.episode, turns=(), timelines=())
+        by_task.setdefault(episode.task.task_id, []).append(episode)
+    groups = []
+    for task in about.tasks[name]:
+        episodes = sorted(by_task.get(task, []), key=lambda episode: episode.episode_id)
+        if len(episodes) != about.attempts[name]:
+            raise RunFolderError(
+                f"{run_dir.path}: {name}: task {task!r} has {len(episodes)} of {about.attempts[name]} attempts; the "
+                "command that wrote the folder plays what is missing"
+            )
+        groups.append(Group(episodes[0].task, tuple(episodes)))
+    return groups
+
+
+def _write_figures(
+    run_dir: RunDir, step: int, groups: Mapping[str, Sequence[Group]], seconds: float, progress: Progress
+) -> None:
+    with writing(run_dir.metrics_path):
+        run_dir.metrics_path.unlink(missing_ok=True)
+    log = MetricsLog(run_dir, tensorboard=False)
+    for name, played in groups.items():
+        metrics = evaluation_metrics(played, seconds)
+        log.log(step, {f"eval/{name}/{figure}": value for figure, value in metrics.items()})
+        progress.evaluation_done(step, name, metrics)
+    log.close()
+
+
+def read_played(folder: Path) -> Played:
+    """The evaluation that `play` left in a folder. Raises RunFolderError where there is none, or one that is not
+    finished."""
+    path = folder / ABOUT
+    if not path.is_file():
+        raise RunFolderError(f"{folder} holds no evaluation: there is no {ABOUT}; `astune eval --checkpoint` writes it")
+    try:
+        row = json.loads(path.read_text(encoding="utf-8"))
+        about = About(Candidate(**row["candidate"]), row["tasks"], row["attempts"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunFolderError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+    return Played(folder, about, {name: _read(RunDir(folder), name, about) for name in about.tasks})

@@ -1,0 +1,47 @@
+"""An agent that answers what the model says, and an engine whose model knows more tasks the more it was trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from astune import Episode, Task, Tuner, Verdict, WorkflowOutput
+from astune.context_tracker.model_dir import load_chat_format
+from astune.errors import JudgeError
+from astune.support.resources import tiny_model_dir
+from astune.testing import CountingLearner, ScriptedPolicy
+from astune.training.engine import Engine
+
+LOADED: list[str] = []
+"""Paths of the models that engines were made of."""
+PLAYED: list[str] = []
+
+
+async def asker(task: Task, tuner: Tuner) -> WorkflowOutput:
+    ask = [{"role": "user", "content": task.query}]
+    reply = await tuner.openai_client().chat.completions.create(model="m", messages=ask)
+    PLAYED.append(tuner.episode_id)
+    if Path(task.metadata.get("stop", "")).is_file():
+        raise KeyboardInterrupt
+    return WorkflowOutput(answer=reply.choices[0].message.content)
+
+
+async def judge(task: Task, episode: Episode) -> Verdict:
+    assert episode.output is not None
+    if episode.episode_id.startswith("train"):  # one of the two attempts is better, so that every step is an update
+        return Verdict(float(episode.episode_id.endswith("/0")))
+    right = int(task.answer) < int(str(episode.output.answer))
+    return Verdict(float(right), right)
+
+
+async def cannot_tell(task: Task, episode: Episode) -> Verdict:
+    raise JudgeError("nobody knows")
+
+
+def load(config: Any) -> Engine:
+    """The model says how often it was trained: it knows the tasks of smaller numbers."""
+    LOADED.append(config.model.path)
+    chat_format = load_chat_format(config.model, tiny_model_dir())
+    policy = ScriptedPolicy(lambda prompt: str(learner.updates), chat_format)
+    learner = CountingLearner(policy)
+    return Engine(policy, learner, chat_format)

@@ -1,0 +1,179 @@
+"""`astune eval`: checkpoints played on held-out tasks without a run, and two of them compared. On an engine without a
+model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astune.cli import main
+from astune.config.load import load_config
+from astune.monitor import read_episodes, read_metrics
+from astune.plugins import load_plugin
+from astune.training.start import run_training
+
+TASKS = 12
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A configuration with a run of eight steps, each a checkpoint that knows one task more."""
+    monkeypatch.chdir(tmp_path)
+    agent = shutil.copyfile(Path(__file__).with_name("eval_agent.py"), tmp_path / "eval_agent.py")
+    for name, count in (("train", 4), ("held", TASKS), ("hard", 3)):
+        rows = [{"query": f"{name} {n}?", "answer": str(n), "stop": str(tmp_path / f"stop-{n}")} for n in range(count)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    config = {
+        "project_name": "p",
+        "runs_dir": str(tmp_path / "runs"),
+        "task_reader": {"jsonl": {"training": {"file_path": "train.jsonl"}, "validation": {"file_path": "held.jsonl"}}},
+        "task_judge": {"judge_protocol": f"{agent}:judge"},
+        "rollout": {"agentscope_learn_protocol": f"{agent}:asker", "num_repeat": 2, "max_tokens": 4},
+        "trainer": {"total_steps": 8, "tasks_per_step": 2, "save_every": 4, "keep_checkpoints": 9},
+        "evaluation": {"before": False, "after": False},
+        "monitor": {"progress": "plain", "tensorboard": False},
+    }
+    (tmp_path / "job.yaml").write_text(json.dumps({"astune": config}))
+    run_training(load_config(tmp_path / "job.yaml"), engine(tmp_path).load)
+    engine(tmp_path).LOADED.clear()
+    engine(tmp_path).PLAYED.clear()
+    return tmp_path / "job.yaml"
+
+
+def engine(folder: Path) -> Any:
+    """The module of the agent and the engine, as the command imports it."""
+    import sys
+
+    load_plugin(f"{folder}/eval_agent.py:load", kind="engine")
+    return next(m for m in list(sys.modules.values()) if getattr(m, "__file__", "") == str(folder / "eval_agent.py"))
+
+
+def evaluate(job: Path, *arguments: str) -> int:
+    return main(["eval", "--conf", str(job), *arguments, "--engine", f"{job.parent}/eval_agent.py:load"])
+
+
+def shown(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_a_checkpoint_is_played_without_a_run(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate(job, "--checkpoint", "runs/p/job@4", "astune.evaluation.attempts=2") == 0
+    folder = job.parent / "runs" / "p" / "job-eval" / "job_step_000004"
+    (row, greedy) = read_metrics(folder / "metrics.jsonl")
+    assert row["eval/sampled/success"] == 4 / TASKS and row["step"] == 4
+    assert (row["eval/sampled/attempts"], greedy["eval/greedy/attempts"]) == (2 * TASKS, TASKS)
+    assert len(list(read_episodes(folder / "episodes" / "eval_sampled.jsonl"))) == 2 * TASKS
+    assert (folder / "report.html").is_file()
+    text = shown(capsys)
+    assert "sampled success 33.3 %" in text and "12 of 12 tasks, 24 attempts" in text and "pass@2" in text
+
+
+def test_two_checkpoints_are_compared_on_the_same_tasks_with_the_same_seeds(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate(job, "--checkpoint", "none", "runs/p/job", "--json", "astune.evaluation.decoding=[greedy]") == 0
+    found = json.loads(capsys.readouterr().out.partition("\n{")[2].join(["{", ""]))
+    assert [one["name"] for one in found["evaluated"]] == ["base", "job/step_000008"]
+    row = found["compared"][0]
+    assert (row["evaluation"], row["figure"], row["tasks"], row["exact"]) == ("greedy", "success", TASKS, True)
+    assert (row["first"]["mean"], row["second"]["mean"]) == (0.0, 8 / TASKS)
+    assert row["p"] == pytest.approx(2 / 2**8) and row["difference"]["mean"] == 8 / TASKS
+    low, high = row["difference"]["interval"]
+    assert 0 < low < 8 / TASKS < high <= 1
+    base, trained = (Path(one["folder"]) for one in found["evaluated"])
+    assert evaluations_of(base) == evaluations_of(trained)
+    assert main(["eval", "--compare", str(trained), str(base)]) == 0
+    text = shown(capsys)
+    assert "base against job/step_000008, on the same tasks" in text
+    assert "-66.7 %" in text and "0.008" in text and "McNemar" in text
+
+
+def evaluations_of(folder: Path) -> list[str]:
+    return sorted(record.episode.episode_id for record in read_episodes(folder / "episodes" / "eval_greedy.jsonl"))
+
+
+def test_a_comparison_of_different_tasks_is_over_those_in_common(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate(job, "--checkpoint", "none", "--limit", "5", "--out", "a") == 0
+    assert evaluate(job, "--checkpoint", "runs/p/job", "--out", "b") == 0
+    capsys.readouterr()
+    assert main(["eval", "--compare", "a", "b", "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)["compared"][0]
+    assert (row["tasks"], row["left_out"]) == (5, 7)
+
+
+@pytest.mark.fault(
+    "Runs and resuming",
+    "an evaluation of a checkpoint is stopped by Ctrl-C or killed",
+    "every episode that ended is kept; the same command plays the rest",
+)
+def test_an_evaluation_that_was_stopped_goes_on_where_it_was(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ("astune.rollout.max_concurrent=1", "astune.evaluation.decoding=[greedy]")
+    (job.parent / "stop-7").touch()
+    module = engine(job.parent)
+    assert evaluate(job, "--checkpoint", "runs/p/job@4", *settings) in (0, 1, 130)
+    folder = job.parent / "runs" / "p" / "job-eval" / "job_step_000004"
+    path = folder / "episodes" / "eval_greedy.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:5]) + lines[5][:40])  # as a kill leaves it
+    (job.parent / "stop-7").unlink()
+    module.PLAYED.clear()
+    assert evaluate(job, "--checkpoint", "runs/p/job@4", *settings) == 0
+    assert len(module.PLAYED) == TASKS - 5
+    assert read_metrics(folder / "metrics.jsonl")[0]["eval/greedy/success"] == 4 / TASKS
+    module.PLAYED.clear()
+    assert evaluate(job, "--checkpoint", "runs/p/job@4", *settings) == 0
+    assert module.PLAYED == [] and "33.3 %" in shown(capsys)
+
+
+def test_other_options_or_other_weights_get_a_folder_of_their_own(job: Path) -> None:
+    folder = job.parent / "runs" / "p" / "job-eval"
+    for more in ((), ("--limit", "2"), ("astune.seed=7",), ()):
+        assert evaluate(job, "--checkpoint", "runs/p/job", *more) == 0
+    assert sorted(path.name for path in folder.iterdir()) == [f"job_step_000008{end}" for end in ("", "-2", "-3")]
+
+
+def test_a_model_is_loaded_in_the_place_of_the_configured_one(job: Path) -> None:
+    model = job.parent / "models" / "mine"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text("{}")
+    assert evaluate(job, "--checkpoint", str(model)) == 0
+    assert [str(model)] == engine(job.parent).LOADED
+    assert (job.parent / "runs" / "p" / "job-eval" / "mine" / "evaluation.json").is_file()
+
+
+def test_a_damaged_checkpoint_is_refused_by_the_name_of_its_file(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (job.parent / "runs" / "p" / "job" / "checkpoints" / "step_000008" / "counts.json").unlink()
+    assert evaluate(job, "--checkpoint", "runs/p/job") == 1
+    assert "step_000008 is broken: counts.json is missing" in capsys.readouterr().err
+    assert engine(job.parent).LOADED == []
+
+
+def test_nothing_judged_is_exit_code_1(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = "astune.task_judge.judge_protocol=eval_agent.py:cannot_tell"
+    assert evaluate(job, "--checkpoint", "none", "--limit", "2", broken) == 1
+    assert "2 of them unjudged" in shown(capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--conf", "x.yaml", "--checkpoint", "a", "b", "c"], "--checkpoint: expected one, or two to compare, got 3"),
+        (["--conf", "x.yaml", "--checkpoint", "a", "--limit", "0"], "a number of tasks from 1 on, got 0"),
+        (["--checkpoint", "a"], "name the configuration too"),
+        (["--conf", "x.yaml", "--compare", "a", "b", "astune.seed=1"], "has no use for conf, astune.seed=1"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert main(["eval", *arguments]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_what_is_no_evaluation_cannot_be_compared(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "--compare", "runs/p/job", "runs/p/job"]) == 1
+    assert "holds no evaluation" in capsys.readouterr().err
