@@ -97,12 +97,19 @@ class Adapters:
         each = len(arguments[0]) // len(self._rows)
         return arguments, options | {"adapter_names": [name for name in self._rows for _ in range(each)]}
 
+    def _tensors(self, name: str) -> dict[str, torch.Tensor]:
+        """The parameters of an adapter under the names that they have in peft's file. The base is left out from the
+        start: to ask bitsandbytes for its tensors may change them."""
+        own = {path: value for path, value in self._peft.named_parameters() if "lora_" in path}
+        found: dict[str, torch.Tensor] = self._functions.get_peft_model_state_dict(
+            self._peft, own, adapter_name=name, save_embedding_layers=False
+        )
+        return {key: found[key].detach() for key in sorted(found)}
+
     def save(self, directory: Path, name: str = SOLE) -> None:
         """Write one adapter as a folder of peft's."""
-        weights = self._functions.get_peft_model_state_dict(self._peft, adapter_name=name, save_embedding_layers=False)
-        weights = {key: value.contiguous() for key, value in sorted(weights.items())}
         directory.mkdir(parents=True, exist_ok=True)
-        save_file(weights, directory / WEIGHTS_FILE, metadata={"format": "pt"} | self._mark)
+        save_file(self._tensors(name), directory / WEIGHTS_FILE, metadata={"format": "pt"} | self._mark)
         settings = copy.copy(self._peft.peft_config[name])
         settings.target_modules = sorted(settings.target_modules)  # a set, whose order is another in each process
         settings.save_pretrained(str(directory))
@@ -132,10 +139,13 @@ class Adapters:
                 f"the adapter in {directory} was trained over other weights than those of "
                 f"{own.base_model_name_or_path} (it says {saved.base_model_name_or_path})"
             )
-        found = self._functions.set_peft_model_state_dict(self._peft, weights, adapter_name=name)
-        lacking = [key for key in found.missing_keys if "lora_" in key and name in key.split(".")]
-        if lacking or found.unexpected_keys:
+        parameters = self._tensors(name)
+        if {key: value.shape for key, value in weights.items()} != {
+            key: value.shape for key, value in parameters.items()
+        }:
             raise ModelError(f"the adapter in {directory} has not the tensors that its {CONFIG_FILE} promises")
+        for key, parameter in parameters.items():
+            parameter.copy_(weights[key])
 
 
 SETTINGS = {

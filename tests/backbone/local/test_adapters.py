@@ -174,6 +174,20 @@ async def test_bfloat16_has_one_copy_of_the_base_and_float32_adapters(model_dir:
     assert 0 <= update.metrics["kl/sampler"] < 0.05
 
 
+@pytest.mark.parametrize("base", ["nf4", "fp4"])
+async def test_a_base_in_4_bits_stays_as_it_is(model_dir: Path, tmp_path: Path, base: str) -> None:
+    pytest.importorskip("bitsandbytes")
+    loaded = load(model_dir, base=base)
+    moved(loaded)
+    sampler = sampler_over(loaded)
+    learner = learner_over(loaded, sampler)
+    samples = await samples_of(sampler)
+    learner.save(tmp_path)  # bitsandbytes, asked for all tensors, would change its own on a CPU
+    assert (await learner.update(samples, RATE)).metrics["kl/sampler"] < 1e-6
+    learner.load(tmp_path)
+    assert await samples_of(sampler) == samples
+
+
 async def test_gradient_checkpointing_gives_the_same_gradient(model_dir: Path) -> None:
     figures = []
     for checkpointing in (False, True):
