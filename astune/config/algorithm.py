@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from astune.config.section import Plugin, Section
 
-EXAMPLE_METHODS = ("sft", "dpo")
+EXAMPLE_METHODS = ("sft", "dpo", "kto")
 """The values of `method` that learn from examples in a file; with the others episodes are played."""
 Preset = Literal["grpo", "dapo", "dr_grpo", "rloo", "reinforce_pp", "gspo", "cispo", "ppo", "minirl", "opmd"]
 """The files of `default_config/presets`."""
@@ -32,10 +32,10 @@ class CriticConfig(Section):
 
 
 class AlgorithmConfig(Section):
-    method: Literal["rl", "sft", "dpo"] = Field(
+    method: Literal["rl", "sft", "dpo", "kto"] = Field(
         "rl",
         description="what is learned from: rl: rewards of episodes; sft: example conversations; dpo: preferred against "
-        "rejected answers, on --backbone=trinity",
+        "rejected answers; kto: good and bad answers, one by one",
     )
     preset: Preset | None = Field(
         None,
@@ -127,8 +127,19 @@ class AlgorithmConfig(Section):
         0.0, description="how much the entropy of the policy is rewarded, token by token; 0: not at all"
     )
     dpo_beta: PositiveFloat = Field(
-        0.1, description="method dpo: how much a preference counts, as against staying near the model it began with"
+        0.1,
+        description="methods dpo and kto: how much a preference counts, against staying near the model it began with",
     )
+    preference_loss: Literal["sigmoid", "ipo", "length_normalised", "simpo"] = Field(
+        "sigmoid",
+        description="method dpo: sigmoid (DPO), ipo, length_normalised (DPO over means, as in Tulu 3) or "
+        "simpo, which has no reference",
+    )
+    preference_margin: NonNegativeFloat = Field(
+        0.0, description="preference_loss simpo: by how much the preferred answer is to be ahead (gamma)"
+    )
+    kto_good_weight: PositiveFloat = Field(1.0, description="method kto: what a good answer counts")
+    kto_bad_weight: PositiveFloat = Field(1.0, description="method kto: what a bad answer counts")
 
     @property
     def needs_critic(self) -> bool:
@@ -137,4 +148,5 @@ class AlgorithmConfig(Section):
     @property
     def needs_reference(self) -> bool:
         """Whether log-probabilities under the weights that the run began with are needed."""
-        return self.kl_beta > 0
+        preferences = self.method == "kto" or (self.method == "dpo" and self.preference_loss != "simpo")
+        return preferences or self.kl_beta > 0

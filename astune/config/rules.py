@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from astune.config.advantage_rules import advantage_contradictions, unused_advantage_keys
 from astune.config.algorithm_rules import algorithm_contradictions
 from astune.config.evaluation_rules import evaluation_contradictions, keep_best_contradictions
-from astune.config.schema import AlgorithmConfig, AstuneConfig, Config, LoraConfig, SynchronizerConfig
+from astune.config.method_rules import method_contradictions
+from astune.config.schema import AstuneConfig, Config, LoraConfig, SynchronizerConfig
 from astune.config.task_sources import sources_of
 from astune.config.tasks import CSV_SUFFIXES, CsvConfig
 from astune.sampling import LEAST_TEMPERATURE, LEAST_TOP_P, is_greedy
@@ -20,7 +21,7 @@ def contradictions(config: Config) -> Iterator[tuple[str, str]]:
     """The key to change and what is wrong with it."""
     astune = config.astune
     yield from judge_contradictions(config)
-    yield from _examples(astune)
+    yield from method_contradictions(astune)
     yield from algorithm_contradictions(astune.algorithm)
     yield from unused_advantage_keys(astune.algorithm)
     if astune.backbone != "trinity":  # which refuses each of these keys, and says why
@@ -98,38 +99,6 @@ def evaluates_tasks(astune: AstuneConfig) -> bool:
     fraction, sets = astune.task_reader.validation_fraction, astune.evaluation.sets
     held_out = sources is None or sources.has_held_out or fraction is not None or bool(sets)
     return astune.rollout.agentscope_learn_protocol is not None and held_out
-
-
-def _examples(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
-    method, trainer = astune.algorithm.method, astune.trainer
-    if method == "rl":
-        if trainer.examples is not None:
-            yield (
-                "astune.trainer.examples",
-                "astune.algorithm.method 'rl' learns from rewards, not from examples; take the key out, or expected "
-                "method 'sft' or 'dpo'",
-            )
-    elif trainer.examples is None:
-        yield "astune.trainer.examples", f"not set; astune.algorithm.method {method!r} learns from examples"
-    if method != "rl" and astune.backbone == "debug" and astune.debug.with_update:
-        yield (
-            "astune.algorithm.method",
-            f"got {method!r}, but the backbone 'debug' learns from rewards only; expected 'rl'",
-        )
-    if method == "dpo" and astune.backbone == "local":
-        yield "astune.algorithm.method", "got 'dpo', which --backbone=trinity has; expected 'rl' or 'sft'"
-    if trainer.held_out_examples is not None and method != "sft":
-        yield (
-            "astune.trainer.held_out_examples",
-            "only method 'sft' tells their loss; take the key out",
-        )
-    if method != "sft" and trainer.examples_filter is not None:
-        yield (
-            "astune.trainer.examples_filter",
-            "it chooses among recorded episodes, which only method 'sft' learns from; take the key out",
-        )
-    if method != "dpo" and astune.algorithm.dpo_beta != AlgorithmConfig().dpo_beta:
-        yield "astune.algorithm.dpo_beta", f"only method 'dpo' has it, and the method is {method!r}; take the key out"
 
 
 def _adapters(lora: LoraConfig) -> Iterator[tuple[str, str]]:

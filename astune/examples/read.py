@@ -2,7 +2,8 @@
 
     {"messages": [{"role": "user", ...}, {"role": "assistant", ...}, ...], "tools": [...]}                 sft
     {"messages": [{"role": "user", ...}], "chosen": {"role": "assistant", ...}, "rejected": {...}}         dpo
-    a line of episodes/train.jsonl of a run                                                                sft
+    {"messages": [{"role": "user", ...}], "answer": {"role": "assistant", ...}, "good": true}              kto
+    a line of episodes/train.jsonl of a run                                                                all
 
 A conversation becomes tokens as an episode does: each assistant message is an answer, in the tokens that a model
 samples to say it, after the prompt that the context tracker builds for it. So the rows are those of an episode in which
@@ -14,7 +15,6 @@ would have seen; each is an example of its own. Recorded episodes keep the token
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +22,15 @@ from astune.config.schema import AstuneConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import TaskError, WorkflowError
 from astune.examples.conversation import conversation_rows
+from astune.examples.episodes import judged, recorded
+from astune.examples.example import TrainingExample as TrainingExample
 from astune.examples.fields import check_names, conversation, tools_of
 from astune.monitor.episode_filter import parse_filter
-from astune.monitor.episodes import EpisodeRecord, episode_from_row
 from astune.task_reader.jsonl import read_jsonl
 from astune.types import Timeline
 
 KEY = "astune.trainer.examples"
 FILTER = "astune.trainer.examples_filter"
-
-
-@dataclass(frozen=True)
-class TrainingExample:
-    """One row to imitate, or the preferred row and the rejected one. `place` is `file:line`."""
-
-    rows: tuple[Timeline, ...]
-    place: str
 
 
 def read_examples(config: AstuneConfig, chat_format: ChatFormat) -> list[TrainingExample]:
@@ -47,9 +40,7 @@ def read_examples(config: AstuneConfig, chat_format: ChatFormat) -> list[Trainin
     among it.
     """
     path = Path(str(config.trainer.examples))
-    found = list(
-        _preferences(path, chat_format) if config.algorithm.method == "dpo" else _imitated(path, config, chat_format)
-    )
+    found = list(_read(path, config, chat_format))
     limit = config.model.max_model_len or chat_format.context_length
     for example in found:
         longest = max(len(row.token_ids) for row in example.rows)
@@ -63,12 +54,22 @@ def read_examples(config: AstuneConfig, chat_format: ChatFormat) -> list[Trainin
     return found
 
 
+def _read(path: Path, config: AstuneConfig, chat_format: ChatFormat) -> Iterator[TrainingExample]:
+    method = config.algorithm.method
+    if method == "sft":
+        return _imitated(path, config, chat_format)
+    first = next(read_jsonl(path), None)
+    if first is not None and "timelines" in first[1] and config.backbone != "trinity":
+        return judged(path, config)
+    return _preferences(path, chat_format) if method == "dpo" else _labelled(path, chat_format)
+
+
 def _imitated(path: Path, config: AstuneConfig, chat_format: ChatFormat) -> Iterator[TrainingExample]:
     text = config.trainer.examples_filter
     keep = None if text is None else parse_filter(text)
     for place, row in read_jsonl(path):
         if "timelines" in row:
-            record = _record(place, row)
+            record = recorded(place, row)
             timelines = record.episode.timelines if keep is None or keep(record) else ()
         elif keep is not None:
             raise TaskError(f"{place}: not a recorded episode, which {FILTER} chooses among; take that key out")
@@ -80,13 +81,6 @@ def _imitated(path: Path, config: AstuneConfig, chat_format: ChatFormat) -> Iter
 def _answers(row: Mapping[str, Any], place: str, chat_format: ChatFormat) -> tuple[Timeline, ...]:
     check_names(row, ("messages",), place)
     return _rows(place, "messages", chat_format, conversation(row, "messages", place), tools_of(row, place), 0)
-
-
-def _record(place: str, row: Mapping[str, Any]) -> EpisodeRecord:
-    try:
-        return episode_from_row(row)
-    except (KeyError, TypeError, ValueError) as error:
-        raise TaskError(f"{place}: not an episode that ASTune recorded ({type(error).__name__}: {error})") from error
 
 
 def _preferences(path: Path, chat_format: ChatFormat) -> Iterator[TrainingExample]:
@@ -103,7 +97,18 @@ def _preferences(path: Path, chat_format: ChatFormat) -> Iterator[TrainingExampl
                     "so that they cannot be weighed as one; expected a single assistant message"
                 )
             pair.append(timelines[0])
-        yield TrainingExample(tuple(pair), place)
+        yield TrainingExample(tuple(pair), place, (True, False))
+
+
+def _labelled(path: Path, chat_format: ChatFormat) -> Iterator[TrainingExample]:
+    for place, row in read_jsonl(path):
+        check_names(row, ("messages", "answer", "good"), place)
+        context, tools = conversation(row, "messages", place), tools_of(row, place)
+        if not isinstance(row["good"], bool):
+            raise TaskError(f"{place}: good: expected true or false, got {row['good']!r}")
+        messages = [*context, *conversation(row, "answer", place)]
+        rows = _rows(place, "answer", chat_format, messages, tools, len(context))
+        yield TrainingExample(rows, place, (row["good"],) * len(rows))
 
 
 def _rows(

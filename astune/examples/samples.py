@@ -30,6 +30,22 @@ def imitated(
     return samples
 
 
+def compared(examples: Sequence[TrainingExample]) -> list[Sample]:
+    """One sample per row, with advantage 1 if it is of a good answer and -1 if of a bad one. Weights say what is
+    trained and no more: a loss over whole answers gives every token its own."""
+    return [
+        Sample(
+            timeline,
+            (1.0 if liked else -1.0,) * len(timeline.spans),
+            tuple(float(span.trainable and not span.shared) for span in timeline.spans),
+            example.place,
+            f"{example.place}/{number}",
+        )
+        for number, example in enumerate(examples)
+        for timeline, liked in zip(example.rows, example.liked, strict=True)
+    ]
+
+
 def token_weights_of(sample: Sample) -> list[float]:
     """The weights of a sample's tokens with weight, in their order."""
     spans = zip(sample.timeline.spans, sample.weights, strict=True)

@@ -54,9 +54,10 @@ class CountingLearner:
             )
         return Update({"weight": self.weight}, skipped)
 
-    async def logprobs(self, samples: Sequence[Sample]) -> list[Sequence[float]]:
-        """Every token gets likelier as the weight grows."""
-        return [[-math.log1p(math.exp(-self.weight))] * sample.trained_tokens for sample in samples]
+    async def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[Sequence[float]]:
+        """Every token gets likelier as the weight grows from 0."""
+        weight = 0.0 if reference else self.weight
+        return [[-math.log1p(math.exp(-weight))] * sample.trained_tokens for sample in samples]
 
     async def publish(self) -> int:
         if self.changes != self._published:

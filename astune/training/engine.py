@@ -38,9 +38,9 @@ class Learner(Protocol):
     async def update(self, samples: Sequence[Sample], learning_rate: float) -> Update:
         """Take one optimizer step over `samples`, whose weights sum to 1 (see `Sample`)."""
 
-    async def logprobs(self, samples: Sequence[Sample]) -> list[Sequence[float]]:
+    async def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[Sequence[float]]:
         """The log-probability, under the weights as they are now, of each sample's tokens with weight, in their
-        order."""
+        order; with `reference` under those that the run began with."""
 
     async def publish(self) -> int:
         """Make the weights as they are now what the policy samples from, with nothing cached of what it computed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.model_dir import load_chat_format, resolve_model_dir
 from astune.examples.read import TrainingExample, read_examples
-from astune.examples.samples import imitated
+from astune.examples.samples import compared, imitated
 from astune.training.schedule import Schedule
 from astune.types import Sample
 
@@ -27,6 +27,8 @@ class ExampleSchedule(Schedule[TrainingExample]):
         return self._samples(self.at(step))
 
     def _samples(self, examples: list[TrainingExample]) -> list[Sample]:
+        if self._config.algorithm.method != "sft":
+            return compared(examples)
         return imitated(examples, self._config.algorithm.loss_aggregation, self._config.rollout.max_tokens)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from astune.algorithm import check_step, observe, split_samples, to_samples, without_skipped
 from astune.errors import TrainingError
@@ -14,6 +14,7 @@ from astune.training.checkpoints import keep_best, save_if_due
 from astune.training.dynamic_sampling import play_groups
 from astune.training.evaluation import evaluate
 from astune.training.examples import ExampleSchedule
+from astune.training.preferences import with_slopes
 from astune.training.rollout_setup import weighting_for
 from astune.training.run import Run, batch_rules_for, record
 from astune.training.schedule import TaskSchedule, learning_rate
@@ -113,7 +114,11 @@ async def update(run: Run, samples: Sequence[Sample]) -> Update:
     `astune.trainer.max_skipped_updates` in a row that were skipped."""
     trainer = run.config.trainer
     total = run.total_steps * trainer.updates_per_step
+    told: dict[str, float] = {}
+    if run.config.algorithm.method in ("dpo", "kto"):
+        samples, told = await with_slopes(run.learner, samples, run.config.algorithm)
     done = await run.learner.update(samples, learning_rate(trainer, run.learner.updates, total))
+    done = replace(done, metrics={**done.metrics, **told})
     run.skipped_in_a_row = run.skipped_in_a_row + 1 if done.skipped else 0
     if run.skipped_in_a_row > trainer.max_skipped_updates:
         raise TrainingError(

@@ -323,14 +323,18 @@ def test_a_preference_is_two_rows_of_the_batch_and_its_beta_arrives(tmp_path: Pa
             "trinity",
             "command line: astune.trainer.examples: not set; astune.alg",
         ),
-        ((DPO,), "local", "command line: astune.algorithm.method: got 'dpo', which --backbone=trinity has"),
+        (
+            ("astune.algorithm.method=kto", "astune.trainer.tasks_per_step=2"),
+            "trinity",
+            "command line: astune.algorithm.method: got 'kto', which Trinity has not; expected 'rl', 'sft' or 'dpo'",
+        ),
         ((DPO, "astune.trainer.held_out_examples=held.jsonl"), "trinity", "held_out_examples: only method 'sft' tells"),
         (
             (SFT, "astune.debug.with_update=true"),
             "debug",
             "command line: astune.algorithm.method: got 'sft', but the backbone 'debug' learns from rewards only",
         ),
-        ((SFT, "astune.algorithm.dpo_beta=1"), "trinity", "command line: astune.algorithm.dpo_beta: only method 'dpo'"),
+        ((SFT, "astune.algorithm.dpo_beta=1"), "trinity", "command line: astune.algorithm.dpo_beta: only methods"),
         (
             (DPO, "astune.trainer.examples_filter=passed"),
             "trinity",

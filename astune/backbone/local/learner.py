@@ -128,15 +128,21 @@ class LocalLearner:
         figures = {name: float(value) for name, value in objective.figures.items()}
         return {"loss": float(objective.loss.detach().sum())} | figures | {"packed_tokens": float(batch.tokens.numel())}
 
-    async def logprobs(self, samples: Sequence[Sample]) -> list[Sequence[float]]:
+    async def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[Sequence[float]]:
         found: list[Sequence[float]] = [()] * len(samples)
         most, loaded = self._trainer.micro_batch_tokens, self._loaded
         for batch in micro_batches(samples, most, loaded.device, loaded.family.layout):
             with torch.no_grad(), self._loaded.training():
-                logprob = predict(self._loaded.model, batch).logprob
+                logprob = self._logprob(batch, reference)
             for row, number in enumerate(batch.samples):
                 found[number] = logprob[batch.row == row].tolist()
         return found
+
+    def _logprob(self, batch: MicroBatch, reference: bool) -> torch.Tensor:
+        if not reference:
+            return predict(self._loaded.model, batch).logprob
+        assert self._reference is not None, "AlgorithmConfig.needs_reference says which methods have one"
+        return self._reference.logprob(batch)
 
     async def publish(self) -> int:
         """Hand the weights to the sampler. Without an update since the last time they are what they were, and so is the

@@ -1,0 +1,79 @@
+"""What each `astune.algorithm.method` needs, and what it does not use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from astune.config.algorithm import AlgorithmConfig
+from astune.config.algorithm_rules import UNSET
+from astune.config.schema import AstuneConfig
+
+USED_BY: dict[str, tuple[str, ...]] = {
+    "loss_aggregation": ("rl", "sft"),
+    "dpo_beta": ("dpo", "kto"),
+    "preference_loss": ("dpo",),
+    "preference_margin": ("dpo",),
+    "kto_good_weight": ("kto",),
+    "kto_bad_weight": ("kto",),
+}
+"""The methods that use a key of `astune.algorithm`; the other keys are for method rl."""
+SAID_ELSEWHERE = {"method", "preset", "kl_beta", "kl_estimator", "kl_in", "entropy_bonus"}
+
+
+def method_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+    """The key to change and what is wrong with it."""
+    yield from _examples(astune)
+    yield from _unused(astune.algorithm, astune.backbone)
+
+
+def _unused(algorithm: AlgorithmConfig, backbone: str) -> Iterator[tuple[str, str]]:
+    for name in sorted(set(AlgorithmConfig.model_fields) - SAID_ELSEWHERE):
+        methods = USED_BY.get(name, ("rl",))
+        if backbone == "trinity" and "rl" in methods:  # which lists such keys when the run starts
+            continue
+        if algorithm.method not in methods and getattr(algorithm, name) != getattr(UNSET, name):
+            shown = " and ".join(repr(method) for method in methods)
+            only = f"only method {shown} has it" if len(methods) == 1 else f"only methods {shown} have it"
+            yield f"astune.algorithm.{name}", f"{only}, and the method is {algorithm.method!r}; take the key out"
+    if algorithm.preference_margin and algorithm.preference_loss != "simpo":
+        yield (
+            "astune.algorithm.preference_margin",
+            f"only preference_loss 'simpo' has it, and it is {algorithm.preference_loss!r}; take the key out",
+        )
+
+
+def _examples(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+    method, trainer = astune.algorithm.method, astune.trainer
+    if method == "rl":
+        if trainer.examples is not None:
+            yield (
+                "astune.trainer.examples",
+                "astune.algorithm.method 'rl' learns from rewards, not from examples; take the key out, or expected "
+                "method 'sft' or 'dpo'",
+            )
+    elif trainer.examples is None:
+        yield "astune.trainer.examples", f"not set; astune.algorithm.method {method!r} learns from examples"
+    if method != "rl" and astune.backbone == "debug" and astune.debug.with_update:
+        yield (
+            "astune.algorithm.method",
+            f"got {method!r}, but the backbone 'debug' learns from rewards only; expected 'rl'",
+        )
+    if astune.backbone == "trinity" and method not in ("rl", "sft", "dpo"):
+        yield "astune.algorithm.method", f"got {method!r}, which Trinity has not; expected 'rl', 'sft' or 'dpo'"
+    if trainer.held_out_examples is not None and method != "sft":
+        yield (
+            "astune.trainer.held_out_examples",
+            "only method 'sft' tells their loss; take the key out",
+        )
+    if (method == "rl" or (method != "sft" and astune.backbone == "trinity")) and trainer.examples_filter is not None:
+        yield (
+            "astune.trainer.examples_filter",
+            "it chooses among recorded episodes, which "
+            + ("method 'rl' does not learn from" if method == "rl" else "only method 'sft' learns from on Trinity")
+            + "; take the key out",
+        )
+    if method == "kto" and trainer.tasks_per_step < 2 * trainer.updates_per_step:
+        yield (
+            "astune.trainer.tasks_per_step",
+            "method 'kto' compares an answer with those to other prompts, so an update needs 2 examples or more",
+        )
