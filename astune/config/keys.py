@@ -64,7 +64,7 @@ def children(key: str) -> list[str]:
 def unknown_key(key: str) -> str:
     """Advice about a key that is not in the schema: the one that was probably meant, or those there are.
 
-    A misspelt name among the siblings goes before the same name in another section.
+    A misspelt name among the siblings goes before the same name in another section, of those the least deep.
     """
     if key in FIELDS:
         return "a key with dots; write it as sections inside each other"
@@ -72,7 +72,7 @@ def unknown_key(key: str) -> str:
     siblings = children(parent)
     prefix = f"{parent}." if parent else ""
     meant = [prefix + found for found in get_close_matches(name, siblings, n=1)]
-    meant += [other for other in FIELDS if other.rpartition(".")[2] == name]
+    meant += sorted((other for other in FIELDS if other.rpartition(".")[2] == name), key=lambda found: found.count("."))
     if meant:
         return f"unknown key. Did you mean {meant[0]!r}?"
     return f"unknown key. {parent or 'The top level'} has: {', '.join(siblings)}"

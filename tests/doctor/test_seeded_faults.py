@@ -307,6 +307,20 @@ FAULTS = {
         "astune.algorithm.advantage",
         "one of",
     ),
+    "tasks without the column of their kind": Fault(
+        {"algorithm": {"advantage": "running_mean", "baseline_by": "topic"}}, {}, "training", "fail",
+        "12 training tasks have no column 'topic' in their metadata", "astune.algorithm.baseline_by",
+        "a column that every task has",
+    ),
+    "a critic slower than the policy": Fault(
+        {"algorithm": {"advantage": "gae", "critic": {"learning_rate": 1.0e-9}}}, {}, "training", "warn",
+        "the critic learns more slowly", "astune.algorithm.critic.learning_rate", "two to ten times",
+    ),
+    "further tasks that there are not": Fault(
+        {"algorithm": {"dynamic_sampling": 2}, "trainer": {"tasks_per_step": 12}}, {}, "training", "warn",
+        "all 12 training tasks are in every step", "astune.algorithm.dynamic_sampling",
+        "lower astune.trainer.tasks_per_step",
+    ),
     "a run to go on with that is not there": Fault(
         {"resume": True}, {}, "run folder", "fail", "there is no run", "astune.resume", "Start it without --resume",
     ),

@@ -189,6 +189,8 @@ def test_an_advantage_plug_in_is_not_run_and_the_page_says_what_stands_for_it():
     assert estimator.advantage is dr_grpo and "my_module:advantage" in estimator.name
     other = [name for name in ADVANTAGES if Estimator.of({"astune.algorithm.advantage": name}).name != name]
     assert other == list(STAND_IN)
+    ruled = Estimator.of({"astune.algorithm.balance": True})
+    assert ruled.name == "grpo, of rewards before the rules over groups"
 
 
 def test_recorded_agents_with_forks_keep_shared_tokens_once(tmp_path):

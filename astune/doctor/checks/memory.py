@@ -103,6 +103,8 @@ def estimate(checked: CheckedConfig, is_cuda: bool) -> Mapping[str, float]:
         parts["Adam (x 8)"] = 8.0 * count
         if config.algorithm.needs_reference and config.model.lora.rank is None:
             parts[f"the reference, a copy of the model (x {number})"] = float(number * count)
+        if config.algorithm.needs_critic:
+            parts["the critic, a model with an optimizer of its own (x 16)"] = 16.0 * count
         tokens = min(config.trainer.micro_batch_tokens, _tokens_in_step(checked))
         parts[f"logits ({tokens:,} x {size.vocabulary:,} x 4 bytes x {LOGIT_COPIES})"] = float(
             tokens * size.vocabulary * 4 * LOGIT_COPIES

@@ -24,7 +24,14 @@ def check_training(checked: CheckedConfig) -> Iterator[Finding]:
     if covers(checked.backbone.ignored_sections, "astune.trainer"):
         yield skip(f"backbone {name!r} does not train")
         return
-    found = [*_names(checked), *_kinds(checked), *_loss(checked), *_learning_rate(checked), *_length(checked)]
+    found = [
+        *_names(checked),
+        *_kinds(checked),
+        *_loss(checked),
+        *_learning_rate(checked),
+        *_critic(checked),
+        *_length(checked),
+    ]
     found += _evaluation(checked)
     yield from found
     if not found:
@@ -106,6 +113,17 @@ def _learning_rate(checked: CheckedConfig) -> Iterator[Finding]:
         yield warn(f"a learning rate of {rate:g} changes nothing", where=where, fix=f"usual is {usual}")
 
 
+def _critic(checked: CheckedConfig) -> Iterator[Finding]:
+    algorithm, policys = checked.config.algorithm, checked.config.trainer.learning_rate
+    rate = algorithm.critic.learning_rate
+    if algorithm.needs_critic and rate < policys:
+        yield warn(
+            f"the critic learns more slowly ({rate:g}) than the policy ({policys:g}), whose advantages it makes",
+            where=checked.where("astune.algorithm.critic.learning_rate"),
+            fix="usual is two to ten times the policy's learning rate",
+        )
+
+
 def _length(checked: CheckedConfig) -> Iterator[Finding]:
     trainer = checked.config.trainer
     try:
@@ -117,6 +135,12 @@ def _length(checked: CheckedConfig) -> Iterator[Finding]:
             f"a step takes {trainer.tasks_per_step} tasks, and there are {tasks}",
             where=checked.where("astune.trainer.tasks_per_step"),
             fix=f"set it to {tasks} or fewer",
+        )
+    if checked.config.algorithm.dynamic_sampling and tasks == trainer.tasks_per_step:
+        yield warn(
+            f"all {tasks} training tasks are in every step, so there are none to replace groups without signal by",
+            where=checked.where("astune.algorithm.dynamic_sampling"),
+            fix="lower astune.trainer.tasks_per_step, collect more tasks, or take the key out",
         )
     steps = total_steps(checked)
     by_time = trainer.save_minutes > 0 and checked.config.backbone == "local"

@@ -21,6 +21,10 @@ STAND_IN = {
 """What is shown of estimators that know more than the episodes of a step."""
 
 
+RULES = ("balance", "overlong_buffer", "efficiency_bonus")
+"""Rules that change what is compared; looking at a run does not repeat them."""
+
+
 @dataclass(frozen=True)
 class Estimator:
     """The advantages and weights that a run gives its episodes. `name` is for people to read."""
@@ -37,6 +41,8 @@ class Estimator:
         name, defaults = STAND_IN.get(chosen, chosen), AstuneConfig()
         if chosen not in ADVANTAGES:
             name = f"reward less the mean of its group, in place of {chosen}"
+        if any(config.get(f"astune.algorithm.{key}") for key in RULES):
+            name += ", of rewards before the rules over groups"
         step_norm = bool(config.get("astune.algorithm.step_norm", False))
         return cls(
             name,

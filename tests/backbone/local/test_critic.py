@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from astune.backbone.losses.value import explained_variance, value_loss
 from astune.config.algorithm import CriticConfig
 from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
 from astune.errors import RunFolderError
-from astune.types import Sample, Sampling, Span, Timeline
+from astune.types import RunReport, Sample, Sampling, Span, Timeline
 from tests.backbone.local.conftest import make_model
 from tests.backbone.local.test_backbone import run_job, timeless, weights, write_job
 
@@ -195,24 +197,53 @@ def test_value_loss_and_explained_variance_by_hand() -> None:
 PPO = ("astune.algorithm.advantage=gae", "astune.rollout.num_repeat=1", "astune.algorithm.critic.learning_rate=1e-3",
        "astune.algorithm.critic.updates=2", "astune.algorithm.critic.value_clip=0.5", "astune.evaluation.every=0",
        "astune.algorithm.critic.warmup_updates=1", "astune.evaluation.before=false", "astune.evaluation.after=false",
-       "astune.monitor.check_invariants=true", "astune.trainer.total_steps=3")  # fmt: skip
+       "astune.monitor.check_invariants=true", "astune.trainer.total_steps=3",
+       "astune.trainer.save_every=1")  # fmt: skip
+
+
+class Killed(BaseException):
+    pass
 
 
 @pytest.mark.fault(
-    "Runs and resuming", "a run with a critic is resumed", "critic and policy go on bit for bit as if never stopped"
+    "Runs and resuming",
+    "a run with a critic is killed anywhere in a step, in the middle of an update too",
+    "resumed, critic and policy go on bit for bit as if never stopped",
 )
-def test_a_resumed_run_with_a_critic_equals_one_that_was_never_stopped(tmp_path: Path) -> None:
+def test_a_run_with_a_critic_that_is_killed_and_resumed_equals_one_that_never_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     conf = write_job(tmp_path)
     straight = run_job(conf, *PPO)
-    run_job(conf, *PPO, "astune.trainer.total_steps=2", "astune.experiment_name=half")
-    resumed = run_job(conf, *PPO, "astune.experiment_name=half", resume=True)
-    assert timeless(resumed) == timeless(straight)
-    a, b = weights(straight, 3), weights(resumed, 3)
-    assert all(torch.equal(a[name], b[name]) for name in a)
-    first, second = (
-        torch.load(report.run_dir / "checkpoints" / "step_000003" / CRITIC_FILE) for report in (straight, resumed)
-    )
-    assert all(torch.equal(value, second["model"][name]) for name, value in first["model"].items())
     rows = timeless(straight)
     assert [row["critic/warming_up"] for row in rows] == [1.0, 0.0, 0.0]
     assert [row["policy_version"] for row in rows] == [0, 1, 2] and all("critic/loss" in row for row in rows)
+    places = [(Critic, "judge"), (Critic, "learn"), (LocalLearner, "_step"), (LocalLearner, "publish")]
+    draw = random.Random(1)
+    for owner, place in draw.sample(places, 2):
+        original, left = getattr(owner, place), draw.randint(2, 3 if owner is Critic else 2)
+        name = f"astune.experiment_name=killed_in_{place}"
+
+        def dies(*args: Any, original: Any = original) -> Any:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise Killed
+            return original(*args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, place, dies)
+            with pytest.raises(Killed):
+                run_job(conf, *PPO, name)
+        resumed = run_job(conf, *PPO, name, resume=True)
+        assert timeless(resumed) == rows
+        a, b = weights(straight, 3), weights(resumed, 3)
+        assert all(torch.equal(a[key], b[key]) for key in a)
+        first, second = (critic_of(report) for report in (straight, resumed))
+        assert all(torch.equal(value, second["model"][key]) for key, value in first["model"].items())
+        for number, values in first["optimizer"]["state"].items():
+            assert all(torch.equal(value, second["optimizer"]["state"][number][key]) for key, value in values.items())
+
+
+def critic_of(report: RunReport) -> Any:
+    return torch.load(report.run_dir / "checkpoints" / "step_000003" / CRITIC_FILE)
