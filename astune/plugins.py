@@ -100,10 +100,10 @@ def _prefer_siblings(folder: Path) -> None:
         sys.path.remove(str(folder))
     sys.path.insert(0, str(folder))
     others = [other for other in _folders if other != str(folder)]
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        taken = (folder / f"{name}.py").is_file() or (folder / name).is_dir()
-        if file and taken and any(Path(file).is_relative_to(other) for other in others):
+    own = {path.stem for path in folder.glob("*.py")} | {path.name for path in folder.iterdir() if path.is_dir()}
+    for name in own & sys.modules.keys():
+        file = getattr(sys.modules[name], "__file__", None)
+        if file and any(Path(file).is_relative_to(other) for other in others):
             del sys.modules[name]
     if str(folder) not in _folders:
         _folders.append(str(folder))

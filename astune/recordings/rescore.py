@@ -13,11 +13,10 @@ from astune.config.schema import AstuneConfig
 from astune.recordings.recording import Recording
 from astune.rollout.verdict import ask_group, unjudged, verdict_or_error, with_verdict
 from astune.task_judge import GroupJudge, Judge, make_judge
+from astune.task_judge.judge_base import AT_ONCE
 from astune.task_judge.registry import import_registered
 from astune.types import Episode
 
-AT_ONCE = 16
-"""Episodes that are judged side by side."""
 _PASSED = {False: 0, None: 1, True: 2}
 
 

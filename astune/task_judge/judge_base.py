@@ -12,7 +12,7 @@ from astune.support.user_values import figure, figures, no_figure, shown, text_o
 from astune.types import Episode, Task, Verdict
 
 AT_ONCE = 16
-"""Answers that a command asks a judge about at the same time."""
+"""Answers, or recorded episodes, that a command asks a judge about at the same time."""
 
 
 def seconds_for_a_check(config: TaskJudgeConfig) -> float:

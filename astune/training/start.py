@@ -123,5 +123,5 @@ def assemble(
     if config.resume:
         go_back(run)
     if not inputs.evaluations and not inputs.held_out_examples:
-        progress.note("no validation tasks are configured, so nothing is evaluated")
+        progress.note("no held-out tasks are configured, so nothing is evaluated")
     return run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from astune.context_tracker.broken_history import broken_history
@@ -270,9 +271,7 @@ class Tuner:
         self._tracker.check_source(source)
         key = (name, trainable, source)
         if key not in self._tokens:
-
-            def choices(request: ChatRequest, n: int) -> Any:
-                return self.choices(request, n, name=name, trainable=trainable, source=source)
+            choices = partial(self.choices, name=name, trainable=trainable, source=source)
 
             def note(text: str) -> None:
                 self._notes.once(text, f"{self.episode_id}, agent {name!r}: {text}")

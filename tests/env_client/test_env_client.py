@@ -285,12 +285,14 @@ async def test_our_service_acts_once_for_all_attempts_at_a_call(short_pauses):
             await client.step(instance, LEFT, number=2)
 
 
-async def test_create_gets_the_room_that_another_gives_back(short_pauses):
+async def test_create_gets_the_room_that_another_gives_back(short_pauses, monkeypatch):
+    pauses, pause = [], env_service._pause
+    monkeypatch.setattr(env_service, "_pause", lambda *arguments: pauses.append(1) or pause(*arguments))
     with EnvServer([Slow()], max_instances=1) as server:
         client = EnvServiceClient(server.url)
         await client.create(None, "1", "first")
         second = asyncio.create_task(client.create(None, "1", "second"))
-        await asyncio.sleep(0.1)
+        await until(lambda: len(pauses) > 1)  # it was turned away, and again
         await client.release(EnvInstance(server.url, "first"))
         assert (await second).info["instance_id"] == "second"
         with pytest.raises(EnvServiceError, match=r"create: no instance within 0.1 s .*: the service says full"):

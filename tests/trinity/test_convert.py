@@ -417,7 +417,8 @@ def can_be_set(key: str, value: Any) -> bool:
 
 @pytest.mark.parametrize("key", [key for key in KEYS if not table()[key].ignored])
 def test_the_property_above_reaches_every_key(key: str) -> None:
-    find(values(key), partial(can_be_set, key), settings=settings(database=None, phases=[Phase.generate]))
+    value = find(values(key), partial(can_be_set, key), settings=settings(database=None, phases=[Phase.generate]))
+    assert can_be_set(key, value)
 
 
 def test_the_whole_configuration_travels_along(tmp_path: Path) -> None:
@@ -542,7 +543,10 @@ def test_what_asks_for_another_key_names_one_that_leads_there() -> None:
 
 
 def test_a_key_written_with_its_default_is_no_error(tmp_path: Path) -> None:
-    convert(load(tmp_path, "astune.trainer.max_skipped_updates=5", OWN_TINKER, "astune.model.dtype=auto"), RUN)
+    written = convert(
+        load(tmp_path, OWN_TINKER, "astune.trainer.max_skipped_updates=5", "astune.model.dtype=auto"), RUN
+    )
+    assert written.tree == convert(load(tmp_path, OWN_TINKER), RUN).tree
 
 
 # what the user sets of Trinity's own

@@ -53,10 +53,13 @@ def refusal(**needs: bool) -> str:
     return str(caught.value)
 
 
-def test_what_fits_passes(machine: Any) -> None:
+def test_what_fits_passes_and_without_one_of_it_that_one_is_named(machine: Any) -> None:
     machine(GOOD)
     require_trinity()
     require_trinity(tinker=True, verl=True)
+    for missing in GOOD:
+        machine({name: version for name, version in GOOD.items() if name != missing})
+        assert re.findall(r"\n  - (\S+) is not installed", refusal(tinker=True, verl=True)) == [missing]
 
 
 def test_everything_that_is_missing_is_told_at_once(machine: Any) -> None:

@@ -91,12 +91,15 @@ def test_a_trainer_that_waits_for_rows_ends_when_the_user_wants_to_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(whole_steps, "WAIT", 0.1)
-    strategy = WholeSteps(buffer("stop", tmp_path))
+    strategy, reads = WholeSteps(buffer("stop", tmp_path)), []
+    read = strategy._buffer.read
+    monkeypatch.setattr(strategy._buffer, "read", lambda **settings: reads.append(settings) or read(**settings))
 
     async def play() -> None:
         waiting = asyncio.ensure_future(strategy.sample(1))
-        await asyncio.sleep(1.5)
-        assert not waiting.done()
+        while len(reads) < 4:  # it has waited in vain three times
+            await asyncio.sleep(0.01)
+            assert not waiting.done()
         await find_mailbox().stop.remote()
         with pytest.raises(StopAsyncIteration):
             await waiting

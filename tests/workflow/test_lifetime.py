@@ -73,10 +73,11 @@ async def test_functions_have_nothing_to_set_up():
     async def solve(task, model):
         return WorkflowOutput()
 
-    async with lifetime(as_workflow(solve)):
-        pass
-    async with lifetime(lambda: Base()):
-        pass
+    entered = []
+    for workflow in (as_workflow(solve), lambda: Base()):
+        async with lifetime(workflow):
+            entered.append(workflow)
+    assert len(entered) == 2
 
 
 async def test_teardown_comes_also_when_the_run_fails():

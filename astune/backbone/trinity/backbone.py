@@ -104,7 +104,7 @@ def prepare_episodes(loaded: LoadedConfig) -> Prepared:
     config = loaded.config.astune
     load_estimator(config.algorithm)  # a name that there is not is found here, before anything starts
     tasks = read_tasks(config)
-    nothing = "no validation tasks are configured, so nothing is evaluated"
+    nothing = "no held-out tasks are configured, so nothing is evaluated"
     notes = () if tasks.held_out or tasks.named else (nothing,)
     return Prepared(TaskSchedule(tasks.training, config).total_steps, len(tasks.training), notes)
 

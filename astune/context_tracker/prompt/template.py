@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -51,6 +52,7 @@ def _strftime_now(form: str) -> str:
 _GLOBALS: dict[str, Callable[..., Any]] = {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
 
 
+@lru_cache(maxsize=32)
 def compile_template(source: str) -> Template:
     """The template, in a sandbox: templates come from the hub and are not trusted."""
     environment = ImmutableSandboxedEnvironment(

@@ -17,7 +17,6 @@ from astune.types import Episode, StopReason
 
 CTRL_C = "\x03"
 SECONDS = 60
-PAUSE = 0.5
 DEBUG = [sys.executable, "-m", "astune", "--conf", "conf.yaml", "--backbone=debug"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
 AGENT = """
@@ -63,6 +62,12 @@ def write_files(folder: Path) -> None:
     )
 
 
+def wait_until_it_sleeps(pid: int) -> None:
+    """As its main thread does that waits for a key."""
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+        time.sleep(0.001)
+
+
 def type_into(folder: Path, script: list[tuple[str, str]], *arguments: str) -> tuple[int, str, list[Episode]]:
     """Runs the debugger in `folder`; types the second of each pair once the first is on the screen. Exit code, screen,
     and the episodes that were kept."""
@@ -92,7 +97,7 @@ def type_into(folder: Path, script: list[tuple[str, str]], *arguments: str) -> t
         place = found + len(wanted)
         if typed:
             if typed == CTRL_C:  # a signal between the prompt and the reading of it would wait for the next key
-                time.sleep(PAUSE)
+                wait_until_it_sleeps(process.pid)
             os.write(ours, typed.encode())
     episodes = [
         record.episode for path in folder.glob("runs/*/*/episodes/debug.jsonl") for record in read_episodes(path)

@@ -106,10 +106,13 @@ async def test_generation_ends_at_a_stop_token_or_at_the_limit(model: Any) -> No
     "Agents and the engine", "a model call is cancelled in the middle of a batch", "the other calls get their answers"
 )
 async def test_a_cancelled_call_leaves_the_others_alone(model: Any) -> None:
-    sampler = sampler_over(model)
-    doomed = asyncio.ensure_future(sampler.generate([5, 6, 7], Sampling(max_tokens=100, seed=1)))
-    kept = asyncio.ensure_future(conversation(sampler, 3))
-    await asyncio.sleep(0.01)
+    sampler, passes = sampler_over(model), []
+    with model.get_input_embeddings().register_forward_pre_hook(lambda *_: passes.append(1)):
+        doomed = asyncio.ensure_future(sampler.generate([5, 6, 7], Sampling(max_tokens=100, seed=1)))
+        kept = asyncio.ensure_future(conversation(sampler, 3))
+        while len(passes) < 5:
+            await asyncio.sleep(0)
+    assert not doomed.done() and not kept.done()
     doomed.cancel()
     assert [g.output_ids for _, g in await kept] == [
         g.output_ids for _, g in await conversation(sampler_over(model), 3)
