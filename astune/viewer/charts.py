@@ -21,6 +21,7 @@ SMALL_CHARTS = (
     "grad_norm",
     "entropy",
     "kl/sampler",
+    "kl/reference",
     "clip_fraction",
     "tokens/sampled",
     "tokens/trained",

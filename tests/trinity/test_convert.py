@@ -516,7 +516,9 @@ def test_what_trinity_cannot_serve_is_an_error_with_place_and_remedy(
 
 
 REFUSED_PRESETS = {
-    "grpo": "astune.algorithm.kl_beta: got 0.04",
+    "grpo": "astune.algorithm.kl_beta: got 0.04: on Trinity each token's advantage carries its weight in the loss, and "
+    "Trinity's own KL term does not see it; set it to 0.0",
+    "dapo": "astune.algorithm.dynamic_sampling: got 3: Trinity's explorer plays the tasks of a step once; set it to 0",
     "minirl": "astune.algorithm.loss: there is no 'minirl'",
     "ppo": "astune.algorithm.advantage: got 'gae'",
 }
@@ -529,6 +531,11 @@ def test_a_preset_is_converted_or_refused_by_the_key_that_trinity_cannot_serve(t
         assert f"presets/{preset}.yaml" in complaint(tmp_path, override) and said in complaint(tmp_path, override)
     else:
         convert(load(tmp_path, override), RUN)
+
+
+def test_a_refused_preset_works_once_it_is_overruled_as_the_error_says(tmp_path: Path) -> None:
+    convert(load(tmp_path, "astune.algorithm.preset=grpo", "astune.algorithm.kl_beta=0.0"), RUN)
+    convert(load(tmp_path, "astune.algorithm.preset=dapo", "astune.algorithm.dynamic_sampling=0"), RUN)
 
 
 def test_an_error_names_the_line_of_the_file_and_hides_no_other(tmp_path: Path) -> None:

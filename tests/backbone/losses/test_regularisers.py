@@ -8,8 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.backbone.losses.entries import to_go
+from astune.backbone.losses.entries import Entries, to_go
+from astune.backbone.losses.policy import reinforce
 from astune.backbone.losses.regularisers import KL
+from astune.config.algorithm import AlgorithmConfig
+from tests.backbone.losses.bandit import VOCABULARY, reward_after
 
 LOGITS = st.lists(st.floats(-3, 3), min_size=5, max_size=5)
 
@@ -85,3 +88,18 @@ def test_k1_in_the_reward_pulls_at_the_divergence_of_whole_answers(
     for place, own in enumerate((first, second)):
         exact = slope(own, lambda values: kl(distribution(list(values)), q))
         assert np.allclose(logits.grad[place].numpy(), exact, atol=1e-7)
+
+
+@pytest.mark.parametrize("term", ["k2", "k3", "entropy"])
+def test_what_holds_the_policy_back_keeps_a_bandit_near_where_it_began(term: str) -> None:
+    """Where it began every token is as likely as any other, so entropy does the same as the divergence from there."""
+
+    def objective(entries: Entries, every: torch.Tensor) -> torch.Tensor:
+        divergence = entries.logprob + np.log(VOCABULARY)
+        held = (every.exp() * every).sum(-1) if term == "entropy" else KL[term](divergence)
+        return reinforce(entries, AlgorithmConfig()).loss + strength * held
+
+    strength = 0.0
+    assert reward_after(40, objective) > 0.9
+    strength = 1.0
+    assert 0.1 < reward_after(40, objective) < 0.5

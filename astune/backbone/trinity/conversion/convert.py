@@ -105,6 +105,8 @@ def _convert_key(key: str, rule: KeyRule, given: ConversionInput, users: Mapping
     if given.joins_cluster:
         why = why or rule.cluster
     if why and given.loaded.differs_from_default(key) and not (rule.own_server and given.starts_server):
+        if key not in given.loaded.set_by_user():  # but a preset, whose file is not the user's
+            why = why.replace("take the key out", f"set it to {inline(rule.unless)}")
         raise given.fault(key, f"got {value!r}: {why}")
     if rule.if_set and key not in given.loaded.set_by_user():
         return {}
