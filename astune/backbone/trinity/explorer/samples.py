@@ -13,14 +13,14 @@ import torch
 from trinity.buffer.operators.experience_operator import ExperienceOperatorV1
 from trinity.common.experience import EID, CustomField, Experience
 
-from astune.algorithm import BatchRules, check_step, load_estimator, to_samples
+from astune.algorithm import BatchRules, Receipt, check_step, load_estimator, to_samples
 from astune.backbone.trinity.explorer.experience import experiences_of, unpack_episode
 from astune.backbone.trinity.shared.events import Explored
 from astune.backbone.trinity.shared.mailbox import post
 from astune.backbone.trinity.shared.parts import load_parts
 from astune.rollout.metrics import rollout_metrics
 from astune.training.rollout_setup import weighting_for
-from astune.types import Group
+from astune.types import Group, Sample
 
 ROWS = "astune_rows"
 """In `Experience.info` of every row: how many rows its batch has."""
@@ -47,10 +47,7 @@ class SamplesOperator(ExperienceOperatorV1):  # type: ignore[misc]
         if not exps:
             return [], {}
         groups, runs = unpack_groups(exps)
-        ruled = self._rules(groups)
-        samples, receipt = to_samples(ruled.groups, self._advantage, weighting_for(self._config), ruled.left_out)
-        if self._config.monitor.check_invariants:
-            check_step(groups, samples, receipt)
+        samples, receipt, metrics = self.learned_from(groups)
         rows = experiences_of(samples, runs, multiple=self._rows_multiple, temperature=self._config.rollout.temperature)
         batch = int(exps[0].eid.batch)
         for row in rows:
@@ -59,8 +56,16 @@ class SamplesOperator(ExperienceOperatorV1):  # type: ignore[misc]
             if self._trainer == "tinker":
                 row.info[REFERENCE] = row.logprobs.tolist()
                 row.custom_fields = [CustomField(REFERENCE, "ref_logprob", torch.float32)]
-        post(Explored(batch, len(groups), rollout_metrics(groups) | ruled.metrics, receipt, len(rows)))
+        post(Explored(batch, len(groups), rollout_metrics(groups) | metrics, receipt, len(rows)))
         return rows, {"samples": float(len(samples))}
+
+    def learned_from(self, groups: Sequence[Group]) -> tuple[list[Sample], Receipt, dict[str, float]]:
+        """What a batch teaches, after the rules over its groups, and the figures of these."""
+        ruled = self._rules(groups)
+        samples, receipt = to_samples(ruled.groups, self._advantage, weighting_for(self._config), ruled.left_out)
+        if self._config.monitor.check_invariants:
+            check_step(groups, samples, receipt)
+        return samples, receipt, ruled.metrics
 
 
 def unpack_groups(exps: Sequence[Experience]) -> tuple[list[Group], dict[str, tuple[EID, float | None]]]:
