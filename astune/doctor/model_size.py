@@ -22,9 +22,17 @@ class ModelSize:
     layers: int
     hidden: int
     intermediate: int
+    heads: int
     kv_heads: int
     head_dim: int
     vocabulary: int
+    tied: bool
+    """Embedding and head are one tensor."""
+
+    @property
+    def groups(self) -> int:
+        """Query heads for each key-value head."""
+        return self.heads // self.kv_heads
 
 
 def read_size(folder: Path) -> ModelSize:
@@ -43,9 +51,11 @@ def read_size(folder: Path) -> ModelSize:
         layers=config["num_hidden_layers"],
         hidden=config["hidden_size"],
         intermediate=config["intermediate_size"],
+        heads=heads,
         kv_heads=config.get("num_key_value_heads") or heads,
         head_dim=config.get("head_dim") or config["hidden_size"] // heads,
         vocabulary=config["vocab_size"],
+        tied=bool(config.get("tie_word_embeddings")),
     )
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from astune.cli.doctor import doctor
-from astune.doctor import CheckedConfig, Finding, run_checks, show, to_json
-from astune.doctor.checks import memory, packages
+from astune.doctor import CheckedConfig, Finding, memory_estimate, run_checks, show, to_json
+from astune.doctor.checks import packages
 from astune.support.terminal import Console
 from tests.doctor.sound_config import AGENT, BACKBONES, RunDoctor, lines, problems, rows, the_problem, write_config
 
@@ -219,9 +219,10 @@ def test_the_versions_are_those_of_the_project() -> None:
 
 def test_what_the_doctor_knows_of_the_local_backbone_is_so() -> None:
     pytest.importorskip("torch")
-    from astune.backbone.local import kv_cache
+    from astune.backbone.local import forward, kv_cache
 
-    assert memory.CACHE_GROWTH == kv_cache.GROWTH
+    assert memory_estimate.CACHE_GROWTH == kv_cache.GROWTH
+    assert memory_estimate.LOGITS_AT_ONCE == forward.LOGITS_AT_ONCE
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,9 @@ QUERY_BLOCK = 128
 """Most queries of one path that share a gathered list of keys: fewer copy more keys, more compute more in vain."""
 SMALLEST_BLOCK, SMALLEST_WIDTH = 16, 64
 """Pieces of fewer queries or keys are padded to so many, so that they are computed together."""
+LONG_WIDTH = 4096
+"""Pieces of so many keys that stand side by side are computed one by one and read the keys where they are: copies for
+each piece of a row of n tokens would be n / 256 times its keys."""
 
 TokenRow: TypeAlias = "Sequence[int] | np.ndarray"
 """Token ids."""
@@ -97,13 +100,19 @@ class _Piece:
     first: int
     start: int
 
+    @property
+    def is_long(self) -> bool:
+        """Many keys, none of which belongs to another path in between."""
+        return len(self.keys) >= LONG_WIDTH and int(self.keys[-1] - self.keys[0]) == len(self.keys) - 1
+
 
 @dataclass(frozen=True)
 class _Block:
-    """Queries (n, q) and keys (n, k) as packed indices, padded with 0; `seen` (n, 1, q, k)."""
+    """Queries (n, q) and keys (n, k) as packed indices, padded with 0, or keys of one piece as a slice; `seen`
+    (n, 1, q, k)."""
 
     queries: torch.Tensor
-    keys: torch.Tensor
+    keys: torch.Tensor | slice
     seen: torch.Tensor
 
 
@@ -142,22 +151,23 @@ class TreeLayout:
 
 
 def _plan(tree: PackedTree, window: int | None, device: torch.device) -> _Plan:
-    buckets: dict[tuple[int, int], list[_Piece]] = defaultdict(list)
+    buckets: dict[tuple[int, int, int], list[_Piece]] = defaultdict(list)
     for row, begin, stop in tree.segments:
         path = tree.paths[row]
         for first in range(begin, stop, QUERY_BLOCK):
             last = min(first + QUERY_BLOCK, stop)
             start = 0 if window is None else max(0, first - window + 1)
             width = max(SMALLEST_WIDTH, _power_of_two(last - start))
-            size = max(SMALLEST_BLOCK, _power_of_two(last - first)), width
-            buckets[size].append(_Piece(path[first:last], path[start:last], first, start))
+            piece = _Piece(path[first:last], path[start:last], first, start)
+            own = len(buckets) if piece.is_long else -1
+            buckets[max(SMALLEST_BLOCK, _power_of_two(last - first)), width, own].append(piece)
     where = np.empty(len(tree.tokens), np.int64)
     place = 0
-    for (queries, _), bucket in buckets.items():
+    for (queries, *_), bucket in buckets.items():
         for piece in bucket:
             where[piece.queries] = place + np.arange(len(piece.queries))
             place += queries
-    blocks = tuple(_block(bucket, queries, window, device) for (queries, _), bucket in buckets.items())
+    blocks = tuple(_block(bucket, queries, window, device) for (queries, *_), bucket in buckets.items())
     return _Plan(blocks, torch.as_tensor(where, device=device), {})
 
 
@@ -166,8 +176,10 @@ def _power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-def _gather(states: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+def _gather(states: torch.Tensor, index: torch.Tensor | slice) -> torch.Tensor:
     """(tokens, heads, dim) at `index` (n, width), as (n, heads, width, dim)."""
+    if isinstance(index, slice):
+        return states[index].transpose(0, 1)[None]
     picked = states.index_select(0, index.flatten())
     return picked.view(*index.shape, *states.shape[1:]).transpose(1, 2)
 
@@ -186,5 +198,6 @@ def _block(pieces: Sequence[_Piece], size: int, window: int | None, device: torc
         # Padding behind the queries of a piece would see nothing, and its softmax be no number.
         padding = np.arange(size) >= np.array([[len(piece.queries)] for piece in pieces])
         seen &= (stands[:, None, :] > positions[:, :, None] - window) | padding[:, :, None]
-    tensors = (torch.as_tensor(array, device=device) for array in (queries, keys, seen[:, None]))
-    return _Block(*tensors)
+    at, of, mask = (torch.as_tensor(array, device=device) for array in (queries, keys, seen[:, None]))
+    is_long = len(pieces) == 1 and pieces[0].is_long
+    return _Block(at, slice(int(keys[0, 0]), int(keys[0, -1]) + 1) if is_long else of, mask)

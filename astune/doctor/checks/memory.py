@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,22 +15,20 @@ from astune.doctor.checked_config import CheckedConfig, Missing
 from astune.doctor.checks.context import longest_prompt
 from astune.doctor.checks.packages import version_of
 from astune.doctor.findings import Finding, fail, ok, skip, warn
-from astune.doctor.model_size import ModelSize
-from astune.doctor.units import show_bytes, show_count
+from astune.doctor.memory_estimate import Extent, estimate
+from astune.doctor.units import show_bytes
 
-CACHE_GROWTH = 256
-"""Positions by which the sampler's cache grows beyond what it needs (`astune.backbone.local.kv_cache`, which needs
-torch; a test keeps the two equal)."""
 FIXES = {
     "cache": "lower astune.rollout.max_concurrent, or astune.model.max_model_len",
-    "logits": "lower astune.trainer.micro_batch_tokens",
+    "weights": "train an adapter (astune.model.lora.rank: 16), over weights in 4 bits (astune.model.lora.base: nf4)",
+    "gradient": "train an adapter: set astune.model.lora.rank: 16",
+    "Adam": "train an adapter: set astune.model.lora.rank: 16, or set astune.trainer.optimizer: adamw_8bit",
+    "masks": "lower astune.trainer.micro_batch_tokens, or astune.model.max_model_len",
     "activations": "lower astune.trainer.micro_batch_tokens, or set astune.model.gradient_checkpointing: true",
 }
 """What makes the largest part smaller."""
 LIBRARIES = 400 * 2**20
 """What Python and torch take before there is a model."""
-LOGIT_COPIES = 4
-"""Logits in float32, their log-softmax, and the gradients of both."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ def check_memory(checked: CheckedConfig) -> Iterator[Finding]:
             fix="set it to 'auto' or 'cpu'; on the machine with the GPU, run the doctor there",
         )
         return
-    parts = estimate(checked, memory.is_cuda)
+    parts = estimate(checked.size, checked.config, _extent(checked, memory.is_cuda))
     needed = sum(parts.values()) + LIBRARIES
     sum_of = " + ".join(f"{name} {show_bytes(size)}" for name, size in parts.items())
     said = f"about {show_bytes(needed)} of {show_bytes(memory.total)} ({memory.name}): {sum_of} + Python and torch"
@@ -81,43 +79,16 @@ def check_memory(checked: CheckedConfig) -> Iterator[Finding]:
         yield ok(said)
 
 
-def estimate(checked: CheckedConfig, is_cuda: bool) -> Mapping[str, float]:
-    """Bytes by what they are for, at the fullest moment of a step. Sampling and learning take turns but both keep what
-    they have."""
-    config, size = checked.config, checked.size
-    reduced = config.model.dtype == "bfloat16" or (config.model.dtype == "auto" and is_cuda)
-    number = 2 if reduced else 4
-    trains = not covers(checked.backbone.ignored_sections, "astune.trainer")
-    count, short = size.parameters, show_count(size.parameters)
-    parts: dict[str, float] = {f"weights ({short} x 4 bytes)": 4.0 * count}
-    if reduced:
-        parts[f"the sampler's copy (x {number})"] = float(number * count)
-    slots = config.rollout.max_concurrent
-    positions = _positions(checked) + CACHE_GROWTH
-    per_position = 2 * size.layers * size.kv_heads * size.head_dim * number
-    parts[f"key-value cache ({slots} x {positions} positions x {per_position:,} bytes)"] = float(
-        slots * positions * per_position
+def _extent(checked: CheckedConfig, is_cuda: bool) -> Extent:
+    config = checked.config
+    positions = _positions(checked)
+    in_step = config.trainer.tasks_per_step * config.rollout.num_repeat * positions
+    return Extent(
+        reduced=config.model.dtype == "bfloat16" or (config.model.dtype == "auto" and is_cuda),
+        trains=not covers(checked.backbone.ignored_sections, "astune.trainer"),
+        positions=positions,
+        tokens=min(config.trainer.micro_batch_tokens, in_step),
     )
-    if trains:
-        parts["gradient (x 4)"] = 4.0 * count
-        parts["Adam (x 8)"] = 8.0 * count
-        if config.algorithm.needs_reference and config.model.lora.rank is None:
-            parts[f"the reference, a copy of the model (x {number})"] = float(number * count)
-        if config.algorithm.needs_critic:
-            parts["the critic, a model with an optimizer of its own (x 16)"] = 16.0 * count
-        tokens = min(config.trainer.micro_batch_tokens, _tokens_in_step(checked))
-        parts[f"logits ({tokens:,} x {size.vocabulary:,} x 4 bytes x {LOGIT_COPIES})"] = float(
-            tokens * size.vocabulary * 4 * LOGIT_COPIES
-        )
-        kept = _activations(size, config.model.gradient_checkpointing)
-        parts[f"activations ({tokens:,} tokens x {kept * number:,} bytes)"] = float(tokens * kept * number)
-    return parts
-
-
-def _activations(size: ModelSize, checkpointing: bool) -> int:
-    """Numbers kept per token for the backward pass: with checkpointing the input of each layer, else as much as twenty
-    vectors of the hidden size and five of the feed-forward's, as measured on the tiny model (75 KiB per token)."""
-    return size.layers * (size.hidden if checkpointing else 20 * size.hidden + 5 * size.intermediate)
 
 
 def _positions(checked: CheckedConfig) -> int:
@@ -129,11 +100,6 @@ def _positions(checked: CheckedConfig) -> int:
     except Missing:
         return context
     return min(context, prompt + 2 * rollout.max_turns * rollout.max_tokens)
-
-
-def _tokens_in_step(checked: CheckedConfig) -> int:
-    config = checked.config
-    return config.trainer.tasks_per_step * config.rollout.num_repeat * _positions(checked)
 
 
 def find_memory(device: str) -> MachineMemory | None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from astune.algorithm import Weighting, to_samples
 from astune.algorithm.advantage import dr_grpo
 from astune.algorithm.credit import Credit
+from astune.backbone.local import prefix_tree
 from astune.backbone.local.attention import ATTENTION
 from astune.backbone.local.batch import micro_batches
 from astune.backbone.local.prefix_tree import QUERY_BLOCK, pack, split
@@ -120,7 +121,11 @@ def assert_equal_gradients(model: Any, samples: list[Sample], most_tokens: int, 
 
 
 @pytest.mark.parametrize("most_tokens", [10_000, 150])
-def test_the_gradient_of_a_tree_is_that_of_its_rows(model: Any, most_tokens: int) -> None:
+@pytest.mark.parametrize("long_width", [prefix_tree.LONG_WIDTH, 8])
+def test_the_gradient_of_a_tree_is_that_of_its_rows(
+    model: Any, most_tokens: int, long_width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefix_tree, "LONG_WIDTH", long_width)  # keys that are read where they are
     model.double()  # so that only a wrong formula can differ by much; the norms of Qwen3 compute in float32 still
     assert_equal_gradients(model, branching_samples(), most_tokens, AlgorithmConfig(loss="reinforce"))
 

@@ -1,0 +1,135 @@
+"""The memory that sampling and training take, by arithmetic.
+
+N numbers in all weights, A in the adapters, b bytes of a number in sampling (2 in bfloat16, 4 in float32), L layers, h
+hidden size, i feed-forward size, H heads, K key-value heads, d head size, V tokens in the vocabulary, S conversations
+at a time, P tokens of the longest, T tokens of a micro-batch, a = b (20 h + 5 i):
+
+| what | all weights are trained | an adapter is trained |
+| --- | --- | --- |
+| weights | 4 N | b N; in 4 bits 0.5625 for each number of the layers, b for each of embedding and head |
+| the sampler's copy | b N where b is not 4 | none |
+| adapters | none | 4 A |
+| gradient | 4 N | 4 A |
+| averages of AdamW | 8 N, in 8 bits 2 N | 8 A, 2 A |
+| the reference, if the loss has one | b N | none: the base without its adapter |
+| the critic, if there is one | 16 N | 16 N |
+| key-value cache | 2 L K d b S (P + 256) | the same |
+| logits | 4 numbers of 4 bytes for each of min(T V, 2**26) | the same |
+| activations | T L a, or T L b h if they are recomputed | the same, a + 4 (5 h + H d + i) for a if b is 2 |
+| the layer that is recomputed | T a | the same |
+| masks | T min(P, T) / 2 (b H / K + 1) | the same |
+
+20 h + 5 i was counted on small models: `tests/doctor/test_memory_estimate.py` compares it with what torch keeps,
+`benchmarks/memory.py` the whole with what a process takes. Experts, states of linear attention and what the allocator
+loses are not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from astune.config.schema import AstuneConfig
+from astune.doctor.model_size import ModelSize
+from astune.doctor.units import show_count
+
+CACHE_GROWTH = 256
+"""Positions by which the sampler's cache grows beyond what it needs (`astune.backbone.local.kv_cache`, which needs
+torch; a test keeps the two equal)."""
+LOGITS_AT_ONCE = 2**26
+"""Logits in a chunk (`astune.backbone.local.forward`, likewise)."""
+LOGIT_COPIES = 4
+"""Logits in float32, their log-softmax, and the gradients of both."""
+FOUR_BITS = 0.5625
+"""Bytes of a number in 4 bits: half of one, and a float32 for each 64."""
+AVERAGES = {"adamw": 8, "adamw_fused": 8, "adamw_8bit": 2}
+"""Bytes of the optimizer for each trained number."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """`reduced`: sampling is in bfloat16. `trains`: there is a learner. `positions` of the longest conversation,
+    `tokens` of a micro-batch."""
+
+    reduced: bool
+    trains: bool
+    positions: int
+    tokens: int
+
+    @property
+    def number(self) -> int:
+        return 2 if self.reduced else 4
+
+
+def estimate(size: ModelSize, config: AstuneConfig, extent: Extent) -> Mapping[str, float]:
+    """Bytes by what they are for, at the fullest moment of a step. Sampling and learning take turns but both keep what
+    they have."""
+    parts = _weights(size, config, extent)
+    slots, positions = config.rollout.max_concurrent, extent.positions + CACHE_GROWTH
+    per_position = 2 * size.layers * size.kv_heads * size.head_dim * extent.number
+    parts[f"key-value cache ({slots} x {positions} positions x {per_position:,} bytes)"] = float(
+        slots * positions * per_position
+    )
+    return parts | _training(size, config, extent) if extent.trains else parts
+
+
+def _weights(size: ModelSize, config: AstuneConfig, extent: Extent) -> dict[str, float]:
+    count, short, number = size.parameters, show_count(size.parameters), extent.number
+    if config.model.lora.rank is None or not extent.trains:
+        parts = {f"weights ({short} x 4 bytes)": 4.0 * count}
+        return parts | ({f"the sampler's copy (x {number})": float(number * count)} if extent.reduced else {})
+    if config.model.lora.base == "dtype":
+        return {f"weights ({short} x {number} bytes)": float(number * count)}
+    wide = min(count, size.vocabulary * size.hidden * (1 if size.tied else 2))
+    return {f"weights ({short}, layers in 4 bits)": FOUR_BITS * (count - wide) + number * wide}
+
+
+def _training(size: ModelSize, config: AstuneConfig, extent: Extent) -> dict[str, float]:
+    lora, averages, tokens = config.model.lora, AVERAGES[config.trainer.optimizer], extent.tokens
+    trained = size.parameters
+    parts: dict[str, float] = {}
+    if lora.rank is not None:
+        trained = adapter_numbers(size, lora.rank, lora.targets)
+        parts[f"adapters ({show_count(trained)} x 4 bytes)"] = 4.0 * trained
+    parts["gradient (x 4)"] = 4.0 * trained
+    parts[f"Adam (x {averages})"] = float(averages * trained)
+    if config.algorithm.needs_reference and lora.rank is None:
+        parts[f"the reference, a copy of the model (x {extent.number})"] = float(extent.number * size.parameters)
+    if config.algorithm.needs_critic:
+        parts["the critic, a model with an optimizer of its own (x 16)"] = 16.0 * size.parameters
+    at_once = min(tokens * size.vocabulary, LOGITS_AT_ONCE)
+    parts[f"logits ({at_once:,} at a time x 4 bytes x {LOGIT_COPIES})"] = float(at_once * 4 * LOGIT_COPIES)
+    checkpointing = config.model.gradient_checkpointing
+    layer = layer_bytes(size, extent.number, lora.rank is not None)
+    kept = size.layers * (size.hidden * extent.number if checkpointing else layer)
+    parts[f"activations ({tokens:,} tokens x {kept:,} bytes)"] = float(tokens * kept)
+    if checkpointing:
+        parts[f"activations of the layer that is recomputed ({tokens:,} tokens x {layer:,} bytes)"] = float(
+            tokens * layer
+        )
+    parts["attention masks"] = tokens * min(extent.positions, tokens) / 2 * (extent.number * size.groups + 1)
+    return parts
+
+
+def layer_bytes(size: ModelSize, number: int, has_adapter: bool) -> int:
+    """Bytes that one layer keeps of a token for its backward pass. Adapters are in float32, and keep what they read in
+    float32 where it is in less."""
+    own = number * (20 * size.hidden + 5 * size.intermediate)
+    read = 5 * size.hidden + size.heads * size.head_dim + size.intermediate
+    return own + (4 * read if has_adapter and number < 4 else 0)
+
+
+def adapter_numbers(size: ModelSize, rank: int, targets: tuple[str, ...]) -> int:
+    """Numbers in adapters over `targets`, or over all linear layers of an attention and a gated feed-forward layer.
+    Layers of other names count as square."""
+    queries, keys = size.heads * size.head_dim, size.kv_heads * size.head_dim
+    sides = {
+        "q_proj": size.hidden + queries,
+        "k_proj": size.hidden + keys,
+        "v_proj": size.hidden + keys,
+        "o_proj": queries + size.hidden,
+        "gate_proj": size.hidden + size.intermediate,
+        "up_proj": size.hidden + size.intermediate,
+        "down_proj": size.intermediate + size.hidden,
+    }
+    return size.layers * rank * sum(sides.get(name, 2 * size.hidden) for name in targets or sides)

@@ -1,0 +1,133 @@
+"""The arithmetic of memory against what torch really keeps and makes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astune.config.load import load_config
+from astune.config.schema import AstuneConfig
+from astune.doctor.memory_estimate import Extent, adapter_numbers, estimate, layer_bytes
+from astune.doctor.model_size import ModelSize, read_size
+
+QWEN3_8B = ModelSize(8_190_735_360, "", 36, 4096, 12288, 32, 8, 128, 151936, tied=False)
+GIB = 2**30
+
+
+def config_of(**sections: Any) -> AstuneConfig:
+    return AstuneConfig.model_validate(sections)
+
+
+def test_what_an_adapter_saves_is_told() -> None:
+    extent = Extent(reduced=True, trains=True, positions=16384, tokens=16384)
+    rollout = {"max_concurrent": 1}
+    whole = estimate(QWEN3_8B, config_of(rollout=rollout, model={"gradient_checkpointing": True}), extent)
+    assert sum(whole.values()) > 8.19e9 * 18  # weights, copy, gradient, two averages
+    lora = {"rank": 16, "base": "nf4"}
+    model = {"gradient_checkpointing": True, "lora": lora}
+    small = estimate(QWEN3_8B, config_of(rollout=rollout, model=model), extent)
+    assert sum(small.values()) < 24 * GIB
+    assert not any("copy" in name for name in small)
+    model["gradient_checkpointing"] = False
+    assert sum(estimate(QWEN3_8B, config_of(rollout=rollout, model=model), extent).values()) > 100 * GIB
+
+
+def test_eight_bits_a_reference_and_a_critic_are_in_the_sum() -> None:
+    extent = Extent(reduced=True, trains=True, positions=100, tokens=100)
+
+    def total(**sections: Any) -> float:
+        return sum(estimate(QWEN3_8B, config_of(**sections), extent).values())
+
+    count = QWEN3_8B.parameters
+    assert total() - total(trainer={"optimizer": "adamw_8bit"}) == 6 * count
+    with_reference = {"kl_beta": 0.1}
+    assert total(algorithm=with_reference) - total() == 2 * count
+    assert total(algorithm={"advantage": "gae"}) - total() == 16 * count
+    lora = {"lora": {"rank": 8}}
+    assert total(model=lora, algorithm=with_reference) == total(model=lora)  # the base without its adapter
+
+
+def test_who_does_not_train_needs_neither_gradient_nor_logits() -> None:
+    extent = Extent(reduced=False, trains=False, positions=100, tokens=100)
+    assert [name.split(" (")[0] for name in estimate(QWEN3_8B, config_of(), extent)] == ["weights", "key-value cache"]
+
+
+@pytest.mark.parametrize(("hidden", "intermediate", "layers"), [(64, 256, 2), (128, 384, 3)])
+@pytest.mark.parametrize("rank", [None, 4])
+def test_activations_and_adapters_are_those_of_torch(
+    hidden: int, intermediate: int, layers: int, rank: int | None, tmp_path: Path
+) -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    from astune.backbone.local.batch import micro_batches
+    from astune.backbone.local.forward import last_layer
+    from astune.backbone.local.model import load_model
+    from astune.types import Sample, Span, Timeline
+
+    shape = transformers.Qwen3Config(
+        vocab_size=64,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=hidden // 4,
+        max_position_embeddings=512,
+    )
+    transformers.Qwen3ForCausalLM(shape).save_pretrained(tmp_path)
+    size = read_size(tmp_path)
+    config = config_of(model={"path": str(tmp_path), "device": "cpu", "lora": {"rank": rank}})
+    loaded = load_model(config.model)
+    if rank is not None:
+        assert adapter_numbers(size, rank, ()) == sum(parameter.numel() for parameter in loaded.trained())
+    tokens = 300
+    line = Timeline(
+        "a", [3 + i % 60 for i in range(tokens)], (Span(0, 10, tokens, 0, 1.0, True, [-1.0] * (tokens - 10)),)
+    )
+    (batch,) = micro_batches([Sample(line, (1.0,), (1.0,), "t", "e")], tokens, torch.device("cpu"))
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    held = []  # so that no two tensors have one address
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: held.append(keep(t)) or t, lambda tensor: tensor):
+        last_layer(loaded.model.base_model, batch)
+    for parameter in loaded.model.parameters():
+        kept.pop(parameter.untyped_storage().data_ptr(), None)
+    extent = Extent(reduced=False, trains=True, positions=tokens, tokens=tokens)
+    masks = estimate(size, config, extent)["attention masks"]
+    expected = tokens * layers * layer_bytes(size, 4, rank is not None) + masks
+    assert 1 / 1.5 < sum(kept.values()) / expected < 1.5
+    assert math.isclose(size.parameters, sum(p.numel() for n, p in loaded.model.named_parameters() if "lora" not in n))
+
+
+def qwen3(parameters: int, layers: int, hidden: int, intermediate: int, heads: int) -> ModelSize:
+    return ModelSize(parameters, "", layers, hidden, intermediate, heads, 8, 128, 151936, tied=hidden < 4096)
+
+
+QWEN3 = {
+    "Qwen3-0.6B": (qwen3(596_049_920, 28, 1024, 3072, 16), 8, "dtype"),
+    "Qwen3-1.7B": (qwen3(1_720_574_976, 28, 2048, 6144, 16), 6, "dtype"),
+    "Qwen3-4B": (qwen3(4_022_468_096, 36, 2560, 9728, 32), 4, "nf4"),
+    "Qwen3-8B": (QWEN3_8B, 1, "nf4"),
+}
+
+
+@pytest.mark.parametrize("name", list(QWEN3))
+def test_the_shipped_configuration_fits_one_card_of_24_gb_as_its_page_says(name: str) -> None:
+    size, slots, base = QWEN3[name]
+    path = Path("tutorial/math_agent/lora_24gb.yaml")
+    config = load_config(path, [f"astune.rollout.max_concurrent={slots}", f"astune.model.lora.base={base}"]).config
+    extent = Extent(reduced=True, trains=True, positions=16384, tokens=16384)
+    parts = [each / GIB for each in estimate(size, config.astune, extent).values()]
+    weights, cache, *adapter, logits, kept, recomputed, masks = parts
+    row = [weights, cache, sum(adapter), logits, kept + recomputed, masks, sum(parts)]
+    written = f"| {name} | {base} | {slots} | " + " | ".join(f"{each:.1f}" for each in row) + " |"
+    assert written in Path("docs/local.md").read_text(encoding="utf-8").splitlines()
+    assert sum(parts) < 0.95 * 24
