@@ -33,8 +33,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+from bench_table import table_of
 from rich.console import Console
-from rich.table import Table
 
 from astune.clients.env_requests import exchange
 from astune.clients.env_service import EnvInstance, EnvServiceClient
@@ -223,11 +223,7 @@ def main(options: argparse.Namespace) -> int:
     servers = {"echo": [f"{__file__}:Echo"]}
     if find_spec("gymnasium"):
         servers["FrozenLake"] = ["gymnasium:FrozenLake-v1", "--option", "is_slippery=false"]  # left: stays
-    table = Table(title=f"{options.instances} live instances, {options.rounds} rounds", title_justify="left")
-    for column in ("environment", "asked by"):
-        table.add_column(column)
-    for column in ("empty/s", "steps/s", "of empty", "alone ms", "p50 ms", "p99 ms", "steps", "lost"):
-        table.add_column(column, justify="right")
+    rows: list[Sequence[str]] = []
     memory, faults = [], 0
     for environment, arguments in servers.items():
         server = Server(arguments, options.instances)
@@ -238,7 +234,7 @@ def main(options: argparse.Namespace) -> int:
                 names = [f"{number}-{way.name}-{one}" for one in range(options.instances)]
                 grown.append(asyncio.run(play(server, way, options.steps, names, figures[way.name])))
         for name, each in figures.items():
-            table.add_row(environment, name, *each.row())
+            rows.append((environment, name, *each.row()))
             faults += each.lost
         left = server.close()
         faults += left
@@ -246,7 +242,9 @@ def main(options: argparse.Namespace) -> int:
             f"{environment}: {grown[0] / options.instances / 1024:.1f} kB per instance, {left} left at the end"
         )
     console = Console(width=110)
-    console.print(table)
+    columns = ("empty/s", "steps/s", "of empty", "alone ms", "p50 ms", "p99 ms", "steps", "lost")
+    title = f"{options.instances} live instances, {options.rounds} rounds"
+    console.print(table_of(title, ("environment", "asked by", *columns), rows, left=2))
     console.print("\n".join(memory))
     return 1 if faults else 0
 

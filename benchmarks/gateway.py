@@ -37,8 +37,8 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
+from bench_table import table_of
 from rich.console import Console
-from rich.table import Table
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -286,18 +286,15 @@ async def measure(servers: list[Server], concurrency: int, options: argparse.Nam
 
 
 def show(console: Console, title: str, found: dict[int, dict[str, Figures]]) -> None:
-    table = Table(title=title, title_justify="left")
-    table.add_column("sessions", justify="right")
-    table.add_column("server")
-    for column in ("p50 ms", "p99 ms", "calls/s", "p50 over bare", "p99 over bare", "lost"):
-        table.add_column(column, justify="right")
+    rows = []
     for sessions, figures in found.items():
         for name, each in figures.items():
             middle, tail, speed = each.medians()
             over = each.over(figures["bare"])
             more = ["", ""] if name == "bare" else [f"{value:+.2f}" for value in over[:2]]
-            table.add_row(str(sessions), name, f"{middle:.2f}", f"{tail:.2f}", f"{speed:,.0f}", *more, str(each.lost))
-    console.print(table)
+            rows.append((str(sessions), name, f"{middle:.2f}", f"{tail:.2f}", f"{speed:,.0f}", *more, str(each.lost)))
+    columns = ("sessions", "server", "p50 ms", "p99 ms", "calls/s", "p50 over bare", "p99 over bare", "lost")
+    console.print(table_of(title, columns, rows, left=2))
 
 
 async def main(options: argparse.Namespace) -> None:

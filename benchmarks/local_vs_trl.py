@@ -40,6 +40,7 @@ import torch
 import transformers
 import trl
 from answer_agents import AgentScope, OpenAIClient, TunerChat, messages, reward
+from bench_table import table_of
 from datasets import Dataset
 from floor import Shape, generation_seconds, training_seconds
 from rich.console import Console
@@ -261,15 +262,10 @@ def table(found: dict[str, list[Step]]) -> Table:
         return statistics.median(list(values))
 
     base, floor = next(iter(found)), found["floor"]
-    shown = Table(title=f"{PROMPTS} prompts x {REPEAT} answers a step, medians of {len(floor)} steps")
-    shown.add_column("")
-    for column in ("rollouts/s", "tokens/s", "s/step", "rollout s", "training s", f"x {base}", "x floor"):
-        shown.add_column(column, justify="right")
-    for column in ("tokens sampled", "of prompts", "trained over"):
-        shown.add_column(column, justify="right")
+    rows = []
     for side, steps in found.items():
         seconds = median(step.seconds for step in steps)
-        shown.add_row(
+        row = (
             side,
             f"{PROMPTS * REPEAT / seconds:.1f}",
             f"{median(step.sampled / step.rollout for step in steps):.0f}",
@@ -280,7 +276,10 @@ def table(found: dict[str, list[Step]]) -> Table:
             f"{median(b.seconds / a.seconds for a, b in zip(floor, steps, strict=True)):.2f}",
             *(f"{median(getattr(step, field) for step in steps):.0f}" for field in ("sampled", "prompt", "computed")),
         )
-    return shown
+        rows.append(row)
+    speeds = ("rollouts/s", "tokens/s", "s/step", "rollout s", "training s", f"x {base}", "x floor")
+    title = f"{PROMPTS} prompts x {REPEAT} answers a step, medians of {len(floor)} steps"
+    return table_of(title, ("", *speeds, "tokens sampled", "of prompts", "trained over"), rows)
 
 
 def main() -> None:

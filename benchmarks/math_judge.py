@@ -36,6 +36,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 
+from bench_table import table_of
 from rich.console import Console
 from rich.table import Table
 
@@ -65,15 +66,6 @@ class Case:
 def episode_of(reference: str, output: str, question: str = "q") -> Episode:
     task = Task("t", question, answer=reference)
     return Episode("e", task, (), (), StopReason.COMPLETED, WorkflowOutput(answer=output))
-
-
-def table_of(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    table = Table(title=title, title_justify="left")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left")
-    for row in rows:
-        table.add_row(*row)
-    return table
 
 
 # Pairs

@@ -33,8 +33,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from bench_table import table_of
 from rich.console import Console
-from rich.table import Table
 
 FIRST_LIMIT = 1.0
 BYTES_LIMIT = 64.0
@@ -205,14 +205,14 @@ def report(figures: dict[str, dict[str, float]], lines: int, size: int) -> None:
         "MB kept": ("kept", ".0f"),
         "us looked up": ("looked_up", ".1f"),
     }
-    table = Table("", *columns, "times limit")
+    rows = []
     limit = figures["limit"]["per_row"]
     for case, found in figures.items():
         cells = [format(found[name], form) if name in found else "" for name, form in columns.values()]
-        table.add_row(CASES[case], *cells, f"{found['per_row'] / limit:.1f}")
+        rows.append((CASES[case], *cells, f"{found['per_row'] / limit:.1f}"))
     console = Console(width=120)
-    console.print(f"{lines:,} lines, {size / 1e6:.0f} MB, Python {platform.python_version()}, {os.cpu_count()} cores")
-    console.print(table)
+    title = f"{lines:,} lines, {size / 1e6:.0f} MB, Python {platform.python_version()}, {os.cpu_count()} cores"
+    console.print(table_of(title, ("", *columns, "times limit"), rows))
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ import time
 from typing import Any
 
 import torch
+from bench_table import table_of
 from rich.console import Console
-from rich.table import Table
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
@@ -130,13 +130,10 @@ def main() -> None:
     parser.add_argument("--shared", type=int, default=1, help="requests with the same prompt")
     options = parser.parse_args()
     logging.disable_progress_bar()
-    table = Table(title=f"prompt {PROMPT}, {NEW} new tokens, medians of {options.rounds}")
-    for column in ("in flight", "generate tokens/s", "Sampler tokens/s", "ratio", "prefill ms"):
-        table.add_column(column, justify="right")
-    for column in ("step ms", "= forward", "+ sampling", "+ scheduling"):
-        table.add_column(column, justify="right")
-    for in_flight in IN_FLIGHT:
-        table.add_row(*measure(options.model, in_flight, options.shared, options.rounds))
+    columns = ("in flight", "generate tokens/s", "Sampler tokens/s", "ratio", "prefill ms")
+    rows = [measure(options.model, in_flight, options.shared, options.rounds) for in_flight in IN_FLIGHT]
+    title = f"prompt {PROMPT}, {NEW} new tokens, medians of {options.rounds}"
+    table = table_of(title, (*columns, "step ms", "= forward", "+ sampling", "+ scheduling"), rows, left=0)
     console = Console(width=140)
     console.print(
         f"torch {torch.__version__}, {torch.get_num_threads()} threads, load average {os.getloadavg()[0]:.1f}"

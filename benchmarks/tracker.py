@@ -39,6 +39,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from bench_table import table_of
 from rich.console import Console
 from rich.table import Table
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
@@ -59,15 +60,6 @@ Call = tuple[Sequence[int], list[int]]
 
 def draw(chance: Random, count: int) -> list[int]:
     return [chance.randrange(VOCABULARY) for _ in range(count)]
-
-
-def table_of(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    table = Table(title=title, title_justify="left")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left")
-    for row in rows:
-        table.add_row(*row)
-    return table
 
 
 # Conversations as token ids

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from bench_table import table_of
 from rich.console import Console
-from rich.table import Table
 from transformers import AutoModelForCausalLM
 
 from astune.algorithm import to_samples
@@ -155,28 +155,16 @@ def main() -> None:
     parser.add_argument("--model", default="tiny", help="'tiny' or a folder with a Qwen3 model")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    table = Table(title=f"forward and backward pass, medians of {options.rounds}")
-    for column in (
-        "",
-        "tokens in rows",
-        "in trees",
-        "R",
-        "rows s",
-        "trees s",
-        "speed-up",
-        "of R",
-        "gradients differ by",
-    ):
-        table.add_column(column, justify="right" if column else "left")
-    table.add_row(*measure(options.model, "demo", demo_episodes(), options.rounds))
+    columns = ("", "tokens in rows", "in trees", "R", "rows s", "trees s", "speed-up", "of R", "gradients differ by")
+    rows = [measure(options.model, "demo", demo_episodes(), options.rounds)]
     for groups, repeat, prompt, answer in SHAPES:
         samples = synthetic(groups, repeat, prompt, answer)
-        table.add_row(*measure(options.model, f"{groups} x {repeat} ({prompt} + {answer})", samples, options.rounds))
+        rows.append(measure(options.model, f"{groups} x {repeat} ({prompt} + {answer})", samples, options.rounds))
     console = Console(width=140)
     console.print(
         f"torch {torch.__version__}, {torch.get_num_threads()} threads, load average {os.getloadavg()[0]:.1f}"
     )
-    console.print(table)
+    console.print(table_of(f"forward and backward pass, medians of {options.rounds}", columns, rows))
 
 
 if __name__ == "__main__":

@@ -12,8 +12,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
 from astune.check_tasks.check import (
     ALWAYS,
     GOLD,
@@ -28,6 +26,7 @@ from astune.check_tasks.check import (
 from astune.check_tasks.judged_tasks import JudgedTasks, by_judge
 from astune.check_tasks.try_answers import TriedAnswer
 from astune.check_tasks.wordings import IN_A_FORMAT
+from astune.cli.progress_bar import progress_bar
 from astune.config.load import load_config
 from astune.config.rules import ASKS_MODELS
 from astune.config.schema import AstuneConfig
@@ -148,10 +147,8 @@ def _calls(judged: JudgedTasks, wrong: WrongAnswers) -> int:
 
 
 async def _run(chosen: Sequence[JudgedTasks], wrong: Sequence[WrongAnswers], results: _Results) -> None:
-    console = Console(stderr=True)
-    columns = (TextColumn("judging"), BarColumn(), MofNCompleteColumn(), TextColumn("answers"))
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("", total=sum(map(_answers, chosen, wrong)))
+    with progress_bar(Console(stderr=True)) as progress:
+        bar = progress.add_task("judging answers", total=sum(map(_answers, chosen, wrong)))
         for judged, of in zip(chosen, wrong, strict=True):
             done, wording = await check_judged(judged, lambda: progress.advance(bar), of)
             results.done.append((judged, wording, done))

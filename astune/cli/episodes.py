@@ -9,8 +9,7 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
+from astune.cli.progress_bar import progress_bar
 from astune.cli.run import BACKBONES, EXIT_CODES
 from astune.config.load import LoadedConfig, load_config
 from astune.config.render import save_config
@@ -177,12 +176,9 @@ async def _replay_all(recordings: Iterator[Recording], configs: _Configs) -> int
     console = Console(soft_wrap=True)
     setups: dict[int, RolloutSetup] = {}
     equal = different = 0
-    columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn())
     async with AsyncExitStack() as stack:
-        progress = stack.enter_context(
-            Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        )
-        bar = progress.add_task("", total=None)
+        progress = stack.enter_context(progress_bar(console))
+        bar = progress.add_task("replaying", total=None)
         for recording in recordings:
             config = configs.of(recording)
             if id(config) not in setups:

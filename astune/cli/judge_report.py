@@ -12,10 +12,9 @@ from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
 from astune.cli.judge_tables import show_report
 from astune.cli.labelled_answers import LabelledAnswers, read_labelled_answers
+from astune.cli.progress_bar import progress_bar
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError, JudgeError
@@ -113,9 +112,8 @@ async def _judge_all(
     judges: Mapping[str, JudgeOf], answers: LabelledAnswers, seconds: float, pass_reward: float
 ) -> list[tuple[JudgeFigures, list[Outcome]]]:
     """One judge after the other, so that they do not slow each other down."""
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
     done = []
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with progress_bar(Console(stderr=True)) as progress:
         for name, judge_of in judges.items():
             bar = progress.add_task(name, total=len(answers.episodes))
             started = time.monotonic()

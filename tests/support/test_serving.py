@@ -113,14 +113,12 @@ def answer(connection: socket.socket) -> bytes:
     ],
 )
 def test_a_request_that_does_not_become_whole_is_closed(served: Served, sent: bytes) -> None:
-    for before in (b"", GOOD):  # as the first request of a connection, and as the second one
-        with closing(served.open()) as connection:
-            if before:
-                connection.sendall(before)
-                assert answer(connection) == b"3"
-            connection.sendall(sent)
-            if before + sent == GOOD:
-                continue  # a connection that rests is the client's to close
+    with closing(served.open()) as first, closing(served.open()) as second:
+        second.sendall(GOOD)
+        assert answer(second) == b"3"
+        first.sendall(sent)
+        second.sendall(sent)
+        for connection in (first, second) if sent else (first,):  # one that rests is the client's to close
             assert until_closed(connection) in (b"", b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
