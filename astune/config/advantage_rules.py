@@ -73,6 +73,12 @@ def critic_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
     critic, trainer = astune.algorithm.critic, astune.trainer
     if astune.algorithm.advantage != "gae":
         return
+    if astune.algorithm.kl_beta and astune.algorithm.kl_in == "reward":
+        yield (
+            "astune.algorithm.kl_in",
+            "'reward' takes the divergence off the advantages that the critic has made, which never learns of it; "
+            "expected 'loss'",
+        )
     if critic.value_clip is not None and critic.updates == 1:
         yield (
             "astune.algorithm.critic.value_clip",

@@ -129,6 +129,10 @@ def test_a_run_that_is_killed_at_random_and_resumed_equals_one_that_never_was(
         ("astune.algorithm.critic.gamma=0.9", "critic.gamma: only advantage 'gae' has a critic"),
         ("astune.algorithm.advantage=gae astune.algorithm.critic.value_clip=0.2", "nothing is clipped"),
         ("astune.algorithm.advantage=gae astune.algorithm.critic.warmup_updates=3", "the policy would never learn"),
+        (
+            "astune.algorithm.advantage=gae astune.algorithm.kl_beta=0.1 astune.algorithm.kl_in=reward",
+            "astune.algorithm.kl_in: 'reward' takes the divergence off the advantages",
+        ),
         ("astune.algorithm.step_norm=true", "only advantage 'step_wise_grpo' has it"),
         ("astune.algorithm.baseline_decay=0.5", "only advantage 'running_mean' has it"),
         (

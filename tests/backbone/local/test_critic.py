@@ -14,12 +14,13 @@ import torch
 
 from astune.backbone.local.batch import micro_batches
 from astune.backbone.local.critic import CRITIC_FILE, Critic
+from astune.backbone.local.inspect import UpdateInspector
 from astune.backbone.local.learner import LocalLearner
 from astune.backbone.local.model import LoadedModel, load_model
 from astune.backbone.local.sampler import Sampler
 from astune.backbone.losses.value import explained_variance, value_loss
 from astune.config.algorithm import CriticConfig
-from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
+from astune.config.schema import AlgorithmConfig, AstuneConfig, ModelConfig, TrainerConfig
 from astune.errors import RunFolderError
 from astune.types import RunReport, Sample, Sampling, Span, Timeline
 from tests.backbone.local.conftest import make_model
@@ -155,6 +156,17 @@ async def test_a_saved_critic_goes_on_exactly_where_it_stopped(folder: Path, tmp
     (tmp_path / "saved" / CRITIC_FILE).unlink()
     with pytest.raises(RunFolderError, match=r"cannot be gone on from.*critic"):
         restored.load(tmp_path / "saved")
+
+
+async def test_the_debugger_shows_an_update_with_the_critics_advantages_and_takes_it_back(folder: Path) -> None:
+    _, sampler, loaded = learner_over(folder)
+    kept = deepcopy(loaded.model.state_dict())
+    config = AstuneConfig(algorithm=AlgorithmConfig(advantage="gae", critic=FAST), trainer=TrainerConfig())
+    inspection = await UpdateInspector(loaded, sampler, config).inspect(rows())
+    spans = [span for row in inspection.samples for span in row if span is not None]
+    assert sum(span.loss for span in spans) == pytest.approx(inspection.metrics["loss"], abs=1e-6)
+    assert any(any(span.changes) for span in spans)
+    assert all(torch.equal(value, kept[name]) for name, value in loaded.model.state_dict().items())
 
 
 @pytest.mark.fault(
