@@ -534,8 +534,9 @@ def test_a_preset_is_converted_or_refused_by_the_key_that_trinity_cannot_serve(t
 
 
 def test_a_refused_preset_works_once_it_is_overruled_as_the_error_says(tmp_path: Path) -> None:
-    convert(load(tmp_path, "astune.algorithm.preset=grpo", "astune.algorithm.kl_beta=0.0"), RUN)
-    convert(load(tmp_path, "astune.algorithm.preset=dapo", "astune.algorithm.dynamic_sampling=0"), RUN)
+    for preset, key in (("grpo", "kl_beta=0.0"), ("dapo", "dynamic_sampling=0")):
+        converted = convert(load(tmp_path, f"astune.algorithm.preset={preset}", f"astune.algorithm.{key}"), RUN)
+        assert converted.tree["algorithm"]["policy_loss_fn"] == "ppo"
 
 
 def test_an_error_names_the_line_of_the_file_and_hides_no_other(tmp_path: Path) -> None:

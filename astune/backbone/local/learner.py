@@ -57,8 +57,8 @@ class LocalLearner:
         self._critic = Critic(loaded, algorithm.critic, trainer) if algorithm.needs_critic else None
         self.updates = 0
         self.changes = 0
-        self._unpublished = False
-        """Whether the policy has changed since the last `publish`."""
+        self._unpublished = 0
+        """Updates of the policy since the last `publish`."""
 
     @property
     def policy_version(self) -> int:
@@ -98,7 +98,7 @@ class LocalLearner:
     def _step(self, learning_rate: float) -> None:
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
-        self._unpublished = True
+        self._unpublished += 1
         self._optimizer.step()
 
     def batches(self, samples: Sequence[Sample], judged: Appraisal | None = None) -> Iterator[MicroBatch]:
@@ -117,7 +117,7 @@ class LocalLearner:
             return likelihood_objective(batch, predict(self._loaded.model, batch))
         reference = None if self._reference is None else self._reference.logprob(batch)
         forward = predict(self._loaded.model, batch, entropy_gradient=self._algorithm.entropy_bonus > 0)
-        return policy_objective(batch, forward, reference, self._algorithm, self.policy_version)
+        return policy_objective(batch, forward, reference, self._algorithm, self.policy_version + self._unpublished)
 
     def _backward(self, batch: MicroBatch, learn: bool) -> dict[str, float]:
         """Add the gradient of one micro-batch if it is to `learn`; its share of each figure of the whole update."""
@@ -150,7 +150,7 @@ class LocalLearner:
         if not self._unpublished:
             self._sampler.forget()
             return self._sampler.policy_version
-        self._unpublished = False
+        self._unpublished = 0
         self._loaded.copy_to_sampler()
         return self._sampler.publish()
 

@@ -34,7 +34,8 @@ def policy_objective(
     policy_version: int,
 ) -> Objective:
     """The loss `astune.algorithm.loss` over sampled tokens, and what holds the policy near `reference` (e,), the
-    log-probabilities under the weights that the run began with."""
+    log-probabilities under the weights that the run began with. `policy_version` is that of the weights in training:
+    the sampler's, and one more for each update since it got them."""
     entries = entries_of(batch, forward.logprob, policy_version)
     shares: dict[str, torch.Tensor] = {}
     if reference is not None:

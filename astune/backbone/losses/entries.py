@@ -20,7 +20,8 @@ class Entries:
     row: torch.Tensor
     """Number of the row (a sample) that the entry is of, int64 from 0."""
     age: torch.Tensor
-    """How many policy versions ago the token was sampled; 0 for the version that is sampled from now."""
+    """How many versions of the policy ago the token was sampled, each update of a step counted; 0 for the weights that
+    are being trained."""
 
 
 MOST_DIFFERENCE = 20.0

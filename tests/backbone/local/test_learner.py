@@ -89,6 +89,21 @@ async def test_each_agent_of_a_zero_sum_game_learns_from_its_own_reward(model_di
         assert (float(now) > sum(span.logprobs)) == (sample.advantages[0] > 0)
 
 
+@pytest.mark.parametrize(("decay", "drops"), [(0.0, False), (8.0, True)])
+async def test_tokens_age_with_every_update_and_minirl_leaves_old_ones_out_sooner(
+    model_dir: Path, decay: float, drops: bool
+) -> None:
+    loaded = load_model(ModelConfig(path=str(model_dir), device="cpu"))
+    sampler = Sampler(loaded.sampling_model, slots=4, context_length=128)
+    learner = LocalLearner(loaded, sampler, AlgorithmConfig(loss="minirl", out_of_date_decay=decay), TrainerConfig())
+    samples = await good_and_bad(sampler)
+    first, second = [await learner.update(samples, RATE / 100) for _ in range(2)]
+    assert first.metrics["dropped_fraction"] == 0
+    assert (second.metrics["dropped_fraction"] > 0) == drops
+    await learner.publish()
+    assert (await learner.update(await good_and_bad(sampler), RATE / 100)).metrics["dropped_fraction"] == 0
+
+
 @pytest.mark.fault(
     "Agents and the engine",
     "the loss or its gradient is no finite number",
