@@ -59,7 +59,7 @@ test-histories: $(VENV)/.done
 	HISTORIES=10000 $(BIN)/python -m pytest tests/context_tracker/test_histories.py \
 		tests/context_tracker/test_tracker_histories.py $(PYTEST_ARGS)
 
-# What may go wrong made to go wrong: the tests of docs/reliability.md in every environment that is built, then kills,
+# What may go wrong made to go wrong: the tests of docs/reliability.md in every environment that is built, then kills of runs of every family,
 # hostile agents, malformed requests, and 512 sessions at once for so many MINUTES.
 attack: $(VENV)/.done
 	$(BIN)/python -m tests.attack.attack --minutes $(MINUTES)

@@ -5,8 +5,8 @@
     python -m tests.attack.attack --only kills doors
 
 First the tests that prove the rows of docs/reliability.md, in every environment that is there; then the long form, in
-which chance has a part: kills, faults, doors and load. The exit code is 1 where a row fails. Nothing but addresses of
-this machine is called; everything has an end in count or in time.
+which chance has a part: kills, families (each killed twenty times), faults, doors and load. The exit code is 1 where a
+row fails. Nothing but addresses of this machine is called; everything has an end in count or in time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rich.table import Table
 
 from astune.support.visible import tell, visible
 from docs.write_reliability import Row, rows
-from tests.attack import doors, hostile, kills, load
+from tests.attack import doors, hostile, kills, kills_of_families, load
 from tests.attack.found import Found
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,7 +80,7 @@ def _outcomes(python: Path, files: list[str]) -> Iterator[tuple[tuple[str, str],
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = ("tests", "kills", "faults", "doors", "load")
+    parts = ("tests", "kills", "families", "faults", "doors", "load")
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     parser.add_argument("--minutes", type=float, default=5.0, help="how long the load lasts")
     parser.add_argument("--kills", type=int, default=12)
@@ -89,6 +89,7 @@ def main() -> int:
     run: dict[str, Callable[[], Iterator[Found]]] = {
         "tests": proven,
         "kills": lambda: kills.attack(options.kills, seed=options.seed),
+        "families": lambda: kills_of_families.attack(seed=options.seed),
         "faults": hostile.attack,
         "doors": doors.attack,
         "load": lambda: load.attack(60 * options.minutes, seed=options.seed),

@@ -20,7 +20,7 @@ from astune.monitor.metrics import read_metrics
 from tests.attack.found import Found
 
 ROOT = Path(__file__).resolve().parents[2]
-TIMES = {"time", "throughput", "seconds"}
+TIMES = {"time", "throughput", "seconds", "blocked"}
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SECONDS = 240.0
 """The longest that one start of the run may take."""
@@ -58,6 +58,7 @@ class Job:
     """A run under one name, started as often as need be."""
 
     def __init__(self, folder: Path, name: str) -> None:
+        self.folder = folder
         self.dir = folder / "runs" / "attack" / name
         self._command = [sys.executable, str(ROOT / "launcher.py"), "--conf", str(folder / "job.yaml")]
         self._command.append(f"astune.experiment_name={name}")
@@ -65,13 +66,17 @@ class Job:
 
     def start(self) -> subprocess.Popen[bytes]:
         """A new run, or the one that a checkpoint was saved of."""
-        saved = list((self.dir / "checkpoints").glob("*/COMPLETE"))
-        more = ["--resume"] if saved else ["astune.experiment_name=" + self.dir.name]
-        if not saved and self.dir.exists():  # killed before its first checkpoint: there is nothing to go on from
-            self.dir.rename(self.dir.with_name(f"{self.dir.name}-killed-{time.monotonic_ns()}"))
+        more = self.going_on()
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         with self.log.open("ab") as log:
             return subprocess.Popen([*self._command, *more], stdout=log, stderr=log, env=environment)
+
+    def going_on(self) -> list[str]:
+        """What the command has to say so that a new run begins, or the one goes on that a checkpoint was saved of."""
+        saved = list((self.dir / "checkpoints").glob("*/COMPLETE"))
+        if not saved and self.dir.exists():  # killed before its first checkpoint: there is nothing to go on from
+            self.dir.rename(self.dir.with_name(f"{self.dir.name}-killed-{time.monotonic_ns()}"))
+        return ["--resume"] if saved else []
 
     def steps(self) -> int:
         """How many steps were recorded, a line that is being written aside."""
@@ -82,11 +87,32 @@ class Job:
         """All that must be equal in two runs of one seed."""
         rows = read_metrics(self.dir / "metrics.jsonl")
         metrics = [{k: v for k, v in row.items() if not TIMES & set(k.split("/"))} for row in rows]
-        lines = [json.loads(line) for path in sorted((self.dir / "episodes").glob("*.jsonl")) for line in path.open()]
-        newest = sorted((self.dir / "checkpoints").glob("step_*"))[-1]
-        weights = hashlib.sha256((newest / "model.safetensors").read_bytes()).hexdigest()
+        lines = [
+            json.loads(line)
+            for path in sorted((self.dir / "episodes").glob("*.jsonl"))
+            for line in path.read_bytes().splitlines()
+        ]
+        kept = [path.parent for path in sorted((self.dir / "checkpoints").glob("step_*/COMPLETE"))]
+        files = {
+            f"{path.name}/{file.name}": _digest(file)
+            for path in kept
+            for file in path.iterdir()
+            if file.name != "COMPLETE"  # which has the checksums of the others
+        }
         episodes = sorted(json.dumps(_timeless(line), sort_keys=True) for line in lines)
-        return {"metrics": metrics, "episodes": episodes, "weights": f"{newest.name} {weights}"}
+        return {"metrics": metrics, "episodes": episodes, "checkpoints": files}
+
+    def last_line(self) -> str:
+        return self.log.read_text().strip().splitlines()[-1][:150]
+
+
+def _digest(file: Path) -> str:
+    """Of a file's bytes; of safetensors, which write their header in any order, of what stands in it."""
+    data = file.read_bytes()
+    if file.suffix == ".safetensors":
+        end = 8 + int.from_bytes(data[:8], "little")
+        data = json.dumps(json.loads(data[8:end]), sort_keys=True).encode() + data[end:]
+    return hashlib.sha256(data).hexdigest()
 
 
 def _timeless(value: Any) -> Any:
@@ -109,11 +135,11 @@ def attack(kills: int = 8, steps: int = 6, seed: int = 0) -> Iterator[Found]:
             if killed.steps() == steps:
                 break
         code = killed.start().wait(SECONDS)
-        yield Found("kills: the run comes to its end", code == 0, f"exit code {code}: {_last_line(killed)}")
+        yield Found("kills: the run comes to its end", code == 0, f"exit code {code}: {killed.last_line()}")
         expected, got = straight.result(), killed.result()
         for part in expected:
             yield Found(
-                f"kills: {part} as if never stopped", expected[part] == got[part], _difference(expected, got, part)
+                f"kills: {part} as if never stopped", expected[part] == got[part], difference(expected, got, part)
             )
 
 
@@ -136,14 +162,13 @@ def _kill(job: Job, sign: signal.Signals, draw: random.Random, number: int, step
     return Found(f"kills: {number + 1}: {sign.name}", passed, told)
 
 
-def _last_line(job: Job) -> str:
-    return job.log.read_text().strip().splitlines()[-1][:150]
-
-
-def _difference(expected: dict[str, Any], got: dict[str, Any], part: str) -> str:
+def difference(expected: dict[str, Any], got: dict[str, Any], part: str) -> str:
     if expected[part] == got[part]:
         return ""
-    if isinstance(expected[part], str):
-        return f"{expected[part][:30]} and {got[part][:30]}"
+    if part not in got:
+        return "missing"
+    if isinstance(expected[part], dict):
+        names = {name for name in {**expected[part], **got[part]} if expected[part].get(name) != got[part].get(name)}
+        return f"these differ: {', '.join(sorted(names))}"
     other = [pair for pair in zip(expected[part], got[part], strict=False) if pair[0] != pair[1]]
     return f"{len(expected[part])} and {len(got[part])} lines, {len(other)} differ: {str(other[:1])[:200]}"

@@ -1,5 +1,4 @@
-"""The long form is a tool: `make attack`. Here each part but the kills runs for a few seconds, and must be able to
-fail."""
+"""The long form is a tool: `make attack`. Here each part runs for a few seconds, and must be able to fail."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.attack import attack, doors, hostile, load
+from tests.attack import attack, doors, hostile, kills_of_families, load
 from tests.attack.found import Found
 
 
@@ -39,6 +38,17 @@ def test_no_call_is_lost_under_load() -> None:
 def test_a_malformed_request_gets_a_status_of_its_kind() -> None:
     minute = 60.0  # the machine may be busy with other tests; the long form has limits
     assert failed(doors.attack(("gateway", "environment"), patient=False, most=minute)) == []
+
+
+@pytest.mark.fault(
+    "Runs and resuming",
+    "a run is killed (SIGKILL) at random moments, again and again, and resumed",
+    "checkpoints, figures and episodes are those of a run that was never stopped, bit for bit; `make attack` does it "
+    "twenty times to each family of training",
+)
+def test_a_run_killed_at_random_moments_ends_as_if_never_stopped() -> None:
+    families = {"GRPO": kills_of_families.FAMILIES["GRPO"]}
+    assert [row for row in kills_of_families.attack(families, kills=3, seed=1, steps=3) if row.passed is not True] == []
 
 
 def test_a_row_that_fails_is_an_exit_code(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,130 @@
+"""Every family of training killed twenty times at random moments (SIGKILL) and gone on with, until it is done: its
+checkpoint, figures and episodes must be those of a run that was never stopped, bit for bit.
+
+Each start of a run is forked off a process that has torch loaded, so that a kill costs a second and not ten.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from astune.cli import main
+from tests.attack.found import Found
+from tests.attack.kills import SECONDS, Job, difference, write_job
+
+STEPS = 6
+PRELOADED = ["astune.backbone.local", "astune.training.start", "tests.attack.kills_of_families"]
+EXAMPLES = [
+    {"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": str(n)}]} for n in range(8)
+]
+
+FAMILIES: Mapping[str, Sequence[str]] = {
+    "GRPO": (),
+    "GRPO, LoRA": ("astune.model.lora.rank=4",),
+    "GRPO, held near the first model": ("astune.algorithm.kl_beta=0.1",),
+    "DAPO, groups without signal replaced": ("astune.algorithm.preset=dapo", "astune.algorithm.dynamic_sampling=2"),
+    "REINFORCE, a running mean": ("astune.algorithm.advantage=running_mean",),
+    "PPO with a critic": ("astune.algorithm.preset=ppo", "astune.algorithm.critic.updates=2"),
+    "PPO with a critic, LoRA": ("astune.algorithm.preset=ppo", "astune.model.lora.rank=4"),
+    "SFT": ("astune.algorithm.method=sft", "astune.trainer.examples=examples.jsonl"),
+    "GRPO, the best checkpoint kept": ("astune.trainer.keep_best=eval/sampled/reward", "astune.evaluation.attempts=2"),
+}
+"""What each family sets, beyond the job of `kills.write_job`."""
+
+
+class ForkedJob(Job):
+    """A run under one name, each start of it a fork."""
+
+    def __init__(self, folder: Path, name: str, settings: Sequence[str]) -> None:
+        super().__init__(folder, name)
+        self._arguments = ["--conf", str(folder / "job.yaml"), f"astune.experiment_name={name}", *settings]
+
+    def fork(self) -> BaseProcess:
+        process = _forking().Process(target=_start, args=(self.folder, [*self._arguments, *self.going_on()], self.log))
+        process.start()
+        return process
+
+    def to_its_end(self) -> int | None:
+        process = self.fork()
+        process.join(SECONDS)
+        return process.exitcode
+
+
+def _forking() -> Any:
+    """One thread in one process, so that a fork of it is sound; that one computes nothing itself."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
+
+
+def _start(folder: Path, arguments: Sequence[str], log: Path) -> None:
+    os.chdir(folder)
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    sys.exit(main(arguments))
+
+
+def attack(
+    families: Mapping[str, Sequence[str]] = FAMILIES, kills: int = 20, seed: int = 0, steps: int = STEPS
+) -> Iterator[Found]:
+    for number, (name, settings) in enumerate(families.items()):
+        with tempfile.TemporaryDirectory() as folder:
+            yield from _family(Path(folder), name, settings, kills, random.Random(f"{seed}/{number}"), steps)
+
+
+def _family(
+    folder: Path, name: str, settings: Sequence[str], kills: int, draw: random.Random, steps: int
+) -> Iterator[Found]:
+    write_job(folder, steps)
+    (folder / "examples.jsonl").write_text("\n".join(map(json.dumps, EXAMPLES)))
+    straight = ForkedJob(folder, "straight", settings)
+    warm = _forking().Process(target=time.time)  # what forks loads its libraries at the first
+    warm.start()
+    warm.join()
+    began = time.monotonic()
+    if straight.to_its_end() != 0:
+        yield Found(f"{name}: the run that is not stopped", False, straight.log.read_text()[-300:])
+        return
+    lasts = time.monotonic() - began
+    expected, done, runs = straight.result(), 0, 0
+    while done < kills:
+        job = ForkedJob(folder, f"killed{runs}", settings)
+        runs += 1
+        while done < kills and _killed(job, draw, lasts, steps):
+            done += 1
+        code = job.to_its_end()
+        got = job.result() if code == 0 else {}
+        wrong = [f"{part}: {difference(expected, got, part)}" for part in expected if got.get(part) != expected[part]]
+        told = f"run {runs}: {done} of {kills} kills, exit code {code}"
+        if code != 0 or wrong:
+            yield Found(f"{name}: as if never stopped", False, f"{told}; {'; '.join(wrong)}; {job.last_line()}")
+            return
+    yield Found(f"{name}: as if never stopped", True, f"{kills} kills over {runs} runs of {steps} steps")
+
+
+def _killed(job: ForkedJob, draw: random.Random, lasts: float, steps: int) -> bool:
+    """Start the run and kill it: half the time at any moment of its first half, which is while it loads, reads, goes
+    back or plays; else soon after it has recorded another step, while that is evaluated or saved, or the next is played
+    or trained. `lasts` are the seconds of a whole run. False if the run was done before."""
+    before, process = job.steps(), job.fork()
+    if draw.random() < 0.5:
+        process.join(draw.uniform(0.0, lasts / 2))
+    else:
+        while process.exitcode is None and job.steps() <= before:
+            process.join(0.01)
+        process.join(draw.uniform(0.0, lasts / steps))
+    alive = process.exitcode is None
+    process.kill()
+    process.join()
+    return alive
