@@ -11,7 +11,7 @@ Everything that is wrong is reported at once, each with its file and line.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from astune.config.rules import contradictions, contradictions_without_a_run
 from astune.config.schema import Config
 from astune.config.section import Located, Section
 from astune.config.source import Layer, Origin, Place, read_overrides, read_yaml
+from astune.config.stages import KEY as STAGES
+from astune.config.stages import stage_contradictions, wrong_sections
 from astune.errors import ConfigError, nearest
 from astune.support.resources import default_config_dir
 
@@ -56,6 +58,8 @@ class LoadedConfig:
     config: Config
     origins: Mapping[str, Place]
     source: Path | None
+    stages: tuple[LoadedConfig, ...] = ()
+    """The configuration of each of `astune.stages`."""
 
     def set_by_user(self) -> list[str]:
         """The keys that the user's file or the command line sets."""
@@ -93,22 +97,60 @@ def load_config(
         command.put("astune.resume", True, "command line")
     for key, value in (options or {}).items():
         command.put(key, value, "command line")
-    stack = _Stack(conf, [user, command])
-    # Which files lie below the user's layers is for these layers to say.
-    overlay = default_config_dir() / f"{stack.get('astune.backbone')}.yaml"
-    preset = default_config_dir() / "presets" / f"{stack.get('astune.algorithm.preset')}.yaml"
-    if below := [read_yaml(file) for file in (overlay, preset) if file.is_file()]:
-        stack = _Stack(conf, [*below, user, command])
-    if conf and stack.get("astune.experiment_name") is None:
-        stack.set("astune.experiment_name", conf.stem)
-    stack.locate_files()
+    stack = _layered(conf, [user, command])
     config = stack.check()
-    loaded = LoadedConfig(config, stack.origins(), conf)
-    for key, what in contradictions(config) if for_run else contradictions_without_a_run(config):
+    stages = tuple(_stages(stack, conf, [user, command]))
+    loaded = LoadedConfig(config, stack.origins(), conf, stages)
+    for key, what in _contradictions(loaded) if for_run else contradictions_without_a_run(config):
         stack.problem(key, what)
     if stack.problems:
         raise stack.error()
     return loaded
+
+
+def _layered(conf: Path | None, layers: list[Layer]) -> _Stack:
+    """The layers with those files below them that they ask for."""
+    stack = _Stack(conf, layers)
+    overlay = default_config_dir() / f"{stack.get('astune.backbone')}.yaml"
+    preset = default_config_dir() / "presets" / f"{stack.get('astune.algorithm.preset')}.yaml"
+    if below := [read_yaml(file) for file in (overlay, preset) if file.is_file()]:
+        stack = _Stack(conf, [*below, *layers])
+    if conf and stack.get("astune.experiment_name") is None:
+        stack.set("astune.experiment_name", conf.stem)
+    stack.locate_files()
+    return stack
+
+
+def _contradictions(loaded: LoadedConfig) -> Iterator[tuple[str, str]]:
+    """With stages these are looked at, and what they have in common is no run."""
+    if not loaded.stages:
+        yield from contradictions(loaded.config)
+    yield from stage_contradictions(loaded.config.astune, [stage.config.astune for stage in loaded.stages])
+
+
+def _stages(stack: _Stack, conf: Path | None, layers: list[Layer]) -> Iterator[LoadedConfig]:
+    """Each stage laid over everything else, with all that is wrong in it among the problems of `stack`."""
+    given = stack.get(STAGES)
+    for what in wrong_sections(given):
+        stack.problem(STAGES, what)
+    if stack.problems or not given:
+        return
+    place = stack.place(STAGES) or "default"
+    for number, values in enumerate(given, start=1):
+        over = Layer()
+        for section, inside in values.items():
+            over.put(f"astune.{section}", inside, place)
+        over.put(STAGES, [], place)
+        stage = _layered(conf, [*layers, over])
+        try:
+            config = stage.check()
+        except ConfigError:
+            stack.problems += [f"{problem} (stage {number})" for problem in stage.problems]
+            continue
+        for key, what in contradictions(config):
+            stage.problem(key, f"stage {number}: {what}")
+        stack.problems += stage.problems
+        yield LoadedConfig(config, stage.origins(), conf)
 
 
 class _Stack:

@@ -51,7 +51,9 @@ def _examples(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
                 "astune.algorithm.method 'rl' learns from rewards, not from examples; take the key out, or expected "
                 "method 'sft' or 'dpo'",
             )
-    elif trainer.examples is None:
+    elif trainer.examples is not None and trainer.examples_of_run:
+        yield "astune.trainer.examples_of_run", "astune.trainer.examples names a file; take one of the two out"
+    elif trainer.examples is None and not trainer.examples_of_run:
         yield "astune.trainer.examples", f"not set; astune.algorithm.method {method!r} learns from examples"
     if method != "rl" and astune.backbone == "debug" and astune.debug.with_update:
         yield (

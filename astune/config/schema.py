@@ -173,6 +173,11 @@ class AstuneConfig(Section):
     synchronizer: SynchronizerConfig = Field(
         default_factory=SynchronizerConfig, description="how far rollouts and training may be apart, on a cluster"
     )
+    stages: tuple[dict[str, Any], ...] = Field(
+        (),
+        description="what is trained one after the other: sections of astune for each stage, laid over the others: "
+        "[{algorithm: {method: sft}, trainer: {...}}, {algorithm: {...}, ...}]",
+    )
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig, description="when held-out tasks are run")
     debug: DebugConfig = Field(default_factory=DebugConfig, description="used by --backbone=debug only")
     monitor: MonitorConfig = Field(default_factory=MonitorConfig, description="what a run shows and keeps")

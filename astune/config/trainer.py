@@ -13,6 +13,9 @@ class TrainerConfig(Section):
     examples: Annotated[str | None, Located("file")] = Field(
         None, description="methods sft and dpo: JSON Lines file of examples, or for sft episodes that a run recorded"
     )
+    examples_of_run: bool = Field(
+        False, description="in astune.stages: learn from the episodes that the earlier stages of the run played"
+    )
     examples_filter: str | None = Field(
         None, description="method sft: which recorded episodes, as 'reward>=1'; null: all"
     )

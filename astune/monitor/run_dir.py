@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -196,11 +196,11 @@ class RunDir:
         if (wrong := wrong_file(path, _written(path))) is not None:
             raise RunFolderError(f"the checkpoint {path} is broken: {wrong}")
 
-    def prune_checkpoints(self, keep: int, best: int | None = None) -> None:
-        """Deletes all but the newest `keep` complete checkpoints and the one of the step `best`, and everything
+    def prune_checkpoints(self, keep: int, spared_steps: Sequence[int] = ()) -> None:
+        """Deletes all but the newest `keep` complete checkpoints and those of `spared_steps`, and everything
         half-written before the newest."""
         kept = self.checkpoints()[-keep:]
-        spared = kept if best is None else [*kept, self.checkpoint_path(best)]
+        spared = [*kept, *map(self.checkpoint_path, spared_steps)]
         for path in self.checkpoints_dir.glob("step_*"):
             if kept and path < kept[-1] and path not in spared:
                 _remove_checkpoint(path)

@@ -38,8 +38,10 @@ def save(run: Run) -> None:
 
 
 def prune(run: Run) -> None:
-    """Delete the checkpoints that are neither new nor the best."""
-    run.run_dir.prune_checkpoints(run.config.trainer.keep_checkpoints, None if run.best is None else run.best.step)
+    """Delete the checkpoints that are neither new nor the best, nor what a stage began with."""
+    best = [] if run.best is None else [run.best.step]
+    ends = [] if run.stage is None else run.stage.ends
+    run.run_dir.prune_checkpoints(run.config.trainer.keep_checkpoints, [*best, *ends])
 
 
 def keep_best(run: Run, figures: Mapping[str, float]) -> None:
@@ -71,9 +73,10 @@ def sync_logs(run: Run) -> None:
 def go_back(run: Run) -> None:
     """Go back to the newest checkpoint; what was logged after it is dropped and done again."""
     checkpoint = run.run_dir.take_checkpoint(run.progress.note)
-    run.learner.load(checkpoint)
-    run.advantage.load(checkpoint)
     run.step = step_of(checkpoint)
+    if run.step > run.schedule.first:  # else the model was loaded from it, and what is beside it is another stage's
+        run.learner.load(checkpoint)
+        run.advantage.load(checkpoint)
     run.metrics.truncate_after(run.step)
     logged = read_metrics(run.run_dir.metrics_path)
     run.evaluated = evaluated_at(run.step, logged)

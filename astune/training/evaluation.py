@@ -15,7 +15,8 @@ from astune.training.run import Run, record, roll_out
 
 async def evaluate(run: Run) -> dict[str, float]:
     """Play the evaluations that are left at this step, and tell the loss of held-out examples. Returns the figures."""
-    left = evaluations_left(run.config.evaluation, run.evaluations, run.total_steps, run.step, run.evaluated)
+    steps, done = run.schedule.steps, run.step - run.schedule.first
+    left = evaluations_left(run.config.evaluation, run.evaluations, steps, done, run.evaluated)
     figures = await _evaluate_examples(run)
     for evaluation in left:
         figures |= await _play(run, evaluation)
@@ -47,7 +48,8 @@ async def _play(run: Run, evaluation: Evaluation) -> dict[str, float]:
 
 async def _evaluate_examples(run: Run) -> dict[str, float]:
     """The loss of the held-out examples, as in training: a mean of negative log-probabilities."""
-    due = are_examples_left(run.config.evaluation, run.total_steps, run.step, run.evaluated)
+    done = run.step - run.schedule.first
+    due = are_examples_left(run.config.evaluation, run.schedule.steps, done, run.evaluated)
     if not run.held_out_examples or not due:
         return {}
     logprobs = await run.learner.logprobs(run.held_out_examples)

@@ -54,6 +54,8 @@ async def train_step(run: Run) -> None:
 
     metrics = lesson.metrics | lesson.account(skipped) | learned
     metrics["policy_version"] = version
+    if run.stage is not None:
+        metrics["stage"] = float(run.stage.number)
     metrics["time/train"] = finished - started - metrics["time/rollout"]
     metrics["time/step"] = finished - started
     run.metrics.log(run.step + 1, metrics)
@@ -113,7 +115,7 @@ async def update(run: Run, samples: Sequence[Sample]) -> Update:
     """Take one update at the learning rate that is its turn. Raises TrainingError after
     `astune.trainer.max_skipped_updates` in a row that were skipped."""
     trainer = run.config.trainer
-    total = run.total_steps * trainer.updates_per_step
+    total = run.schedule.steps * trainer.updates_per_step
     told: dict[str, float] = {}
     if run.config.algorithm.method in ("dpo", "kto"):
         samples, told = await with_slopes(run.learner, samples, run.config.algorithm)

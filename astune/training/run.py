@@ -21,6 +21,7 @@ from astune.training.engine import Learner
 from astune.training.examples import ExampleSchedule
 from astune.training.held_out import Evaluation
 from astune.training.schedule import TaskSchedule
+from astune.training.stages import Stage
 from astune.types import Group, Sample, Sampling, Task
 
 
@@ -47,6 +48,7 @@ class Run:
     schedule: TaskSchedule | ExampleSchedule
     evaluations: Sequence[Evaluation]
     held_out_examples: Sequence[Sample] = ()
+    stage: Stage | None = None
     step: int = 0
     changes: int = 0
     skipped_in_a_row: int = 0

@@ -34,7 +34,14 @@ class Schedule(Generic[Item]):
         self.steps_per_epoch = len(items) // trainer.tasks_per_step
         epochs = trainer.total_epochs
         limits = [trainer.total_steps, None if epochs is None else epochs * self.steps_per_epoch]
-        self.total_steps = min(limit for limit in limits if limit is not None)
+        self.first = 0
+        """The number of its first step: how many the stages before it have."""
+        self.steps = min(limit for limit in limits if limit is not None)
+
+    @property
+    def total_steps(self) -> int:
+        """The steps of the run up to the end of this schedule."""
+        return self.first + self.steps
 
     def at(self, step: int) -> list[Item]:
         """The items of step `step`, counted from 0."""
@@ -44,7 +51,7 @@ class Schedule(Generic[Item]):
         """Items beyond those of step `step`, in an order that depends on its number alone, none twice; they may be
         those of other steps."""
         used = set(self._chosen(step))
-        draw = random.Random(f"{self._seed}/further/{step}")
+        draw = random.Random(f"{self._seed}/further/{step - self.first}")
         while len(used) < len(self._items):
             index = draw.randrange(len(self._items))
             if index not in used:
@@ -52,7 +59,7 @@ class Schedule(Generic[Item]):
                 yield self._items[index]
 
     def _chosen(self, step: int) -> Sequence[int]:
-        epoch, place = divmod(step, self.steps_per_epoch)
+        epoch, place = divmod(step - self.first, self.steps_per_epoch)
         return self._order_of(epoch)[place * self._per_step : (place + 1) * self._per_step]
 
     def _order_of(self, epoch: int) -> Sequence[int]:

@@ -25,6 +25,7 @@ from astune.training.held_out import Evaluation, are_examples_left, evaluations_
 from astune.training.rollout_setup import environment_service, rollout_setup
 from astune.training.run import Run
 from astune.training.schedule import TaskSchedule
+from astune.training.stages import Stage, started
 from astune.training.stopping import train_to_the_end
 from astune.training.tasks import read_tasks
 from astune.types import RunReport, Sample
@@ -32,12 +33,56 @@ from astune.types import RunReport, Sample
 
 def run_training(loaded: LoadedConfig, load_engine: LoadEngine) -> RunReport:
     """Run a whole training job on the engine that `load_engine` gives, and leave a complete run folder behind."""
+    if loaded.stages:
+        return run_stages(loaded, load_engine)
     with ExitStack() as stack:
-        inputs = read_inputs(loaded, stack)
+        inputs = read_inputs(loaded.config.astune, stack)
         run_dir = stack.enter_context(RunDir.reopen(loaded.config)) if inputs.config.resume else None
         if run_dir is not None and (report := finished(run_dir, inputs)) is not None:
             return report
-        run = assemble(loaded, inputs, run_dir, load_engine, stack)
+        return train_stage(loaded, inputs, run_dir, load_engine, None)
+
+
+def run_stages(loaded: LoadedConfig, load_engine: LoadEngine) -> RunReport:
+    """Run one stage after the other. All that can be read before the first is read and checked then."""
+    configs = [stage.config.astune for stage in loaded.stages]
+    steps: list[int] = []
+    for config in configs:
+        with ExitStack() as stack:
+            known = None if config.trainer.examples_of_run else read_inputs(config, stack).schedule.steps
+        steps.append(sum(steps[-1:]) + (known or config.trainer.total_steps or 0))
+    with ExitStack() as whole:
+        run_dir, number, notes = None, 1, list[str]()
+        if loaded.config.astune.resume:
+            run_dir = whole.enter_context(RunDir.reopen(loaded.config))
+            done = step_of(run_dir.take_checkpoint(notes.append))
+            number += sum(done > end for end in steps[:-1])
+        else:
+            run_dir = whole.enter_context(RunDir.open(loaded.config, resume=False))
+        while True:
+            stage = Stage(number, len(configs), tuple(steps[: number - 1]))
+            with ExitStack() as stack:
+                inputs = read_inputs(started(configs[number - 1], stage, run_dir), stack)
+                inputs.schedule.first = stage.first
+                report = train_stage(loaded, inputs, run_dir, load_engine, stage, notes)
+            if report.status not in ("completed", "learned_nothing") or number == len(configs):
+                return report
+            number, notes = number + 1, []
+
+
+def train_stage(
+    loaded: LoadedConfig,
+    inputs: Inputs,
+    run_dir: RunDir | None,
+    load_engine: LoadEngine,
+    stage: Stage | None,
+    notes: Sequence[str] = (),
+) -> RunReport:
+    """Train to the end of a run, or of one of its stages; `notes` are shown as it begins."""
+    with ExitStack() as stack:
+        run = assemble(loaded, inputs, run_dir, load_engine, stack, stage)
+        for note in notes:
+            run.progress.note(note)
         run.progress.run_started(loaded.config, run.run_dir, run.total_steps)
         status, error = run_and_leave(train_to_the_end(run))
         report = replace(report_of(run.run_dir, run.step, status, run.config.trainer.keep_best), error=error)
@@ -56,9 +101,8 @@ class Inputs:
     held_out_examples: Sequence[Sample] = ()
 
 
-def read_inputs(loaded: LoadedConfig, stack: ExitStack) -> Inputs:
+def read_inputs(config: AstuneConfig, stack: ExitStack) -> Inputs:
     """Read and check what a run needs before its model is loaded, which may take minutes."""
-    config = loaded.config.astune
     advantage = load_estimator(config.algorithm)
     config = stack.enter_context(environment_service(config))
     plays = plays_episodes(config)
@@ -89,7 +133,12 @@ def finished(run_dir: RunDir, inputs: Inputs) -> RunReport | None:
 
 
 def assemble(
-    loaded: LoadedConfig, inputs: Inputs, run_dir: RunDir | None, load_engine: LoadEngine, stack: ExitStack
+    loaded: LoadedConfig,
+    inputs: Inputs,
+    run_dir: RunDir | None,
+    load_engine: LoadEngine,
+    stack: ExitStack,
+    stage: Stage | None,
 ) -> Run:
     """Put the parts of a run together. `run_dir` is that of a run to go on with. Everything that can be wrong in the
     input is found before the folder of a new one is made."""
@@ -119,8 +168,11 @@ def assemble(
         inputs.schedule,
         inputs.evaluations,
         inputs.held_out_examples,
+        stage,
     )
-    if config.resume:
+    if stage is not None:
+        progress.note(f"stage {stage.number} of {stage.count}: {config.algorithm.method}, to step {run.total_steps}")
+    if config.resume or (stage is not None and stage.first):
         go_back(run)
     if not inputs.evaluations and not inputs.held_out_examples:
         progress.note("no held-out tasks are configured, so nothing is evaluated")

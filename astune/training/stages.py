@@ -1,0 +1,41 @@
+"""The stages of a run (`astune.stages`): each begins with the weights that the one before it ended with.
+
+Steps are counted through: with 20 steps of SFT and 40 of GRPO, step 21 is GRPO's first. The checkpoint after the last
+step of a stage is kept; the next stage loads its model from there, with an optimizer of its own, a learning rate that
+warms up anew, and the weights of its start as the reference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from astune.config.schema import AstuneConfig
+from astune.monitor.run_dir import RunDir
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Stage `number`, from 1, of `count`. `ends` are the numbers of the last steps of the stages before it."""
+
+    number: int
+    count: int
+    ends: tuple[int, ...]
+
+    @property
+    def first(self) -> int:
+        """How many steps the stages before it have."""
+        return self.ends[-1] if self.ends else 0
+
+
+def started(config: AstuneConfig, stage: Stage, run_dir: RunDir) -> AstuneConfig:
+    """The configuration of a stage with the model that it begins with, and the episodes that it learns from."""
+    if stage.first == 0:
+        return config
+    trainer = config.trainer
+    if trainer.examples_of_run:
+        before = f"step<={stage.first}"  # a run that is resumed may have later ones, which are played again
+        keep = before if trainer.examples_filter is None else f"{before} and {trainer.examples_filter}"
+        file = run_dir.episodes_dir / "train.jsonl"
+        trainer = trainer.model_copy(update={"examples": str(file), "examples_filter": keep})
+    model = config.model.model_copy(update={"path": str(run_dir.checkpoint_path(stage.first))})
+    return config.model_copy(update={"model": model, "trainer": trainer})
