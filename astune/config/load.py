@@ -11,7 +11,7 @@ Everything that is wrong is reported at once, each with its file and line.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from astune.support.resources import default_config_dir
 
 __all__ = ["LoadedConfig", "Origin", "Place", "load_config"]
 
+Rules = Callable[[Config], Iterator[tuple[str, str]]]
 DEFAULTS = Config()
 EXPECTED = {
     "bool_parsing": "true or false",
@@ -99,7 +100,7 @@ def load_config(
         command.put(key, value, "command line")
     stack = _layered(conf, [user, command])
     config = stack.check()
-    stages = tuple(_stages(stack, conf, [user, command]))
+    stages = tuple(_stages(stack, conf, [user, command], contradictions if for_run else contradictions_without_a_run))
     loaded = LoadedConfig(config, stack.origins(), conf, stages)
     for key, what in _contradictions(loaded) if for_run else contradictions_without_a_run(config):
         stack.problem(key, what)
@@ -128,7 +129,7 @@ def _contradictions(loaded: LoadedConfig) -> Iterator[tuple[str, str]]:
     yield from stage_contradictions(loaded.config.astune, [stage.config.astune for stage in loaded.stages])
 
 
-def _stages(stack: _Stack, conf: Path | None, layers: list[Layer]) -> Iterator[LoadedConfig]:
+def _stages(stack: _Stack, conf: Path | None, layers: list[Layer], rules: Rules) -> Iterator[LoadedConfig]:
     """Each stage laid over everything else, with all that is wrong in it among the problems of `stack`."""
     given = stack.get(STAGES)
     for what in wrong_sections(given):
@@ -147,7 +148,7 @@ def _stages(stack: _Stack, conf: Path | None, layers: list[Layer]) -> Iterator[L
         except ConfigError:
             stack.problems += [f"{problem} (stage {number})" for problem in stage.problems]
             continue
-        for key, what in contradictions(config):
+        for key, what in rules(config):
             stage.problem(key, f"stage {number}: {what}")
         stack.problems += stage.problems
         yield LoadedConfig(config, stage.origins(), conf)

@@ -110,7 +110,7 @@ def test_what_is_wrong_in_a_stage_is_told_before_the_first_begins(
 
 
 def test_episodes_of_the_run_need_stages_and_stages_need_a_backbone_that_has_them(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="a run without astune.stages has no earlier episodes"):
+    with pytest.raises(ConfigError, match=r"a run without astune\.stages has no earlier episodes"):
         load_config(write_stages(tmp_path), ["astune.trainer.examples_of_run=true"])
     with pytest.raises(ConfigError, match="the backbone 'debug' has no stages"):
         load_config(write_stages(tmp_path, SFT, GRPO), backbone="debug")
