@@ -59,8 +59,11 @@ class Adapters:
             base_model_name_or_path=base,
         )
         self._mark = {f"{BASE_MARK}{config.base}": base_digest(model)}
-        with _quiet():
-            self._peft = peft.PeftModel(model, made, adapter_name=names[0])
+        try:
+            with _quiet():
+                self._peft = peft.PeftModel(model, made, adapter_name=names[0])
+        except ValueError as error:  # layers whose kernels read the weights past the adapter, as Mamba's out_proj
+            raise ModelError(f"astune.model.lora.targets: {error}") from error
         for name in names[1:]:
             self._peft.add_adapter(name, made)
         self._functions = peft
@@ -184,9 +187,10 @@ def quantized(config: LoraConfig, device: torch.device, dtype: torch.dtype) -> d
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """peft asks transformers for what that calls deprecated."""
+    """peft asks transformers for what that calls deprecated, and tells of experts that get no adapter here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
+        warnings.filterwarnings("ignore", message=r"The following (rank|alpha)_pattern keys", category=RuntimeWarning)
         yield
 
 

@@ -16,9 +16,10 @@ from astune.backbone.local.attention import ATTENTION
 from astune.backbone.local.batch import micro_batches
 from astune.backbone.local.family import find_family
 from astune.backbone.local.forward import predict
+from astune.backbone.local.learner import LocalLearner
 from astune.backbone.local.model import load_model
 from astune.backbone.local.sampler import Sampler
-from astune.config.schema import ModelConfig
+from astune.config.schema import AlgorithmConfig, LoraConfig, ModelConfig, TrainerConfig
 from astune.errors import ModelError
 from astune.types import Generation, Sample, Sampling, Span, Timeline
 from tests.backbone.local.families import FAMILIES, ROWS, TREES, TinyModel, make_family
@@ -200,3 +201,47 @@ def test_families_of_other_builds_load(name: str) -> None:
     own = {"word_embed_proj_dim": 32, "num_local_experts": 4, "intermediate_size_mlp": 64, "head_dim": 8}
     expected = "tree" if name in ("opt", "gpt2") else "rows"
     assert make_family(name, **names, **own).family.layout == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("gemma2", None),
+        ("gpt_oss", None),
+        ("qwen3_next", None),
+        ("qwen3_moe", 4),
+        ("gpt_oss", 4),
+        ("phi3", 4),
+        ("qwen3_next", 4),
+        ("mamba", 4),
+    ],
+)
+async def test_a_family_is_read_trained_written_and_read_again(name: str, rank: int | None, tmp_path: Path) -> None:
+    """All weights, and an adapter, with layers that are recomputed; what is written computes what was trained."""
+    make_family(name).model.save_pretrained(tmp_path / "base")
+    lora = LoraConfig(rank=rank, targets=("in_proj", "x_proj") if name == "mamba" else ())
+    config = ModelConfig(path=str(tmp_path / "base"), device="cpu", gradient_checkpointing=True, lora=lora)
+    samples = random_samples()
+
+    def learner() -> LocalLearner:
+        loaded = load_model(config)
+        sampler = Sampler(loaded.sampling_model, slots=2, context_length=128, family=loaded.family)
+        return LocalLearner(loaded, sampler, AlgorithmConfig(loss="reinforce"), TrainerConfig())
+
+    first = learner()
+    before = await first.logprobs(samples)
+    update = await first.update(samples, 1e-2)
+    after = await first.logprobs(samples)
+    assert not update.skipped and update.metrics["grad_norm"] > 0
+    gained = [sum(new) - sum(old) for old, new in zip(before, after, strict=True)]
+    assert gained[2] > gained[0]  # the last of a group was rewarded, the first punished
+    first.save(tmp_path / "saved")
+    again = learner()
+    again.load(tmp_path / "saved")
+    assert await again.logprobs(samples) == after
+
+
+def test_layers_that_can_have_no_adapter_are_named(tmp_path: Path) -> None:
+    make_family("mamba").model.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"astune.model.lora.targets: .*'out_proj' is incompatible"):
+        load_model(ModelConfig(path=str(tmp_path), device="cpu", lora=LoraConfig(rank=4)))
