@@ -36,7 +36,7 @@ async def rescore_all(
             if file is not None:
                 recording = one.recording
                 record = EpisodeRecord(recording.step, recording.phase, one.after or recording.episode)
-                file.append(episode_to_row(record))
+                file.append_plain(episode_to_row(record))
             done.append(_head(one))
     if new is not None and out is not None:
         os.replace(new, out)

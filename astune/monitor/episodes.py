@@ -56,7 +56,7 @@ class EpisodeLog:
         RunFolderError where the disk does not take it."""
         if phase not in self._files:
             self._files[phase] = LineFile(episodes_path(self._folder, phase))
-        self._files[phase].append(episode_to_row(EpisodeRecord(step, phase, episode)))
+        self._files[phase].append_plain(episode_to_row(EpisodeRecord(step, phase, episode)))
 
     def sync(self) -> None:
         """Waits until all that was written is on the disk."""
