@@ -158,6 +158,20 @@ async def test_a_saved_critic_goes_on_exactly_where_it_stopped(folder: Path, tmp
         restored.load(tmp_path / "saved")
 
 
+async def test_the_critic_of_a_policy_with_an_adapter_is_a_whole_model(folder: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    loaded = load_model(ModelConfig.model_validate({"path": str(folder), "device": "cpu", "lora": {"rank": 4}}))
+    sampler = Sampler(loaded.sampling_model, slots=2, context_length=64, adapters=loaded.adapters)
+    learner = LocalLearner(loaded, sampler, AlgorithmConfig(advantage="gae", critic=FAST), TrainerConfig())
+    for _ in range(8):
+        update = await learner.update(rows(), 0.01)
+    assert update.metrics["critic/explained_variance"] > 0.8
+    (tmp_path / "saved").mkdir()
+    learner.save(tmp_path / "saved")
+    learner.load(tmp_path / "saved")
+    assert (tmp_path / "saved" / "adapter_model.safetensors").is_file()
+
+
 async def test_the_debugger_shows_an_update_with_the_critics_advantages_and_takes_it_back(folder: Path) -> None:
     _, sampler, loaded = learner_over(folder)
     kept = deepcopy(loaded.model.state_dict())
