@@ -95,7 +95,7 @@ class AlgorithmConfig(Section):
     strict_in_bound: bool = Field(False, description="minirl: bounds as clip_low and clip_high say, not wider")
     out_of_date_decay: NonNegativeFloat = Field(
         0.0,
-        description="minirl: bounds are exp(-out_of_date_decay) times as wide for each update since a token was sampled",
+        description="minirl: bounds are exp(-out_of_date_decay) times as wide for each update since a token's sampling",
     )
     opmd_tau: NonNegativeFloat = Field(1.0, description="opmd: the loss is divided by 1 + opmd_tau")
     importance: Literal["none", "truncate", "mask"] = Field(

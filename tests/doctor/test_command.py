@@ -226,18 +226,19 @@ def test_what_the_doctor_knows_of_the_local_backbone_is_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "what", "fix"),
+    ("algorithm", "updates", "what", "fix"),
     [
-        ({"loss": "gspo"}, "a bound of 1 + 0.28 is never reached", "clip_high 4e-4"),
-        ({"loss": "reinforce"}, "all but the first learn from tokens of an older policy", "importance: truncate"),
+        ({"loss": "gspo"}, 2, "a bound of 1 + 0.28 is never reached", "clip_high 4e-4"),
+        ({"loss": "reinforce"}, 2, "all but the first learn from tokens of an older policy", "importance: truncate"),
+        ({"loss": "minirl", "out_of_date_decay": 0.1}, 1, "nothing decays", "updates_per_step to 2 or more"),
     ],
 )
 def test_a_loss_that_does_not_do_what_it_looks_like(
-    run_doctor: RunDoctor, algorithm: dict[str, Any], what: str, fix: str
+    run_doctor: RunDoctor, algorithm: dict[str, Any], updates: int, what: str, fix: str
 ) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    changes = {"backbone": "local", "algorithm": algorithm, "trainer": {"updates_per_step": 2}}
+    changes = {"backbone": "local", "algorithm": algorithm, "trainer": {"updates_per_step": updates}}
     found = the_problem(run_doctor(changes))
     assert (found.check, found.level) == ("training", "warn")
     assert what in found.what and fix in found.fix

@@ -78,6 +78,12 @@ def _loss(checked: CheckedConfig) -> Iterator[Finding]:
             where=checked.where("astune.algorithm.loss"),
             fix="set astune.algorithm.importance: truncate, or astune.trainer.updates_per_step: 1",
         )
+    if algorithm.out_of_date_decay and trainer.updates_per_step == 1 and checked.config.backbone == "local":
+        yield warn(
+            "with one update per step no token is older than the policy, so nothing decays",
+            where=checked.where("astune.algorithm.out_of_date_decay"),
+            fix="take the key out, or set astune.trainer.updates_per_step to 2 or more",
+        )
 
 
 def _kinds(checked: CheckedConfig) -> Iterator[Finding]:
