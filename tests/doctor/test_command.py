@@ -201,6 +201,24 @@ def test_packages_that_are_missing_or_old(run_doctor: RunDoctor, monkeypatch: py
     assert old.fix == missing.fix == 'pip install "astune[local]"'
 
 
+@pytest.mark.parametrize(
+    ("section", "missing", "fix"),
+    [
+        ({"model": {"lora": {"rank": 8}}}, "peft", 'pip install "astune[lora]"'),
+        ({"trainer": {"optimizer": "adamw_8bit"}}, "bitsandbytes", "pip install bitsandbytes"),
+        ({"model": {"lora": {"rank": 8, "base": "nf4"}}}, "bitsandbytes", "pip install bitsandbytes"),
+    ],
+)
+def test_packages_that_one_setting_needs(
+    section: dict[str, Any], missing: str, fix: str, run_doctor: RunDoctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    versions = dict.fromkeys((*packages.LOCAL, "peft", "bitsandbytes", "agentscope"), "99") | {missing: None}
+    monkeypatch.setattr(packages, "version_of", versions.get)
+    found = [each for each in run_doctor({"backbone": "local"} | section) if each.check == "packages"]
+    assert (f"{missing} is not installed", fix) in [(each.what, each.fix) for each in found]
+
+
 def test_a_workflow_for_agentscope_where_there_is_none(run_doctor: RunDoctor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "version_of", lambda name: None)
     found = problems(run_doctor(agent_py="async def agent(task, model):\n    import agentscope\n"))[0]
@@ -213,6 +231,7 @@ def test_the_versions_are_those_of_the_project() -> None:
     (listed,) = re.findall(r"^local = \[(.*)\]$", text, re.MULTILINE)
     least = dict(re.findall(r'"(\w+)>=([\d.]+)', listed))
     assert least == packages.LOCAL
+    assert f'lora = ["peft>={packages.LORA},' in text
     (python,) = re.findall(r'^requires-python = ">=(\d+\.\d+),<(\d+\.\d+)"', text, re.MULTILINE)
     assert tuple(tuple(map(int, version.split("."))) for version in python) == packages.PYTHON
 

@@ -19,12 +19,15 @@ PYTHON = ((3, 10), (3, 14))
 """The first version that works and the first that was not tried."""
 LOCAL = {"torch": "2.6", "transformers": "5.23", "safetensors": "0.5", "numpy": "1.26"}
 """Least versions of what `--backbone=local` needs; tests compare them with pyproject.toml."""
+LORA = "0.21"
+"""The least version of peft, likewise."""
 EXTRAS = {
     "torch": "local",
     "transformers": "local",
     "safetensors": "local",
     "numpy": "local",
     "datasets": "huggingface",
+    "peft": "lora",
 }
 
 
@@ -34,6 +37,10 @@ def check_packages(checked: CheckedConfig) -> Iterator[Finding]:
     if not PYTHON[0] <= sys.version_info[:2] < PYTHON[1]:
         yield warn(f"{seen[0]} is not among the versions ASTune is tested on", fix="use Python 3.10 to 3.13")
     needed = dict(LOCAL) if config.backbone == "local" else {}
+    if config.backbone == "local":
+        in_bits = config.trainer.optimizer == "adamw_8bit" or config.model.lora.base != "dtype"
+        needed |= {"bitsandbytes": "0"} if in_bits else {}
+        needed |= {"peft": LORA} if config.model.lora.rank is not None else {}
     needed |= {"datasets": "4"} if config.task_reader.type == "huggingface" else {}
     for name, least in needed.items():
         installed = version_of(name)
