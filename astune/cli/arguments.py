@@ -78,6 +78,7 @@ Stopped with Ctrl-C it has lost nothing: the same command goes on.""",
     "export": """\
   {program} export --run runs/p/n --out my_model             the newest checkpoint, as a folder for transformers or peft
   {program} export --checkpoint runs/p/n/checkpoints/step_000100 --out my_model
+  {program} export --checkpoint runs/p/n@best --out my_model        the best by astune.trainer.keep_best
   {program} export --run runs/p/n --out my_model --merged    LoRA: adapter and base as one model""",
     "view": """\
   {program} view runs/p/n --open

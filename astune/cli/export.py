@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from astune.errors import ConfigError, MissingDependency
+from astune.monitor.checkpoint_names import find_checkpoint
 from astune.monitor.run_dir import RunDir
 from astune.support.visible import tell
 
 
 def export(run: Path | None, checkpoint: Path | None, out: Path, merged: bool) -> int:
-    """Writes what the newest checkpoint of `run`, or `checkpoint`, holds into the folder `out`."""
-    found = checkpoint or _newest(run or Path())
+    """Writes what the newest checkpoint of `run`, or `checkpoint`, holds into the folder `out`. Either may name one as
+    `find_checkpoint` takes it, such as RUN@best; a damaged one is refused."""
+    found = find_checkpoint(str(checkpoint or run)) or checkpoint or _newest(run or Path())
     if not found.is_dir():
         raise ConfigError(
             f"--checkpoint {found}: no such folder; expected one as runs/project/name/checkpoints/step_000100"

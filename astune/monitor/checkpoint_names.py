@@ -44,7 +44,7 @@ def find_checkpoint(text: str) -> Path | None:
 def _newest(run: RunDir) -> Path:
     newest = run.latest_checkpoint()
     if newest is None:
-        raise ConfigError(f"{run.path} has no complete checkpoint")
+        raise ConfigError(f"{run.path}: it has no checkpoint that is complete (astune.trainer.save_every)")
     return newest
 
 

@@ -82,6 +82,7 @@ def go_back(run: Run) -> None:
     run.evaluated = evaluated_at(run.step, logged)
     if run.config.trainer.keep_best is not None:
         run.best = best_of(logged, run.config.trainer.keep_best)
+    prune(run)  # a run that was killed between a save and the deletion of what is old has one more
     run.episodes.truncate_after(run.step, run.evaluated)
     run.progress.note(f"going on from step {run.step} ({checkpoint})")
 

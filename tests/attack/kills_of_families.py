@@ -28,6 +28,15 @@ EXAMPLES = [
     {"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": str(n)}]} for n in range(8)
 ]
 
+PAIRS = [
+    {
+        "messages": [{"role": "user", "content": f"{n}?"}],
+        "chosen": {"role": "assistant", "content": str(n)},
+        "rejected": {"role": "assistant", "content": "no"},
+    }
+    for n in range(8)
+]
+
 FAMILIES: Mapping[str, Sequence[str]] = {
     "GRPO": (),
     "GRPO, LoRA": ("astune.model.lora.rank=4",),
@@ -37,6 +46,8 @@ FAMILIES: Mapping[str, Sequence[str]] = {
     "PPO with a critic": ("astune.algorithm.preset=ppo", "astune.algorithm.critic.updates=2"),
     "PPO with a critic, LoRA": ("astune.algorithm.preset=ppo", "astune.model.lora.rank=4"),
     "SFT": ("astune.algorithm.method=sft", "astune.trainer.examples=examples.jsonl"),
+    "DPO": ("astune.algorithm.method=dpo", "astune.trainer.examples=pairs.jsonl"),
+    "DPO, LoRA": ("astune.algorithm.method=dpo", "astune.trainer.examples=pairs.jsonl", "astune.model.lora.rank=4"),
     "GRPO, the best checkpoint kept": ("astune.trainer.keep_best=eval/sampled/reward", "astune.evaluation.attempts=2"),
 }
 """What each family sets, beyond the job of `kills.write_job`."""
@@ -87,7 +98,8 @@ def _family(
     folder: Path, name: str, settings: Sequence[str], kills: int, draw: random.Random, steps: int
 ) -> Iterator[Found]:
     write_job(folder, steps)
-    (folder / "examples.jsonl").write_text("\n".join(map(json.dumps, EXAMPLES)))
+    for file, rows in (("examples", EXAMPLES), ("pairs", PAIRS)):
+        (folder / f"{file}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     straight = ForkedJob(folder, "straight", settings)
     warm = _forking().Process(target=time.time)  # what forks loads its libraries at the first
     warm.start()
@@ -105,6 +117,8 @@ def _family(
             done += 1
         code = job.to_its_end()
         got = job.result() if code == 0 else {}
+        # killed between a save and the deletion of what is old, at the very end, it keeps one checkpoint more
+        got |= {"checkpoints": {name: got.get("checkpoints", {}).get(name) for name in expected["checkpoints"]}}
         wrong = [f"{part}: {difference(expected, got, part)}" for part in expected if got.get(part) != expected[part]]
         told = f"run {runs}: {done} of {kills} kills, exit code {code}"
         if code != 0 or wrong:
