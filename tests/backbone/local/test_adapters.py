@@ -18,6 +18,7 @@ from astune.backbone.local.model import LoadedModel, load_model, read_weights
 from astune.backbone.local.sampler import Sampler
 from astune.config.schema import AlgorithmConfig, LoraConfig, ModelConfig, TrainerConfig
 from astune.errors import MissingDependency, ModelError, PolicyError, RunFolderError
+from astune.support.resources import tiny_model_dir
 from astune.types import Generation, Sample, Sampling, Span, Timeline
 from tests.backbone.local.conftest import make_model
 
@@ -124,7 +125,8 @@ async def test_the_gradient_is_that_of_peft_in_a_plain_forward_pass(model_dir: P
     loss.backward()
     learner = learner_over(loaded, sampler_over(loaded))
     for batch in micro_batches(samples, 1024, loaded.device):
-        learner._backward(batch)
+        with loaded.training():
+            learner.objective(batch).loss.sum().backward()
     expected = [parameter.grad for parameter in plain.parameters() if parameter.requires_grad]
     found = [parameter.grad for parameter in loaded.trained()]
     assert len(found) == len(expected) == (42 if kind.get("dora") else 28)
@@ -175,15 +177,15 @@ async def test_bfloat16_has_one_copy_of_the_base_and_float32_adapters(model_dir:
 
 
 @pytest.mark.parametrize("base", ["nf4", "fp4"])
-async def test_a_base_in_4_bits_stays_as_it_is(model_dir: Path, tmp_path: Path, base: str) -> None:
+async def test_a_base_in_4_bits_stays_as_it_is(tmp_path: Path, base: str) -> None:
     pytest.importorskip("bitsandbytes")
-    loaded = load(model_dir, base=base)
+    loaded = load(tiny_model_dir(), base=base)
     moved(loaded)
     sampler = sampler_over(loaded)
     learner = learner_over(loaded, sampler)
     samples = await samples_of(sampler)
     learner.save(tmp_path)  # bitsandbytes, asked for all tensors, would change its own on a CPU
-    assert (await learner.update(samples, RATE)).metrics["kl/sampler"] < 1e-6
+    assert (await learner.update(samples, RATE)).metrics["kl/sampler"] < 1e-4
     learner.load(tmp_path)
     assert await samples_of(sampler) == samples
 
