@@ -5,6 +5,7 @@ from astune.algorithm.batch_rules import BatchRules
 from astune.algorithm.credit import observe
 from astune.algorithm.invariants import check_episode, check_step
 from astune.algorithm.receipt import Receipt, without_skipped
+from astune.algorithm.rejection import only_right
 from astune.algorithm.samples import Weighting, split_samples, to_samples
 from astune.algorithm.step_advantage import Advantage, StepEstimator, load_estimator
 
@@ -20,6 +21,7 @@ __all__ = [
     "check_step",
     "load_estimator",
     "observe",
+    "only_right",
     "split_samples",
     "to_samples",
     "without_skipped",

@@ -71,6 +71,13 @@ class StepEstimator:
         """Go on from what `save` wrote. Raises RunFolderError where that is broken."""
 
 
+class Imitation(StepEstimator):
+    """1 for everything: the loss is the negative log-likelihood of what is left to learn from."""
+
+    def __call__(self, population: str, groups: Sequence[Rewards]) -> list[list[float]]:
+        return [[1.0] * len(group.values) for group in groups]
+
+
 class PerGroup(StepEstimator):
     """A function of the rewards of one group, over the groups of a step one by one."""
 
@@ -260,6 +267,9 @@ def as_estimator(advantage: Advantage) -> StepEstimator:
 
 
 def load_estimator(config: AlgorithmConfig) -> StepEstimator:
-    """That of `astune.algorithm.advantage`. Raises PluginError for a name that there is not."""
+    """That of `astune.algorithm.advantage`, or what imitates in its place. Raises PluginError for a name that there is
+    not."""
+    if config.method == "rft":
+        return Imitation(config)
     found = load_plugin(config.advantage, kind="advantage", builtin=ADVANTAGES)
     return found(config) if isinstance(found, type) and issubclass(found, StepEstimator) else PerGroup(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from astune.config.algorithm import PLAYING
 from astune.config.schema import AstuneConfig
 from astune.plugins import load_plugin
 from astune.task_judge import BUILTIN_JUDGES
@@ -14,7 +15,7 @@ def check_input(config: AstuneConfig) -> None:
     """Raises what the run would raise later: for a workflow or a judge that does not load, a file of tasks that is not
     there, a first task that cannot be read."""
     protocol = config.rollout.agentscope_learn_protocol
-    if config.algorithm.method != "rl" or protocol is None:
+    if config.algorithm.method not in PLAYING or protocol is None:
         return
     as_workflow(load_plugin(protocol, kind="workflow"))
     for judge in config.task_judge.judges:

@@ -8,8 +8,10 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from astune.config.section import Plugin, Section
 
-EXAMPLE_METHODS = ("sft", "dpo", "kto")
-"""The values of `method` that learn from examples in a file; with the others episodes are played."""
+PLAYING = ("rl", "rft")
+"""The values of `method` with which episodes are played; the others learn from examples in a file."""
+IMITATING = ("sft", "dpo", "kto", "rft")
+"""Those whose loss is -logprob times an advantage, whoever said it."""
 Preset = Literal["grpo", "dapo", "dr_grpo", "rloo", "reinforce_pp", "gspo", "cispo", "ppo", "minirl", "opmd"]
 """The files of `default_config/presets`."""
 PolicyLossName = Literal["ppo_clip", "gspo", "cispo", "minirl", "opmd", "reinforce"]
@@ -32,10 +34,10 @@ class CriticConfig(Section):
 
 
 class AlgorithmConfig(Section):
-    method: Literal["rl", "sft", "dpo", "kto"] = Field(
+    method: Literal["rl", "sft", "dpo", "kto", "rft"] = Field(
         "rl",
         description="what is learned from: rl: rewards of episodes; sft: example conversations; dpo: preferred against "
-        "rejected answers; kto: good and bad answers, one by one",
+        "rejected answers; kto: good and bad answers, one by one; rft: right attempts alone (rejection sampling)",
     )
     preset: Preset | None = Field(
         None,
@@ -138,6 +140,9 @@ class AlgorithmConfig(Section):
     )
     preference_margin: NonNegativeFloat = Field(
         0.0, description="preference_loss simpo: by how much the preferred answer is to be ahead (gamma)"
+    )
+    keep_per_task: PositiveInt | None = Field(
+        None, description="method rft: most right attempts at a task that a step learns from; null: all"
     )
     kto_good_weight: PositiveFloat = Field(1.0, description="method kto: what a good answer counts")
     kto_bad_weight: PositiveFloat = Field(1.0, description="method kto: what a bad answer counts")

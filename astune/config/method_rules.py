@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from astune.config.algorithm import AlgorithmConfig
+from astune.config.algorithm import PLAYING, AlgorithmConfig
 from astune.config.algorithm_rules import UNSET
 from astune.config.schema import AstuneConfig
 
 USED_BY: dict[str, tuple[str, ...]] = {
-    "loss_aggregation": ("rl", "sft"),
+    "loss_aggregation": ("rl", "sft", "rft"),
+    "credit": ("rl", "rft"),
+    "keep_per_task": ("rft",),
     "dpo_beta": ("dpo", "kto"),
     "preference_loss": ("dpo",),
     "preference_margin": ("dpo",),
@@ -44,12 +46,12 @@ def _unused(algorithm: AlgorithmConfig, backbone: str) -> Iterator[tuple[str, st
 
 def _examples(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
     method, trainer = astune.algorithm.method, astune.trainer
-    if method == "rl":
+    if method in PLAYING:
         if trainer.examples is not None:
             yield (
                 "astune.trainer.examples",
-                "astune.algorithm.method 'rl' learns from rewards, not from examples; take the key out, or expected "
-                "method 'sft' or 'dpo'",
+                f"astune.algorithm.method {method!r} learns from rewards, not from examples; take the key out, or "
+                "expected method 'sft' or 'dpo'",
             )
     elif trainer.examples is not None and trainer.examples_of_run:
         yield "astune.trainer.examples_of_run", "astune.trainer.examples names a file; take one of the two out"
@@ -67,12 +69,15 @@ def _examples(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
             "astune.trainer.held_out_examples",
             "only method 'sft' tells their loss; take the key out",
         )
-    if (method == "rl" or (method != "sft" and astune.backbone == "trinity")) and trainer.examples_filter is not None:
+    if trainer.examples_filter is not None and method in PLAYING:
         yield (
             "astune.trainer.examples_filter",
-            "it chooses among recorded episodes, which "
-            + ("method 'rl' does not learn from" if method == "rl" else "only method 'sft' learns from on Trinity")
-            + "; take the key out",
+            f"it chooses among recorded episodes, which method {method!r} does not learn from; take the key out",
+        )
+    elif trainer.examples_filter is not None and method != "sft" and astune.backbone == "trinity":
+        yield (
+            "astune.trainer.examples_filter",
+            "it chooses among recorded episodes, which only method 'sft' learns from on Trinity; take the key out",
         )
     if method == "kto" and trainer.tasks_per_step < 2 * trainer.updates_per_step:
         yield (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from astune.config.advantage_rules import advantage_contradictions, unused_advantage_keys
+from astune.config.algorithm import PLAYING
 from astune.config.algorithm_rules import algorithm_contradictions
 from astune.config.evaluation_rules import evaluation_contradictions, keep_best_contradictions
 from astune.config.method_rules import method_contradictions
@@ -89,7 +90,7 @@ def _room(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
 
 def plays_episodes(astune: AstuneConfig) -> bool:
     """True if there are rollouts; else examples are learned, and no workflow, tasks or judge are needed."""
-    return astune.algorithm.method == "rl" or astune.backbone == "debug"
+    return astune.algorithm.method in PLAYING or astune.backbone == "debug"
 
 
 def evaluates_tasks(astune: AstuneConfig) -> bool:
@@ -190,7 +191,8 @@ def _sampling(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
                 f"{value:g} makes all attempts at a task equal, so there is nothing to learn from; expected {expected} "
                 "(for greedy evaluation: astune.evaluation.decoding: [greedy])",
             )
-    yield from advantage_contradictions(astune)
+    if astune.algorithm.method == "rl" or astune.backbone == "debug":
+        yield from advantage_contradictions(astune)
 
 
 def _synchronizer(astune: AstuneConfig) -> Iterator[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from astune.config.algorithm import PLAYING
 from astune.config.schema import AstuneConfig
 from astune.errors import nearest
 
@@ -46,4 +47,4 @@ def stage_contradictions(astune: AstuneConfig, stages: Sequence[AstuneConfig]) -
             yield KEY, f"stage {number}: trainer.examples_of_run, but no stage before it plays episodes"
         if trainer.examples_of_run and (trainer.total_steps is None or trainer.total_epochs is not None):
             yield KEY, f"stage {number}: trainer.examples_of_run needs total_steps alone: examples are counted later"
-        played = played or stage.algorithm.method == "rl"
+        played = played or stage.algorithm.method in PLAYING

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from astune.algorithm import check_step, observe, split_samples, to_samples, without_skipped
+from astune.algorithm import check_step, observe, only_right, split_samples, to_samples, without_skipped
 from astune.errors import TrainingError
 from astune.examples.samples import figures
 from astune.rollout.metrics import rollout_metrics
@@ -76,6 +76,8 @@ async def play(run: Run) -> Lesson:
 
     run.progress.phase_started("train", 0)
     ruled = rules(groups)
+    if run.config.algorithm.method == "rft":
+        ruled = only_right(ruled, run.config.algorithm.keep_per_task)
     samples, receipt = to_samples(ruled.groups, run.advantage, weighting_for(run.config), ruled.left_out)
     if run.config.monitor.check_invariants:
         check_step(groups, samples, receipt)

@@ -22,7 +22,7 @@ from astune.backbone.local.objective import Objective, likelihood_objective, pol
 from astune.backbone.local.optimizer import make_optimizer
 from astune.backbone.local.reference import Reference, reference_of
 from astune.backbone.local.sampler import Sampler
-from astune.config.algorithm import EXAMPLE_METHODS
+from astune.config.algorithm import IMITATING
 from astune.config.schema import AlgorithmConfig, TrainerConfig
 from astune.errors import ModelError, RunFolderError
 from astune.types import Sample, Update
@@ -113,7 +113,7 @@ class LocalLearner:
 
     def objective(self, batch: MicroBatch) -> Objective:
         """The loss of a micro-batch and its figures. To be called within `LoadedModel.training`."""
-        if self._algorithm.method in EXAMPLE_METHODS:
+        if self._algorithm.method in IMITATING:
             return likelihood_objective(batch, predict(self._loaded.model, batch))
         reference = None if self._reference is None else self._reference.logprob(batch)
         forward = predict(self._loaded.model, batch, entropy_gradient=self._algorithm.entropy_bonus > 0)

@@ -21,6 +21,7 @@ from astune.support.resources import tiny_model_dir
 from astune.types import RunReport, Timeline
 
 AGENT = Path(__file__).with_name("agent.py")
+QUICK = Path(__file__).parents[2] / "training" / "agents.py"
 TIMES = ("time", "throughput", "seconds", "blocked")
 
 
@@ -139,3 +140,23 @@ def test_what_is_wrong_with_examples_is_told_before_there_is_a_run(tmp_path: Pat
     with pytest.raises(ConfigError, match="tasks_per_step is 9, but there are only 4 examples"):
         run_job(write_job(tmp_path, CONVERSATIONS), "astune.trainer.tasks_per_step=9")
     assert not (tmp_path / "runs").exists()
+
+
+def test_rejection_sampling_learns_from_what_was_right_alone(tmp_path: Path) -> None:
+    tasks = [{"query": f"What is {n} plus {n}?", "answer": str(2 * n)} for n in (1, 2)]
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, tasks)))
+    conf = write_job(
+        tmp_path,
+        [],
+        algorithm={"method": "rft", "keep_per_task": 2},
+        trainer={"examples": None, "total_steps": 2},
+        task_reader={"jsonl": {"training": {"file_path": "train.jsonl"}}},
+        rollout={"agentscope_learn_protocol": f"{QUICK}:quick", "num_repeat": 6, "max_tokens": 8},
+        monitor={"progress": "off", "tensorboard": False, "check_invariants": True},
+    )
+    rows = timeless(run_job(conf))
+    for row in rows:
+        counted = sum(row[f"rejection/{name}"] for name in ("kept", "wrong", "repeated", "surplus"))
+        assert counted == row["episodes/total"] == 12 and row["rejection/kept"] <= 4
+        assert ("loss" in row) == (row["rejection/kept"] > 0)
+    assert any(row["rejection/kept"] for row in rows) and all(row["rejection/wrong"] == 8 for row in rows)
