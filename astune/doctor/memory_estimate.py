@@ -12,7 +12,7 @@ at a time, P tokens of the longest, T tokens of a micro-batch, a = b (20 h + 5 i
 | gradient | 4 N | 4 A |
 | averages of AdamW | 8 N, in 8 bits 2 N | 8 A, 2 A |
 | the reference, if the loss has one | b N | none: the base without its adapter |
-| the critic, if there is one | 16 N | 16 N |
+| the critic, if there is one | 16 N, with averages in 8 bits 10 N | the same |
 | key-value cache | 2 L K d b S (P + 256) | the same |
 | logits | 4 numbers of 4 bytes for each of min(T V, 2**26) | the same |
 | activations | T L a, or T L b h if they are recomputed | the same, a + 4 (5 h + H d + i) for a if b is 2 |
@@ -96,7 +96,8 @@ def _training(size: ModelSize, config: AstuneConfig, extent: Extent) -> dict[str
     if config.algorithm.needs_reference and lora.rank is None:
         parts[f"the reference, a copy of the model (x {extent.number})"] = float(extent.number * size.parameters)
     if config.algorithm.needs_critic:
-        parts["the critic, a model with an optimizer of its own (x 16)"] = 16.0 * size.parameters
+        of_critic = 8 + averages  # its weights, their gradient and its optimizer
+        parts[f"the critic, a model with an optimizer of its own (x {of_critic})"] = float(of_critic * size.parameters)
     at_once = min(tokens * size.vocabulary, LOGITS_AT_ONCE)
     parts[f"logits ({at_once:,} at a time x 4 bytes x {LOGIT_COPIES})"] = float(at_once * 4 * LOGIT_COPIES)
     checkpointing = config.model.gradient_checkpointing
