@@ -11,16 +11,19 @@ hidden state a value. It has an optimizer of its own and is saved and loaded bes
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from astune.algorithm.gae import gae, token_rewards
-from astune.backbone.local.batch import MicroBatch, micro_batches
+from astune.backbone.local.accumulation import Accumulation
+from astune.backbone.local.batch import MicroBatch
 from astune.backbone.local.forward import last_layer, trunk
 from astune.backbone.local.model import LoadedModel, read_weights
+from astune.backbone.local.optimizer import make_optimizer
 from astune.backbone.local.recomputing import recompute, silence_dropout
 from astune.backbone.losses.value import explained_variance, value_loss
 from astune.config.algorithm import CriticConfig
@@ -89,17 +92,26 @@ class Critic:
         model.eval()
         self._model = model
         self._loaded = replace(loaded, model=model, sampling_model=model, adapters=None)
-        self._optimizer = torch.optim.AdamW(
-            model.parameters(), lr=config.learning_rate, betas=trainer.betas, weight_decay=trainer.weight_decay
+        own_rate = trainer.model_copy(update={"learning_rate": config.learning_rate})
+        self._optimizer = make_optimizer(model.parameters(), own_rate)
+        self._accumulation = Accumulation(
+            partial(self._optimizer.zero_grad, set_to_none=True),
+            most_tokens=trainer.micro_batch_tokens,
+            device=loaded.device,
+            layout=loaded.family.layout,
         )
 
     def judge(self, samples: Sequence[Sample]) -> Appraisal:
         """Values as they are, and by them the advantage and the return of every trained token."""
         values: dict[int, torch.Tensor] = {}
-        for batch in self._batches(samples):
+
+        def look(batch: MicroBatch) -> dict[str, float]:
             with torch.no_grad(), self._loaded.training():
                 rows = self._model(batch).split(torch.bincount(batch.row).tolist())
-            values |= dict(zip(batch.samples, rows, strict=True))
+            values.update(zip(batch.samples, rows, strict=True))
+            return {}
+
+        self._accumulation.gather(samples, look)
         advantages, returns = [], []
         for number, sample in enumerate(samples):
             said = values[number].tolist()
@@ -116,10 +128,10 @@ class Critic:
         """Take `astune.algorithm.critic.updates` optimizer steps towards the returns. One whose loss or gradient is not
         finite is thrown away and counted. The figures are of the first."""
         first: dict[str, float] = {}
-        skipped = 0
+        skipped = splits = 0
         for _ in range(self._config.updates):
-            self._optimizer.zero_grad(set_to_none=True)
-            loss = sum(self._backward(batch, judged) for batch in self._batches(samples))
+            totals, split = self._accumulation.gather(samples, partial(self._backward, judged))
+            loss, splits = totals["loss"], splits + split
             norm = float(torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._trainer.max_grad_norm))
             first = first or {"critic/loss": loss, "critic/grad_norm": norm}
             if math.isfinite(loss) and math.isfinite(norm):
@@ -127,7 +139,8 @@ class Critic:
             else:
                 skipped += 1
         self._optimizer.zero_grad(set_to_none=True)
-        return first | {"critic/updates_skipped": float(skipped)} | judged.figures()
+        counts = {"critic/updates_skipped": float(skipped), "critic/split_for_memory": float(splits)}
+        return first | counts | judged.figures()
 
     def save(self, directory: Path) -> None:
         state = {"model": self._model.state_dict(), "optimizer": self._optimizer.state_dict()}
@@ -139,15 +152,11 @@ class Critic:
         self._model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
 
-    def _backward(self, batch: MicroBatch, judged: Appraisal) -> float:
+    def _backward(self, judged: Appraisal, batch: MicroBatch) -> dict[str, float]:
         """Add the gradient of one micro-batch; its share of the loss."""
         with self._loaded.training():
             value = self._model(batch)
             old, returns = of_batch(judged.values, batch), of_batch(judged.returns, batch)
             loss = (value_loss(value, returns, old, self._config.value_clip) * batch.weight).sum()
             loss.backward()  # type: ignore[no-untyped-call]
-        return float(loss.detach())
-
-    def _batches(self, samples: Sequence[Sample]) -> Iterator[MicroBatch]:
-        loaded = self._loaded
-        return micro_batches(samples, self._trainer.micro_batch_tokens, loaded.device, loaded.family.layout)
+        return {"loss": float(loss.detach())}
