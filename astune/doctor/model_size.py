@@ -71,7 +71,18 @@ def parameters_in(folder: Path) -> int | None:
     return sum(_numbers_in(file) for file in files) if files else None
 
 
+def matrices_in(folder: Path) -> list[str]:
+    """The names of the layers with a matrix for a weight, less embedding and head."""
+    found = [name for file in sorted(folder.glob("*.safetensors")) for name, entry in _tensors_in(file).items()
+             if len(entry["shape"]) == 2 and name.endswith(".weight")]  # fmt: skip
+    return [name.removesuffix(".weight") for name in found if "embed" not in name and "lm_head" not in name]
+
+
 def _numbers_in(file: Path) -> int:
+    return sum(math.prod(entry["shape"]) for entry in _tensors_in(file).values())
+
+
+def _tensors_in(file: Path) -> dict[str, Any]:
     """The header: eight bytes of its length, then JSON with shape and place of each tensor."""
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
@@ -79,11 +90,11 @@ def _numbers_in(file: Path) -> int:
             header = json.loads(opened.read(length)) if length < file.stat().st_size else None
         except ValueError as error:
             raise ModelError(f"{file} has a broken header: {error}") from error
-    tensors = [entry for name, entry in (header or {}).items() if name != "__metadata__"]
-    end = max((entry["data_offsets"][1] for entry in tensors), default=0)
+    tensors = {name: entry for name, entry in (header or {}).items() if name != "__metadata__"}
+    end = max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
     if header is None or file.stat().st_size < 8 + length + end:
         raise ModelError(f"{file} is cut off: its header names more bytes than the file has")
-    return sum(math.prod(entry["shape"]) for entry in tensors)
+    return tensors
 
 
 def _parameters_of(config: Mapping[str, Any]) -> int:

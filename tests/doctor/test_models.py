@@ -54,6 +54,15 @@ def edit(file: Path, old: str, new: str) -> None:
     file.write_text(text.replace(old, new))
 
 
+def test_a_target_of_adapters_that_no_layer_has_names_the_nearest(model: Path, run_doctor: RunDoctor) -> None:
+    lora = {"rank": 4, "targets": ["q_prj", "v_proj", "embed_tokens", "layers.1.mlp.up_proj"]}
+    said = [
+        row for row in problems(run_doctor({"model": {"path": "./model", "lora": lora}})) if "linear layer" in str(row)
+    ]
+    assert len(said) == 2  # the third is no linear layer
+    assert "is called 'q_prj'. Did you mean 'q_proj'?" in str(said[0])
+
+
 def test_a_copy_of_the_model_is_as_good(model: Path, run_doctor: RunDoctor) -> None:
     assert problems(run_doctor(MODEL)) == []
 

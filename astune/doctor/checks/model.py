@@ -9,9 +9,9 @@ from astune.context_tracker.model_dir import load_chat_format, resolve_model_dir
 from astune.doctor.checked_config import CheckedConfig
 from astune.doctor.findings import Finding, fail, ok, skip
 from astune.doctor.hub import cached_model, is_hub_id, is_reachable
-from astune.doctor.model_size import ModelSize, read_size
+from astune.doctor.model_size import ModelSize, matrices_in, read_size
 from astune.doctor.units import show_count
-from astune.errors import ModelError
+from astune.errors import ModelError, nearest
 
 KEY = "astune.model.path"
 
@@ -42,8 +42,24 @@ def check_model(checked: CheckedConfig) -> Iterator[Finding]:
             where=checked.where(KEY),
             fix="copy them there too, or convert older weights with transformers' save_pretrained",
         )
+    for found in _targets(checked, folder):
+        problems += 1
+        yield found
     if not problems:
         yield ok(f"{config.path}: {_shown(size)}")
+
+
+def _targets(checked: CheckedConfig, folder: Path) -> Iterator[Finding]:
+    """The targets of adapters that no layer is called by, where weights are there to tell."""
+    layers = matrices_in(folder)
+    ends = sorted({name.rpartition(".")[2] for name in layers})
+    for target in checked.config.model.lora.targets if layers else ():
+        if not any(name == target or name.endswith(f".{target}") for name in layers):
+            yield fail(
+                f"no linear layer of the model is called {target!r}.{nearest(target, ends)}",
+                where=checked.where("astune.model.lora.targets"),
+                fix=f"take some of {', '.join(ends)}, or leave the key out: then all get an adapter",
+            )
 
 
 def _folder(checked: CheckedConfig) -> Generator[Finding, None, Path | None]:
