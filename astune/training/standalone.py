@@ -15,7 +15,7 @@ from pathlib import Path
 
 from astune.config.compare import changes
 from astune.config.schema import AstuneConfig, Config
-from astune.errors import RunFolderError
+from astune.errors import ConfigError, RunFolderError
 from astune.monitor.checkpoint_names import find_checkpoint
 from astune.monitor.disk import write_whole, writing
 from astune.monitor.episodes import EpisodeLog, episodes_path, read_episodes
@@ -36,6 +36,10 @@ from astune.workflow.lifetime import lifetime
 
 ABOUT = "evaluation.json"
 """The file that says what a folder holds the evaluation of."""
+
+
+ADAPTER = "adapter_config.json"
+"""What peft's format calls the file that says what an adapter is."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +100,15 @@ def load_candidate(config: AstuneConfig, candidate: Candidate, load_engine: Load
     if candidate.model is not None:
         model = config.model.model_copy(update={"path": candidate.model})
         config = config.model_copy(update={"model": model})
+    checkpoint = None if candidate.checkpoint is None else Path(candidate.checkpoint)
+    if checkpoint is not None and (checkpoint / ADAPTER).is_file() and config.model.lora.rank is None:
+        raise ConfigError(
+            f"{checkpoint} holds an adapter, and astune.model.lora.rank is not set; give the astune.model.lora of the "
+            f"run, as in {checkpoint.parents[1] / 'config.yaml'}"
+        )
     engine = load_engine(config)
-    if candidate.checkpoint is not None:
-        engine.learner.load(Path(candidate.checkpoint))
+    if checkpoint is not None:
+        engine.learner.load(checkpoint)
     return engine
 
 

@@ -48,6 +48,11 @@ FAMILIES: Mapping[str, Sequence[str]] = {
     "SFT": ("astune.algorithm.method=sft", "astune.trainer.examples=examples.jsonl"),
     "DPO": ("astune.algorithm.method=dpo", "astune.trainer.examples=pairs.jsonl"),
     "DPO, LoRA": ("astune.algorithm.method=dpo", "astune.trainer.examples=pairs.jsonl", "astune.model.lora.rank=4"),
+    "SFT, then GRPO, then DPO": (
+        "astune.stages=[{algorithm: {method: sft}, trainer: {total_steps: 2, examples: examples.jsonl}}, "
+        "{trainer: {total_steps: 2}}, "
+        "{algorithm: {method: dpo}, trainer: {total_steps: 2, examples: pairs.jsonl}}]",
+    ),
     "GRPO, the best checkpoint kept": ("astune.trainer.keep_best=eval/sampled/reward", "astune.evaluation.attempts=2"),
 }
 """What each family sets, beyond the job of `kills.write_job`."""

@@ -152,6 +152,13 @@ def test_a_damaged_checkpoint_is_refused_by_the_name_of_its_file(job: Path, caps
     assert engine(job.parent).LOADED == []
 
 
+def test_an_adapter_wants_the_settings_of_its_run(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (job.parent / "runs" / "p" / "job" / "checkpoints" / "step_000008" / "adapter_config.json").write_text("{}")
+    assert evaluate(job, "--checkpoint", "runs/p/job") == 2
+    assert "holds an adapter, and astune.model.lora.rank is not set" in capsys.readouterr().err
+    assert evaluate(job, "--checkpoint", "runs/p/job", "astune.model.lora.rank=4") == 0
+
+
 def test_nothing_judged_is_exit_code_1(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     broken = "astune.task_judge.judge_protocol=eval_agent.py:cannot_tell"
     assert evaluate(job, "--checkpoint", "none", "--limit", "2", broken) == 1
