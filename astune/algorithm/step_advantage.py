@@ -72,7 +72,7 @@ class StepEstimator:
 
 
 class Imitation(StepEstimator):
-    """1 for everything: the loss is the negative log-likelihood of what is left to learn from."""
+    """1 for everything: rewards say nothing of what is learned."""
 
     def __call__(self, population: str, groups: Sequence[Rewards]) -> list[list[float]]:
         return [[1.0] * len(group.values) for group in groups]
@@ -269,7 +269,7 @@ def as_estimator(advantage: Advantage) -> StepEstimator:
 def load_estimator(config: AlgorithmConfig) -> StepEstimator:
     """That of `astune.algorithm.advantage`, or what imitates in its place. Raises PluginError for a name that there is
     not."""
-    if config.method == "rft":
+    if config.method in ("rft", "distill"):
         return Imitation(config)
     found = load_plugin(config.advantage, kind="advantage", builtin=ADVANTAGES)
     return found(config) if isinstance(found, type) and issubclass(found, StepEstimator) else PerGroup(found)

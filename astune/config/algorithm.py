@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from astune.config.section import Plugin, Section
+from astune.config.section import Located, Plugin, Section
 
-PLAYING = ("rl", "rft")
+PLAYING = ("rl", "rft", "distill")
 """The values of `method` with which episodes are played; the others learn from examples in a file."""
 IMITATING = ("sft", "dpo", "kto", "rft")
 """Those whose loss is -logprob times an advantage, whoever said it."""
@@ -34,10 +34,11 @@ class CriticConfig(Section):
 
 
 class AlgorithmConfig(Section):
-    method: Literal["rl", "sft", "dpo", "kto", "rft"] = Field(
+    method: Literal["rl", "sft", "dpo", "kto", "rft", "distill"] = Field(
         "rl",
         description="what is learned from: rl: rewards of episodes; sft: example conversations; dpo: preferred against "
-        "rejected answers; kto: good and bad answers, one by one; rft: right attempts alone (rejection sampling)",
+        "rejected answers; kto: good and bad answers, one by one; rft: right attempts alone (rejection sampling); "
+        "distill: what a teacher thinks of the model's own answers",
     )
     preset: Preset | None = Field(
         None,
@@ -140,6 +141,9 @@ class AlgorithmConfig(Section):
     )
     preference_margin: NonNegativeFloat = Field(
         0.0, description="preference_loss simpo: by how much the preferred answer is to be ahead (gamma)"
+    )
+    teacher: Annotated[str | None, Located("folder")] = Field(
+        None, description="method distill: folder or hub id of a model with the same vocabulary, which is not trained"
     )
     keep_per_task: PositiveInt | None = Field(
         None, description="method rft: most right attempts at a task that a step learns from; null: all"

@@ -25,7 +25,7 @@ WHY = {"importance": ", as the others weigh each token by its ratio already"}
 
 def algorithm_contradictions(algorithm: AlgorithmConfig) -> Iterator[tuple[str, str]]:
     """The key to change and what is wrong with it."""
-    if algorithm.method == "rl":
+    if algorithm.method in ("rl", "distill"):
         yield from _loss(algorithm)
     yield from _divergence(algorithm)
     if algorithm.entropy_bonus and algorithm.method != "rl":

@@ -9,9 +9,13 @@ from astune.config.algorithm_rules import UNSET
 from astune.config.schema import AstuneConfig
 
 USED_BY: dict[str, tuple[str, ...]] = {
-    "loss_aggregation": ("rl", "sft", "rft"),
-    "credit": ("rl", "rft"),
+    "loss_aggregation": ("rl", "sft", "rft", "distill"),
+    "credit": ("rl", "rft", "distill"),
     "keep_per_task": ("rft",),
+    "teacher": ("distill",),
+    "loss": ("rl", "distill"),
+    "clip_low": ("rl", "distill"),
+    "clip_high": ("rl", "distill"),
     "dpo_beta": ("dpo", "kto"),
     "preference_loss": ("dpo",),
     "preference_margin": ("dpo",),
@@ -62,6 +66,8 @@ def _examples(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
             "astune.algorithm.method",
             f"got {method!r}, but the backbone 'debug' learns from rewards only; expected 'rl'",
         )
+    if method == "distill" and astune.algorithm.teacher is None:
+        yield "astune.algorithm.teacher", "not set; method 'distill' learns from what a teacher thinks"
     if astune.backbone == "trinity" and method not in ("rl", "sft", "dpo"):
         yield "astune.algorithm.method", f"got {method!r}, which Trinity has not; expected 'rl', 'sft' or 'dpo'"
     if trainer.held_out_examples is not None and method != "sft":

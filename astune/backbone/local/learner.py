@@ -18,10 +18,11 @@ from astune.backbone.local.batch import MicroBatch, micro_batches
 from astune.backbone.local.critic import Appraisal, Critic
 from astune.backbone.local.forward import predict
 from astune.backbone.local.model import DISK_ERRORS, LoadedModel, save_model
-from astune.backbone.local.objective import Objective, likelihood_objective, policy_objective
+from astune.backbone.local.objective import Objective, distillation_objective, likelihood_objective, policy_objective
 from astune.backbone.local.optimizer import make_optimizer
 from astune.backbone.local.reference import Reference, reference_of
 from astune.backbone.local.sampler import Sampler
+from astune.backbone.local.teacher import Teacher
 from astune.config.algorithm import IMITATING
 from astune.config.schema import AlgorithmConfig, TrainerConfig
 from astune.errors import ModelError, RunFolderError
@@ -47,6 +48,7 @@ class LocalLearner:
         self._algorithm, self._trainer = algorithm, trainer
         # now, before `load` puts a checkpoint in the place of the weights that the run began with
         self._reference: Reference | None = reference_of(loaded) if algorithm.needs_reference else None
+        self._teacher = None if algorithm.teacher is None else Teacher(algorithm.teacher, loaded)
         self._optimizer = make_optimizer(loaded.trained(), trainer)
         self._accumulation = Accumulation(
             partial(self._optimizer.zero_grad, set_to_none=True),
@@ -115,9 +117,13 @@ class LocalLearner:
         """The loss of a micro-batch and its figures. To be called within `LoadedModel.training`."""
         if self._algorithm.method in IMITATING:
             return likelihood_objective(batch, predict(self._loaded.model, batch))
+        version = self.policy_version + self._unpublished
+        if self._teacher is not None:
+            teacher = self._teacher.logprob(batch)
+            return distillation_objective(batch, predict(self._loaded.model, batch), teacher, self._algorithm, version)
         reference = None if self._reference is None else self._reference.logprob(batch)
         forward = predict(self._loaded.model, batch, entropy_gradient=self._algorithm.entropy_bonus > 0)
-        return policy_objective(batch, forward, reference, self._algorithm, self.policy_version + self._unpublished)
+        return policy_objective(batch, forward, reference, self._algorithm, version)
 
     def _backward(self, batch: MicroBatch, learn: bool) -> dict[str, float]:
         """Add the gradient of one micro-batch if it is to `learn`; its share of each figure of the whole update."""

@@ -64,6 +64,22 @@ def with_kl_in_reward(entries: Entries, divergence: torch.Tensor, config: Algori
     return replace(entries, advantage=entries.advantage - config.kl_beta * penalty)
 
 
+def distillation_objective(
+    batch: MicroBatch, forward: Forward, teacher: torch.Tensor, config: AlgorithmConfig, policy_version: int
+) -> Objective:
+    """The loss `astune.algorithm.loss` where the advantage of each token is how much likelier the teacher finds it than
+    the policy that sampled it did: on average, minus the reverse divergence (GKD, arXiv 2306.13649, on the student's
+    own tokens). `teacher` (e,) are log-probabilities under the teacher."""
+    entries = replace(entries_of(batch, forward.logprob, policy_version), advantage=bounded(teacher - batch.sampled))
+    policy = LOSSES[config.loss](entries, config)
+    with torch.no_grad():
+        difference = bounded(forward.logprob - batch.sampled)
+        shares = {"entropy": forward.entropy(batch), "kl/sampler": difference.exp() - 1 - difference, **policy.shares}
+        shares["kl/teacher"] = k3(bounded(forward.logprob - teacher))
+        figures = {name: (share * batch.weight).sum() for name, share in shares.items()}
+    return Objective(policy.loss * batch.weight, figures, forward.logprob.detach())
+
+
 def likelihood_objective(batch: MicroBatch, forward: Forward) -> Objective:
     """-logprob A of tokens that nobody sampled: with advantages of 1 the negative log-likelihood of examples."""
     loss = -forward.logprob * batch.advantage * batch.weight

@@ -160,3 +160,27 @@ def test_rejection_sampling_learns_from_what_was_right_alone(tmp_path: Path) -> 
         assert counted == row["episodes/total"] == 12 and row["rejection/kept"] <= 4
         assert ("loss" in row) == (row["rejection/kept"] > 0)
     assert any(row["rejection/kept"] for row in rows) and all(row["rejection/wrong"] == 8 for row in rows)
+
+
+def test_a_teacher_draws_the_model_towards_itself(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text(json.dumps({"query": "What is 1 plus 1?", "answer": "2"}))
+    sections: dict[str, Any] = {
+        "task_reader": {"jsonl": {"training": {"file_path": "train.jsonl"}}},
+        "rollout": {"agentscope_learn_protocol": f"{QUICK}:quick", "num_repeat": 16, "max_tokens": 8},
+    }
+    taught = run_job(write_job(tmp_path, CONVERSATIONS, trainer={"total_steps": 3, "learning_rate": 1e-3}))
+    teacher = taught.run_dir / "checkpoints" / "step_000003"
+    trainer = {"examples": None, "total_steps": 8, "tasks_per_step": 1, "learning_rate": 2e-4}
+    conf = write_job(
+        tmp_path, [], trainer=trainer, algorithm={"method": "distill", "teacher": str(teacher)}, **sections
+    )
+    rows = timeless(run_job(conf, "astune.experiment_name=student"))
+    distances = [row["kl/teacher"] for row in rows]
+    assert sum(distances[-2:]) < 0.8 * sum(distances[:2])
+    same = run_job(
+        conf, "astune.experiment_name=itself", "astune.trainer.total_steps=1", "astune.algorithm.teacher=tiny"
+    )
+    (row,) = timeless(same)
+    assert abs(row["kl/teacher"]) < 1e-6 and row["grad_norm"] < 1e-3
+    with pytest.raises(ConfigError, match="teacher: not set; method 'distill'"):
+        load_config(conf, ["astune.algorithm.teacher=null"])
