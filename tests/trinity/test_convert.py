@@ -415,7 +415,15 @@ def can_be_set(key: str, value: Any) -> bool:
     return loaded.differs_from_default(key) and not list(contradictions(loaded.config))
 
 
-@pytest.mark.parametrize("key", [key for key in KEYS if not table()[key].ignored])
+OF_OTHER_METHODS = {
+    *(f"astune.algorithm.{name}" for name in ("preference_loss", "preference_margin", "kto_good_weight")),
+    *(f"astune.algorithm.{name}" for name in ("kto_bad_weight", "keep_per_task", "teacher")),
+    "astune.trainer.held_out_examples",
+}
+"""Refused where the configuration is loaded, as their methods are not the one that is converted here."""
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if not table()[key].ignored and key not in OF_OTHER_METHODS])
 def test_the_property_above_reaches_every_key(key: str) -> None:
     value = find(values(key), partial(can_be_set, key), settings=settings(database=None, phases=[Phase.generate]))
     assert can_be_set(key, value)
