@@ -500,6 +500,10 @@ def test_the_whole_configuration_travels_along(tmp_path: Path) -> None:
             "command line: trinity.buffer.explorer_input.taskset.path: a part of ASTune stands there",
         ),
         (
+            "trinity.model.lora_configs=[{lora_rank:8}]",
+            "command line: trinity.model.lora_configs: our rollouts ask the completions endpoint of Trinity's engine",
+        ),
+        (
             "trinity.model.temperature=0.5",
             "command line: trinity.model.temperature: ASTune's own parts go by astune.rollout.temperature; set that",
         ),
@@ -633,6 +637,10 @@ def test_every_file_that_ships_runs_on_every_backbone_with_nothing_but_the_flag(
             load_config(path, backbone=backbone)
         return
     loaded = load_config(path, backbone=backbone)
+    if backbone == "trinity" and loaded.config.astune.model.lora.rank:
+        with pytest.raises(ConfigError, match="answers without the adapter"):
+            convert(loaded, RUN, TASKS)
+        return
     check_keys(load_plugin(backbone, kind="backbone", builtin=BACKBONES)(), loaded)
     if backbone == "trinity":
         config = loaded.config.astune

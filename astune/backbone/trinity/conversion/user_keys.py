@@ -37,6 +37,9 @@ BOUND: Mapping[str, str] = {
 second value would raise no error and be wrong."""
 
 
+ADAPTERS = "model.lora_configs"
+
+
 def check_users_keys(loaded: LoadedConfig, users: Mapping[str, Any], known: Mapping[str, Any]) -> None:
     """Raises `ConfigError` with every key that may not be set, or is a value where Trinity has a section.
 
@@ -57,6 +60,11 @@ def _bound(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:
     for key in users:
         if key in BOUND:
             yield f"{place_of(loaded, key)}: trinity.{key}: ASTune's own parts go by {BOUND[key]}; set that instead"
+    if users.get(ADAPTERS):
+        yield (
+            f"{place_of(loaded, ADAPTERS)}: trinity.{ADAPTERS}: our rollouts ask the completions endpoint of Trinity's "
+            "engine, which answers without the adapter; take the key out, or use the backbone 'local'"
+        )
     key = "synchronizer.sync_method"
     method = users.get(key)
     if wants_tinker(loaded) and method not in (None, "memory") and loaded.config.astune.trainer.save_every:
