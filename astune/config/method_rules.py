@@ -38,8 +38,8 @@ def _unused(algorithm: AlgorithmConfig, backbone: str) -> Iterator[tuple[str, st
         if backbone == "trinity" and "rl" in methods:  # which lists such keys when the run starts
             continue
         if algorithm.method not in methods and getattr(algorithm, name) != getattr(UNSET, name):
-            shown = " and ".join(repr(method) for method in methods)
-            only = f"only method {shown} has it" if len(methods) == 1 else f"only methods {shown} have it"
+            *most, last = map(repr, methods)
+            only = f"only methods {', '.join(most)} and {last} have it" if most else f"only method {last} has it"
             yield f"astune.algorithm.{name}", f"{only}, and the method is {algorithm.method!r}; take the key out"
     if algorithm.preference_margin and algorithm.preference_loss != "simpo":
         yield (

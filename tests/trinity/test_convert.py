@@ -325,6 +325,8 @@ def values(key: str) -> st.SearchStrategy[Any]:
         return st.dictionaries(st.sampled_from(["hard", "a-b"]), st.just({"file_path": "/data/hard.jsonl"}), max_size=2)
     if key == "astune.trainer.keep_best":
         return st.sampled_from([None, "eval/greedy/success", "eval/sampled/reward"])
+    if key == "astune.stages":
+        return st.lists(st.fixed_dictionaries({"trainer": st.just({"total_steps": 3})}), min_size=1, max_size=3)
     if key == "astune.trainer.updates_per_step":
         return st.integers(1, 64)  # more than there are episodes in a step make no sense
     if key == "astune.model.device":

@@ -4,6 +4,9 @@ import inspect
 import re
 from pathlib import Path
 
+from astune.algorithm.batch_rules import BALANCED
+from astune.algorithm.receipt import NO_SIGNAL, UNJUDGED
+from astune.algorithm.rejection import REPEATED, SURPLUS, WRONG
 from astune.algorithm.samples import to_samples
 from astune.context_tracker import forks
 from astune.context_tracker.merge.timeline import TurnForest
@@ -48,7 +51,8 @@ def test_every_cause_of_a_fork_has_a_sentence():
 
 def test_every_reason_to_leave_tokens_out_has_a_sentence():
     noted = set(re.findall(r'"(\w+)"', inspect.getdoc(Turn).partition("carry no loss (")[2].partition(")")[0]))
-    assert set(LEFT_OUT) == noted | {"unjudged", "no_signal", "skipped_update"}
+    of_episodes = {UNJUDGED, NO_SIGNAL, BALANCED, WRONG, REPEATED, SURPLUS}
+    assert set(LEFT_OUT) == noted | of_episodes | {"skipped_update"}
     page = (Path(__file__).parents[2] / "docs" / "runs.md").read_text("utf-8")
     table = page.partition("| reason |")[2].partition("\n\n")[0]
     assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == set(LEFT_OUT)

@@ -132,10 +132,10 @@ def test_attempts_of_a_run_are_compared_with_each_other(
 @pytest.mark.parametrize(
     ("algorithm", "message"),
     [
-        ({"method": "dpo", "loss": "reinforce"}, "astune.algorithm.loss: only method 'rl' has it"),
+        ({"method": "dpo", "loss": "reinforce"}, "algorithm.loss: only methods 'rl' and 'distill' have it"),
         ({"method": "sft", "preference_loss": "ipo"}, "preference_loss: only method 'dpo' has it"),
         ({"method": "dpo", "preference_margin": 1}, "preference_margin: only preference_loss 'simpo' has it"),
-        ({"method": "dpo", "loss_aggregation": "token_mean"}, "only methods 'rl' and 'sft' have it"),
+        ({"method": "dpo", "loss_aggregation": "token_mean"}, "only methods 'rl', 'sft', 'rft' and 'distill' have"),
         ({"method": "kto"}, "tasks_per_step: method 'kto' compares an answer"),
     ],
 )
