@@ -348,6 +348,8 @@ class Update:
     skipped: bool = False
     splits: int = 0
     """Micro-batches that did not fit into memory and were split in two."""
+    left_out: tuple[Sample, ...] = ()
+    """Those of its samples that a teacher did not weigh, and that nothing was learned from."""
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,15 @@ from astune.algorithm.advantage import ADVANTAGES, AdvantageFunction
 from astune.algorithm.batch_rules import BatchRules
 from astune.algorithm.credit import observe
 from astune.algorithm.invariants import check_episode, check_step
-from astune.algorithm.receipt import Receipt, without_skipped
+from astune.algorithm.receipt import NO_TEACHER, SKIPPED_UPDATE, Receipt, without_lost
 from astune.algorithm.rejection import only_right
-from astune.algorithm.samples import Weighting, split_samples, to_samples
+from astune.algorithm.samples import Weighting, reweighted, split_samples, to_samples
 from astune.algorithm.step_advantage import Advantage, StepEstimator, load_estimator
 
 __all__ = [
     "ADVANTAGES",
+    "NO_TEACHER",
+    "SKIPPED_UPDATE",
     "Advantage",
     "AdvantageFunction",
     "BatchRules",
@@ -22,7 +24,8 @@ __all__ = [
     "load_estimator",
     "observe",
     "only_right",
+    "reweighted",
     "split_samples",
     "to_samples",
-    "without_skipped",
+    "without_lost",
 ]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from astune.types import Episode, Group, Sample, Turn
 
 UNJUDGED, NO_SIGNAL = "unjudged", "no_signal"
 """Why whole episodes are left out."""
+SKIPPED_UPDATE, NO_TEACHER = "skipped_update", "no_teacher"
+"""Why they are after all, as an update shows."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,8 @@ class Receipt:
     unique: int = 0
     """The same for a trainer that shares all prefixes within an episode."""
     dropped: dict[str, int] = field(default_factory=dict)
-    """Sampled tokens by the reason they are not trained: `unjudged`, `no_signal`, `skipped_update`, or what
+    """Sampled tokens by the reason they are not trained: `unjudged`, `no_signal`, `skipped_update`, `no_teacher`,
+    or what
     `Turn.excluded` says."""
     forks: dict[str, int] = field(default_factory=dict)
     trained_by_version: dict[int, int] = field(default_factory=dict)
@@ -108,9 +111,15 @@ def receipt_of(
     )
 
 
-def without_skipped(receipt: Receipt, groups: Sequence[Group], skipped: Collection[Sample]) -> Receipt:
-    """The receipt once it is known that updates were thrown away: what `skipped`, their samples, would have trained
-    counts as left out (`skipped_update`). An update has an episode whole or not at all."""
+def without_lost(receipt: Receipt, groups: Sequence[Group], lost: Mapping[str, Collection[Sample]]) -> Receipt:
+    """The receipt once it is known what updates did not learn from: what the samples `lost`, by the reason, would have
+    trained counts as left out. An update has an episode whole or not at all."""
+    for reason, samples in lost.items():
+        receipt = _without(receipt, groups, samples, reason)
+    return receipt
+
+
+def _without(receipt: Receipt, groups: Sequence[Group], skipped: Collection[Sample], reason: str) -> Receipt:
     if not skipped:
         return receipt
     names = {sample.episode_id for sample in skipped}
@@ -126,7 +135,7 @@ def without_skipped(receipt: Receipt, groups: Sequence[Group], skipped: Collecti
         trained=trained,
         loss_terms=receipt.loss_terms - sum(sample.trained_tokens for sample in skipped),
         inexact=receipt.inexact - sum(len(turn.output_ids) for turn in turns if not turn.exact),
-        dropped={**receipt.dropped, "skipped_update": tokens},
+        dropped={**receipt.dropped, reason: tokens},
         trained_by_version={version: count for version, count in by_version.items() if count},
         weight_sum=receipt.weight_sum if trained else 0.0,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from astune.algorithm.aggregation import Entry, LossAggregation, token_weights
@@ -93,6 +93,12 @@ def split_samples(samples: Sequence[Sample], parts: int, aggregation: LossAggreg
     place = {episode: number % parts for number, episode in enumerate(episodes)}
     dealt = [[sample for sample in samples if place[sample.episode_id] == part] for part in range(parts)]
     return [_scaled(part, _factor(part, len(episodes), aggregation)) for part in dealt if part]
+
+
+def reweighted(samples: Sequence[Sample], kept: Collection[str], aggregation: LossAggregation) -> list[Sample]:
+    """The samples of the episodes `kept`, with the weights that they would have without the others."""
+    part = [sample for sample in samples if sample.episode_id in kept]
+    return _scaled(part, _factor(part, len({sample.episode_id for sample in samples}), aggregation))
 
 
 def _factor(part: Sequence[Sample], episodes: int, aggregation: LossAggregation) -> float:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+)
 
+from astune.config.chat_models import TeacherConfig
 from astune.config.section import Located, Plugin, Section
 
 PLAYING = ("rl", "rft", "distill")
@@ -142,14 +151,29 @@ class AlgorithmConfig(Section):
     preference_margin: NonNegativeFloat = Field(
         0.0, description="preference_loss simpo: by how much the preferred answer is to be ahead (gamma)"
     )
-    teacher: Annotated[str | None, Located("folder")] = Field(
-        None, description="method distill: folder or hub id of a model with the same vocabulary, which is not trained"
+    teacher: Annotated[str | TeacherConfig | None, Located("folder")] = Field(
+        None,
+        description="method distill: a model with the same vocabulary, which is not trained: its folder or hub id, or "
+        "{base_url, model, ...} of an API that gives log-probabilities of token ids (vLLM)",
     )
     keep_per_task: PositiveInt | None = Field(
         None, description="method rft: most right attempts at a task that a step learns from; null: all"
     )
     kto_good_weight: PositiveFloat = Field(1.0, description="method kto: what a good answer counts")
     kto_bad_weight: PositiveFloat = Field(1.0, description="method kto: what a bad answer counts")
+
+    @field_validator("teacher", mode="before")
+    @classmethod
+    def _is_a_folder_or_an_api(cls, value: Any) -> Any:
+        if value is None or isinstance(value, str | TeacherConfig):
+            return value
+        try:
+            return TeacherConfig.model_validate(value)
+        except ValidationError as error:
+            first = error.errors()[0]
+            said = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+            where = "".join(f"{part}: " for part in first["loc"])
+            raise ValueError(f"a folder, a hub id, or an API as {{base_url, model, ...}}: {where}{said}") from error
 
     @property
     def needs_critic(self) -> bool:

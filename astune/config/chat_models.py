@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, field_validator, model_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
 
 from astune.config.section import Section
 
 
-class ChatModelConfig(Section):
-    """A chat API."""
+class ApiConfig(Section):
+    """An OpenAI-compatible API."""
 
     base_url: str = Field(description="of an OpenAI-compatible API, usually ending in /v1")
     model: str = Field(description="the model's name there")
     api_key_env: str | None = Field(None, description="environment variable that holds the API key; null: none needed")
     timeout: PositiveFloat = Field(120.0, description="seconds an attempt at a call may take, to the last byte")
     max_retries: NonNegativeInt = Field(3, description="attempts after the first where the API is busy or unreachable")
-    limit_field: Literal["max_tokens", "max_completion_tokens"] = Field(
-        "max_tokens", description="what the API calls the most tokens of an answer; OpenAI's: max_completion_tokens"
-    )
 
     @model_validator(mode="before")
     @classmethod
@@ -41,6 +46,20 @@ class ChatModelConfig(Section):
         if not value.startswith(("http://", "https://")):
             raise ValueError("an address that begins with http:// or https://")
         return value
+
+
+class ChatModelConfig(ApiConfig):
+    """A chat API."""
+
+    limit_field: Literal["max_tokens", "max_completion_tokens"] = Field(
+        "max_tokens", description="what the API calls the most tokens of an answer; OpenAI's: max_completion_tokens"
+    )
+
+
+class TeacherConfig(ApiConfig):
+    """An API that returns log-probabilities of token ids: vLLM's completions with `prompt_logprobs`."""
+
+    max_concurrent: PositiveInt = Field(16, description="requests under way at the same time")
 
 
 class AuxiliaryModelConfig(ChatModelConfig):

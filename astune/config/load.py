@@ -245,6 +245,8 @@ class _Stack:
 
     def _located(self, key: str, value: Any, kind: str) -> Any:
         """`value` with the paths in it made absolute: a text, the texts of a section, or a list of either."""
+        if isinstance(value, dict) and kind == "folder":  # an API in a folder's place, and its `model` is no path
+            return value
         if isinstance(value, dict):
             return {name: self._located(f"{key}.{name}", inner, kind) for name, inner in value.items()}
         if place := self.place(key):

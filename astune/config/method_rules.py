@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from astune.config.algorithm import PLAYING, AlgorithmConfig
 from astune.config.algorithm_rules import UNSET
+from astune.config.chat_models import TeacherConfig
 from astune.config.schema import AstuneConfig
 
 USED_BY: dict[str, tuple[str, ...]] = {
@@ -68,6 +69,12 @@ def _examples(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
         )
     if method == "distill" and astune.algorithm.teacher is None:
         yield "astune.algorithm.teacher", "not set; method 'distill' learns from what a teacher thinks"
+    if isinstance(astune.algorithm.teacher, TeacherConfig) and astune.rollout.temperature != 1:
+        yield (
+            "astune.rollout.temperature",
+            f"got {astune.rollout.temperature:g}, but the teacher is an API, which gives log-probabilities at "
+            "temperature 1: another distribution than that sampled from; expected 1, or a teacher in a folder",
+        )
     if astune.backbone == "trinity" and method not in ("rl", "sft", "dpo"):
         yield "astune.algorithm.method", f"got {method!r}, which Trinity has not; expected 'rl', 'sft' or 'dpo'"
     if trainer.held_out_examples is not None and method != "sft":

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
-from astune.algorithm import check_step, observe, only_right, split_samples, to_samples, without_skipped
+from astune.algorithm import (
+    NO_TEACHER,
+    SKIPPED_UPDATE,
+    check_step,
+    observe,
+    only_right,
+    split_samples,
+    to_samples,
+    without_lost,
+)
 from astune.errors import TrainingError
 from astune.examples.samples import figures
 from astune.rollout.metrics import rollout_metrics
@@ -32,15 +42,19 @@ async def train(run: Run) -> None:
         save_if_due(run)
 
 
+Lost: TypeAlias = Mapping[str, list[Sample]]
+"""Samples that no update learned from, by the reason."""
+
+
 @dataclass(frozen=True)
 class Lesson:
     """What a step learns from; `groups` as they are compared. `account` gives the figures of what was trained, once it
-    is known which samples were in updates that were thrown away; `metrics` are those of how they came to be."""
+    is known which samples were lost and why; `metrics` are those of how they came to be."""
 
     groups: list[Group]
     samples: list[Sample]
     metrics: dict[str, float]
-    account: Callable[[list[Sample]], dict[str, float]]
+    account: Callable[[Lost], dict[str, float]]
 
 
 async def train_step(run: Run) -> None:
@@ -48,11 +62,11 @@ async def train_step(run: Run) -> None:
     are written."""
     started = time.perf_counter()
     lesson = await play(run) if isinstance(run.schedule, TaskSchedule) else take_examples(run, run.schedule)
-    learned, skipped = await learn(run, lesson.samples)
+    learned, lost = await learn(run, lesson.samples)
     version = await run.learner.publish()
     finished = time.perf_counter()
 
-    metrics = lesson.metrics | lesson.account(skipped) | learned
+    metrics = lesson.metrics | lesson.account(lost) | learned
     metrics["policy_version"] = version
     if run.stage is not None:
         metrics["stage"] = float(run.stage.number)
@@ -86,21 +100,20 @@ async def play(run: Run) -> Lesson:
     metrics["time/rollout"] = seconds
     metrics["throughput/tokens_per_second"] = metrics["tokens/sampled"] / seconds
     version = run.learner.policy_version
-    return Lesson(
-        ruled.groups, samples, metrics, lambda skipped: without_skipped(receipt, groups, skipped).metrics(version)
-    )
+    return Lesson(ruled.groups, samples, metrics, lambda lost: without_lost(receipt, groups, lost).metrics(version))
 
 
 def take_examples(run: Run, schedule: ExampleSchedule) -> Lesson:
     """Learn from examples that are there: nothing is played."""
     run.progress.phase_started("train", 0)
     samples = schedule.samples(run.step)
-    return Lesson([], samples, {"time/rollout": 0.0}, lambda skipped: figures(samples, skipped))
+    return Lesson([], samples, {"time/rollout": 0.0}, lambda lost: figures(samples, lost[SKIPPED_UPDATE]))
 
 
-async def learn(run: Run, samples: Sequence[Sample]) -> tuple[dict[str, float], list[Sample]]:
+async def learn(run: Run, samples: Sequence[Sample]) -> tuple[dict[str, float], Lost]:
     """Take the updates of a step. Returns figures, which are means over the updates that were taken, and the samples
-    of those that were skipped. A step without signal has nothing to learn from and no figures."""
+    that were lost: those of updates that were skipped, and those that updates left out. A step without signal has
+    nothing to learn from and no figures."""
     trainer = run.config.trainer
     parts = split_samples(samples, trainer.updates_per_step, run.config.algorithm.loss_aggregation)
     updates = [await update(run, part) for part in parts]
@@ -109,7 +122,11 @@ async def learn(run: Run, samples: Sequence[Sample]) -> tuple[dict[str, float], 
     if updates:
         figures["updates/skipped"] = float(len(updates) - len(taken))
         figures["updates/split_for_memory"] = float(sum(each.splits for each in updates))
-    lost = [sample for part, each in zip(parts, updates, strict=True) if each.skipped for sample in part]
+    lost: dict[str, list[Sample]] = {SKIPPED_UPDATE: [], NO_TEACHER: []}
+    for part, each in zip(parts, updates, strict=True):
+        left_out = {sample.episode_id for sample in each.left_out}
+        lost[NO_TEACHER] += [sample for sample in part if sample.episode_id in left_out]
+        lost[SKIPPED_UPDATE] += [sample for sample in part if each.skipped and sample.episode_id not in left_out]
     return figures, lost
 
 

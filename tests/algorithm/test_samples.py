@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.algorithm import Receipt, Weighting, split_samples, to_samples, without_skipped
+from astune.algorithm import Receipt, Weighting, split_samples, to_samples, without_lost
 from astune.algorithm.advantage import AdvantageFunction, dr_grpo, grpo
 from astune.algorithm.aggregation import LossAggregation
 from astune.context_tracker.merge.timeline import TurnForest
@@ -146,14 +146,14 @@ def test_tokens_of_skipped_updates_count_as_left_out() -> None:
     groups = [Group(TASK, (episode("a", 1.0, 3), episode("b", 0.0, 4), episode("c", 1.0, 5, trainable=False)))]
     samples, receipt = to_samples(groups, grpo)
     first, second = split_samples(samples, 2, "episode_mean")
-    half = without_skipped(receipt, groups, first)
+    half = without_lost(receipt, groups, {"skipped_update": first})
     assert (half.trained, half.dropped, half.weight_sum) == (4, {"frozen": 5, "skipped_update": 3}, receipt.weight_sum)
     assert half.trained_by_version == {0: 4} and half.loss_terms == 4
-    none = without_skipped(receipt, groups, [*first, *second])
+    none = without_lost(receipt, groups, {"skipped_update": [*first, *second]})
     assert (none.trained, none.trained_by_version, none.loss_terms, none.weight_sum) == (0, {}, 0, 0.0)
     for each in (half, none):
         assert each.sampled == each.trained + sum(each.dropped.values())
-    assert without_skipped(receipt, groups, []) is receipt
+    assert without_lost(receipt, groups, {"skipped_update": []}) is receipt
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=9))

@@ -22,7 +22,7 @@ from astune.backbone.local.objective import Objective, distillation_objective, l
 from astune.backbone.local.optimizer import make_optimizer
 from astune.backbone.local.reference import Reference, reference_of
 from astune.backbone.local.sampler import Sampler
-from astune.backbone.local.teacher import Teacher
+from astune.backbone.local.teacher import Weighed, make_teacher
 from astune.config.algorithm import IMITATING
 from astune.config.schema import AlgorithmConfig, TrainerConfig
 from astune.errors import ModelError, RunFolderError
@@ -48,7 +48,7 @@ class LocalLearner:
         self._algorithm, self._trainer = algorithm, trainer
         # now, before `load` puts a checkpoint in the place of the weights that the run began with
         self._reference: Reference | None = reference_of(loaded) if algorithm.needs_reference else None
-        self._teacher = None if algorithm.teacher is None else Teacher(algorithm.teacher, loaded)
+        self._teacher = make_teacher(algorithm, loaded)
         self._optimizer = make_optimizer(loaded.trained(), trainer)
         self._accumulation = Accumulation(
             partial(self._optimizer.zero_grad, set_to_none=True),
@@ -68,11 +68,14 @@ class LocalLearner:
 
     async def update(self, samples: Sequence[Sample], learning_rate: float) -> Update:
         """Take one optimizer step over `samples`. One whose loss or gradient is not finite is thrown away."""
+        weighed = None if self._teacher is None else await self._teacher.weigh(samples)
+        if weighed is not None:
+            samples = weighed.samples
         judged = None if self._critic is None else self._critic.judge(samples)
         warming_up = judged is not None and self.updates < self._algorithm.critic.warmup_updates
 
         def backward(batch: MicroBatch) -> dict[str, float]:
-            return self._backward(batch if judged is None else judged.credited(batch), learn=not warming_up)
+            return self._backward(batch if judged is None else judged.credited(batch), not warming_up, weighed)
 
         totals, splits = self._accumulation.gather(samples, backward)
         norm = float(torch.nn.utils.clip_grad_norm_(self._loaded.trained(), self._trainer.max_grad_norm))
@@ -95,7 +98,8 @@ class LocalLearner:
             "tokens/packed": packed,
             "tokens/flattened_per_packed": sum(len(sample.timeline.token_ids) for sample in samples) / packed,
         }
-        return Update(figures, skipped=not finite, splits=splits)
+        left_out = () if weighed is None else tuple(weighed.left_out)
+        return Update(figures, skipped=not finite, splits=splits, left_out=left_out)
 
     def _step(self, learning_rate: float) -> None:
         for group in self._optimizer.param_groups:
@@ -113,22 +117,23 @@ class LocalLearner:
         ):
             yield batch if judged is None else judged.credited(batch)
 
-    def objective(self, batch: MicroBatch) -> Objective:
-        """The loss of a micro-batch and its figures. To be called within `LoadedModel.training`."""
+    def objective(self, batch: MicroBatch, weighed: Weighed | None = None) -> Objective:
+        """The loss of a micro-batch and its figures; with a teacher that of samples it has `weighed`. To be called
+        within `LoadedModel.training`."""
         if self._algorithm.method in IMITATING:
             return likelihood_objective(batch, predict(self._loaded.model, batch))
         version = self.policy_version + self._unpublished
-        if self._teacher is not None:
-            teacher = self._teacher.logprob(batch)
+        if weighed is not None:
+            teacher = weighed.logprob(batch)
             return distillation_objective(batch, predict(self._loaded.model, batch), teacher, self._algorithm, version)
         reference = None if self._reference is None else self._reference.logprob(batch)
         forward = predict(self._loaded.model, batch, entropy_gradient=self._algorithm.entropy_bonus > 0)
         return policy_objective(batch, forward, reference, self._algorithm, version)
 
-    def _backward(self, batch: MicroBatch, learn: bool) -> dict[str, float]:
+    def _backward(self, batch: MicroBatch, learn: bool, weighed: Weighed | None) -> dict[str, float]:
         """Add the gradient of one micro-batch if it is to `learn`; its share of each figure of the whole update."""
         with self._loaded.training(), torch.set_grad_enabled(learn):
-            objective = self.objective(batch)
+            objective = self.objective(batch, weighed)
             if learn:
                 objective.loss.sum().backward()  # type: ignore[no-untyped-call]
         figures = {name: float(value) for name, value in objective.figures.items()}
