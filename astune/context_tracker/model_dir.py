@@ -10,14 +10,15 @@ from astune.errors import ModelError
 from astune.support.resources import tiny_model_dir
 
 
-def resolve_model_dir(path: str, *, weights: bool = True) -> Path:
-    """The shipped tiny model, a local folder, or a download from the hub, on request without its weights."""
+def resolve_model_dir(path: str, *, weights: bool = True, key: str = "astune.model.path") -> Path:
+    """The shipped tiny model, a local folder, or a download from the hub, on request without its weights. `key` is the
+    one that names it, for errors."""
     if path == "tiny":
         return tiny_model_dir()
     if Path(path).is_dir():
         return Path(path)
     if path.startswith((".", "/", "~")) or path.count("/") != 1:
-        raise ModelError(f"astune.model.path: there is no folder {path!r} (nor is it 'tiny' or a hub id owner/name)")
+        raise ModelError(f"{key}: there is no folder {path!r} (nor is it 'tiny' or a hub id owner/name)")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -26,7 +27,7 @@ def resolve_model_dir(path: str, *, weights: bool = True) -> Path:
         return Path(snapshot_download(path, allow_patterns=patterns))
     except (HfHubHTTPError, LocalEntryNotFoundError, HFValidationError, OSError) as error:
         raise ModelError(
-            f"astune.model.path: {path!r} is neither a folder nor could it be fetched from the hub: {error}"
+            f"{key}: {path!r} is neither a folder nor could it be fetched from the hub: {error}"
         ) from error
 
 

@@ -22,6 +22,7 @@ from astune.monitor.summary import (
     show_interval,
     show_judging,
     show_seconds,
+    show_stage,
     show_tools,
 )
 from astune.support.terminal import Text
@@ -189,6 +190,8 @@ def final_table(report: RunReport, causes: Sequence[tuple[Cause, int]] = ()) -> 
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim")
     facts.add_column()
+    for number, stage in enumerate(summary.get("stages", ()), start=1):
+        facts.add_row(f"stage {number}", show_stage(stage))
     facts.add_row("episodes", Text.from_markup(_episode_facts(summary)))
     for cause, count in causes:
         facts.add_row("failed", Text.assemble((f"{count:,} times ", "yellow"), str(cause)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from astune.monitor import blocking
@@ -19,11 +19,13 @@ def report_of(
     steps: int,
     status: Literal["completed", "interrupted", "failed"],
     keep_best: str | None = None,
+    methods: Sequence[str] = (),
 ) -> RunReport:
     """The report of the run in `run_dir`, which ended after `steps` steps, with the figures that it logged. With
-    `keep_best`, the figure by which a checkpoint is kept, the summary has that checkpoint as `best_checkpoint`."""
+    `keep_best`, the figure by which a checkpoint is kept, the summary has that checkpoint as `best_checkpoint`;
+    `methods` are those of its stages, if it has any, and the summary then has `stages`."""
     metrics = read_metrics(run_dir.metrics_path)
-    summary = summarize(metrics)
+    summary = summarize(metrics) | {"stages": stages_of(metrics, methods)}
     if keep_best is not None and (best := best_of(metrics, keep_best)) is not None:
         path = run_dir.checkpoint_path(best.step)
         summary["best_checkpoint"] = {"figure": keep_best, "step": best.step, "value": best.value, "path": str(path)}
@@ -79,6 +81,36 @@ def summarize(metrics: Metrics) -> dict[str, Any]:
             "other": max(0.0, seconds["step"] - seconds["rollout"] - seconds["train"]),
         },
     }
+
+
+def stages_of(metrics: Metrics, methods: Sequence[str]) -> list[dict[str, Any]]:
+    """Of each stage its `method`, its steps, and by evaluation the figure after its last one, where there is one."""
+    found = []
+    for number, method in enumerate(methods, start=1):
+        steps = [row["step"] for row in metrics if row.get("stage") == number]
+        held_out = {}
+        for decoding in decodings(metrics) if steps else ():
+            figure = "success" if series(metrics, f"eval/{decoding}/success") else "reward"
+            value = dict(series(metrics, f"eval/{decoding}/{figure}")).get(steps[-1])
+            held_out |= {} if value is None else {decoding: (figure, value)}
+        found.append({"method": method, "steps": (steps[0], steps[-1]) if steps else None, "held_out": held_out})
+    return found
+
+
+def show_stage(stage: Mapping[str, Any]) -> str:
+    """
+    >>> show_stage({"method": "sft", "steps": (1, 20), "held_out": {"greedy": ("success", 0.61)}})
+    'sft, steps 1 to 20, held-out 61.0 % (greedy)'
+    >>> show_stage({"method": "rl", "steps": None, "held_out": {}})
+    'rl, not begun'
+    """
+    if stage["steps"] is None:
+        return f"{stage['method']}, not begun"
+    first, last = stage["steps"]
+    text = f"{stage['method']}, steps {first} to {last}"
+    held_out = stage["held_out"].items()
+    figures = ", ".join(f"{show_figure(figure, value)} ({decoding})" for decoding, (figure, value) in held_out)
+    return f"{text}, held-out {figures}" if figures else text
 
 
 def _judging(metrics: Metrics) -> dict[str, float]:

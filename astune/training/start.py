@@ -85,7 +85,9 @@ def train_stage(
             run.progress.note(note)
         run.progress.run_started(loaded.config, run.run_dir, run.total_steps)
         status, error = run_and_leave(train_to_the_end(run))
-        report = replace(report_of(run.run_dir, run.step, status, run.config.trainer.keep_best), error=error)
+        methods = [each.config.astune.algorithm.method for each in loaded.stages]
+        report = report_of(run.run_dir, run.step, status, run.config.trainer.keep_best, methods)
+        report = replace(report, error=error)
         run.progress.run_finished(report)
         return report
 

@@ -641,6 +641,15 @@ def test_every_file_that_ships_runs_on_every_backbone_with_nothing_but_the_flag(
         with pytest.raises(ConfigError, match=r"the backbone 'local' always synchronises .* \(or --backbone=trinity\)"):
             load_config(path, backbone=backbone)
         return
+    section = yaml.safe_load(path.read_text(encoding="utf-8"))["astune"]
+    if "stages" in section and backbone != "local":
+        with pytest.raises(ConfigError, match=f"the backbone '{backbone}' has no stages; expected --backbone=local"):
+            load_config(path, backbone=backbone)
+        return
+    if section.get("algorithm", {}).get("method") == "distill" and backbone == "trinity":
+        with pytest.raises(ConfigError, match="got 'distill', which Trinity has not"):
+            load_config(path, backbone=backbone)
+        return
     loaded = load_config(path, backbone=backbone)
     if backbone == "trinity" and loaded.config.astune.model.lora.rank:
         with pytest.raises(ConfigError, match="answers without the adapter"):

@@ -68,9 +68,15 @@ def distillation_objective(
     batch: MicroBatch, forward: Forward, teacher: torch.Tensor, config: AlgorithmConfig, policy_version: int
 ) -> Objective:
     """The loss `astune.algorithm.loss` where the advantage of each token is how much likelier the teacher finds it than
-    the policy that sampled it did: on average, minus the reverse divergence (GKD, arXiv 2306.13649, on the student's
-    own tokens). `teacher` (e,) are log-probabilities under the teacher."""
-    entries = replace(entries_of(batch, forward.logprob, policy_version), advantage=bounded(teacher - batch.sampled))
+    the policy in training: on average, minus the reverse divergence (GKD, arXiv 2306.13649, on the student's own
+    tokens). `teacher` (e,) are log-probabilities under the teacher.
+
+    Invariant: averaged over what the policy may say, the gradient is that of KL(policy, teacher) of the next token. A
+    token answers for itself alone, as with a discount of 0. The policy that sampled would be the wrong one to compare
+    with: a policy that has become its teacher has nothing to learn, however old the tokens are.
+    """
+    ahead = bounded(teacher - forward.logprob.detach())
+    entries = replace(entries_of(batch, forward.logprob, policy_version), advantage=ahead)
     policy = LOSSES[config.loss](entries, config)
     with torch.no_grad():
         difference = bounded(forward.logprob - batch.sampled)

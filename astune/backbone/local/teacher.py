@@ -20,6 +20,7 @@ from astune.backbone.local.model import LoadedModel, load_model
 from astune.clients.scoring import ScoringClient
 from astune.config.chat_models import TeacherConfig
 from astune.config.schema import AlgorithmConfig, ModelConfig
+from astune.context_tracker.model_dir import resolve_model_dir
 from astune.errors import ConfigError, ModelError, RolloutError, TrainingError
 from astune.types import Sample
 
@@ -60,7 +61,8 @@ class LocalTeacher:
 
     def __init__(self, path: str, student: LoadedModel) -> None:
         dtype: Any = str(student.dtype).removeprefix("torch.")
-        loaded = load_model(ModelConfig(path=path, device=str(student.device), dtype=dtype))
+        directory = str(resolve_model_dir(path, key=KEY))
+        loaded = load_model(ModelConfig(path=directory, device=str(student.device), dtype=dtype))
         if _vocabulary(loaded.directory) != _vocabulary(student.directory):
             raise ModelError(
                 f"{KEY}: the tokenizer in {loaded.directory} has other tokens than that in {student.directory}, so the "

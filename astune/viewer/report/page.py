@@ -24,7 +24,9 @@ from astune.monitor.summary import (
     show_idle,
     show_judging,
     show_seconds,
+    show_stage,
     show_tools,
+    stages_of,
 )
 from astune.viewer.charts import STYLE, curve_svg, shown_name, small_charts, small_svg
 from astune.viewer.content_policy import content_policy
@@ -138,6 +140,7 @@ def _facts(metrics: Metrics, config: Mapping[str, Any]) -> list[tuple[str, str]]
     return [
         *ran_with,
         ("steps", str(summary["steps"])),
+        *_stages(metrics, config),
         ("episodes", f"{summary['episodes']:,} ({failed})"),
         ("tokens", f"{tokens['sampled']:,} sampled, {tokens['trained']:,} trained"),
         ("groups with something to learn from", f"{groups['used']:,} of {sum(groups.values()):,}"),
@@ -147,6 +150,14 @@ def _facts(metrics: Metrics, config: Mapping[str, Any]) -> list[tuple[str, str]]
         *_best(metrics, config),
         ("time", f"{show_seconds(total)} ({shares})" if total else "-"),
     ]
+
+
+def _stages(metrics: Metrics, config: Mapping[str, Any]) -> list[tuple[str, str]]:
+    common = str(config.get("astune.algorithm.method"))
+    given = config.get("astune.stages") or []
+    methods = [str((stage.get("algorithm") or {}).get("method", common)) for stage in given]
+    stages = enumerate(stages_of(metrics, methods), start=1)
+    return [(f"stage {number}", show_stage(stage)) for number, stage in stages]
 
 
 def _best(metrics: Metrics, config: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from astune.backbone.local.attention import ATTENTION
-from astune.backbone.local.batch import micro_batches
-from astune.backbone.local.forward import predict
-from astune.backbone.local.objective import policy_objective
+from astune.backbone.local.batch import MicroBatch, micro_batches
+from astune.backbone.local.forward import Forward, predict
+from astune.backbone.local.objective import distillation_objective, policy_objective
 from astune.config.schema import AlgorithmConfig
 from astune.types import Sample, Span
 from tests.backbone.local.test_prefix_tree import branching_samples
@@ -71,3 +71,46 @@ def test_the_gradient_of_a_term_is_that_of_its_formula_row_by_row(model: Any, te
     expected = gradient(model)
     assert expected.norm() > 1e-3
     assert (found - expected).norm() / expected.norm() < 1e-5
+
+
+def every_token(sampler: torch.Tensor) -> MicroBatch:
+    """A place at which each token of a small vocabulary was sampled as often as `sampler` (v,), logarithms, says."""
+    numbers = torch.arange(len(sampler))
+    zeros = torch.zeros_like(numbers)
+    return MicroBatch(
+        samples=(0,),
+        layout=None,
+        tokens=zeros[None],
+        positions=zeros[None],
+        predictors=zeros[:1],
+        temperatures=torch.ones(1),
+        source=zeros,
+        target=numbers,
+        sampled=sampler,
+        advantage=torch.ones_like(sampler),
+        weight=sampler.exp(),
+        version=zeros,
+        row=numbers,
+    )
+
+
+@pytest.mark.parametrize(("loss", "apart"), [("reinforce", 0.0), ("ppo_clip", 0.0), ("ppo_clip", 0.1), ("cispo", 0.1)])
+def test_on_average_distillation_follows_the_gradient_of_the_divergence_from_the_teacher(
+    loss: str, apart: float
+) -> None:
+    """Also where the tokens are of an older policy, whose logits were `apart`."""
+    draw = torch.Generator().manual_seed(1)
+    start, teacher, older = (torch.randn(7, generator=draw, dtype=torch.float64) for _ in range(3))
+    config = AlgorithmConfig.model_validate({"method": "distill", "teacher": "x", "loss": loss})
+    logits = start.clone().requires_grad_()
+    logprob = torch.log_softmax(logits, -1)
+    batch = every_token(torch.log_softmax(start + apart * older, -1))
+    forward = Forward(logprob, torch.zeros(1, dtype=torch.float64))
+    objective = distillation_objective(batch, forward, torch.log_softmax(teacher, -1), config, 0)
+    (found,) = torch.autograd.grad(objective.loss.sum(), logits, retain_graph=True)
+    divergence = (logprob.exp() * (logprob - torch.log_softmax(teacher, -1))).sum()
+    (wanted,) = torch.autograd.grad(divergence, logits, retain_graph=True)
+    assert torch.allclose(found, wanted, rtol=1e-9, atol=1e-12)
+    same = distillation_objective(batch, forward, logprob.detach(), config, 0)
+    (nothing,) = torch.autograd.grad(same.loss.sum(), logits)
+    assert torch.equal(nothing, torch.zeros(7, dtype=torch.float64))
