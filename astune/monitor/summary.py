@@ -88,7 +88,7 @@ def stages_of(metrics: Metrics, methods: Sequence[str]) -> list[dict[str, Any]]:
     found = []
     for number, method in enumerate(methods, start=1):
         steps = [row["step"] for row in metrics if row.get("stage") == number]
-        held_out = {}
+        held_out: dict[str, tuple[str, float]] = {}
         for decoding in decodings(metrics) if steps else ():
             figure = "success" if series(metrics, f"eval/{decoding}/success") else "reward"
             value = dict(series(metrics, f"eval/{decoding}/{figure}")).get(steps[-1])
