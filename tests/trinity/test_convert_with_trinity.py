@@ -35,7 +35,9 @@ TASKS = 2000
 def is_for_trinity(path: Path) -> bool:
     """Without a rollout nothing runs, as where a rubric is learned; `test_convert` tells how the rest is refused."""
     astune = yaml.safe_load(path.read_text(encoding="utf-8")).get("astune", {})
-    return "rollout" in astune and "stages" not in astune and astune.get("algorithm", {}).get("method") != "distill"
+    method = astune.get("algorithm", {}).get("method", "rl")
+    adapter = astune.get("model", {}).get("lora", {}).get("rank", 0)
+    return "rollout" in astune and "stages" not in astune and method in ("rl", "sft", "dpo") and not adapter
 
 
 CONFIGS = sorted(filter(is_for_trinity, tutorial_dir().rglob("*.yaml")))
