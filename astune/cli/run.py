@@ -9,8 +9,7 @@ from pathlib import Path
 from astune.backbone.base import Backbone, check_keys, covers
 from astune.cli.exit_codes import DONE, FAILED, INTERRUPTED, LEARNED_NOTHING
 from astune.cli.input_check import check_input
-from astune.config.load import load_config
-from astune.config.schema import AstuneConfig
+from astune.config.load import LoadedConfig, load_config
 from astune.errors import AstuneError, ConfigError, PluginError
 from astune.plugins import load_plugin
 from astune.support.resources import tutorial_dir
@@ -39,7 +38,7 @@ def run(
     started_in = Path.cwd()
     loaded = load_config(conf, overrides, backbone=backbone, resume=resume, options=options)
     _refuse_debug_options(loaded.config.astune.backbone, options)
-    _check_before_loading(loaded.config.astune)
+    _check_before_loading(loaded)
     try:
         chosen: Backbone = load_plugin(loaded.config.astune.backbone, kind="backbone", builtin=BACKBONES)()
     except PluginError as error:
@@ -55,11 +54,18 @@ def run(
     return EXIT_CODES[result.status]
 
 
-def _check_before_loading(config: AstuneConfig) -> None:
+def _check_before_loading(loaded: LoadedConfig) -> None:
     """Look first at what takes no time: a backbone's libraries take seconds to load."""
+    config = loaded.config.astune
     if config.backbone not in BACKBONES:
         return
-    check_input(config)
+    for number, stage in enumerate(loaded.stages, start=1):
+        try:
+            check_input(stage.config.astune)
+        except AstuneError as error:
+            raise type(error)(f"stage {number}: {error}") from error
+    if not loaded.stages:
+        check_input(config)
     tell(f"loading the {config.backbone} backbone and the model {config.model.path} ...")
     sys.stdout.flush()
 

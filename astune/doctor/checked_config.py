@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from copy import copy
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -83,6 +84,21 @@ class CheckedConfig:
         self.offline, self.backbones = offline, dict(backbones or {})
         self.opened = ExitStack()
         """What checks have started; `run_checks` ends it."""
+        self._stages: list[CheckedConfig] = []
+
+    def stages(self) -> list[CheckedConfig]:
+        """One for each of `astune.stages`, none without. What a stage has not found out itself is as it is here; it
+        knows what it found out before."""
+        if "_loaded" not in vars(self):
+            return []
+        if not self._stages:
+            self._stages = [copy(self) for _ in self.loaded.stages]
+            for stage, loaded in zip(self._stages, self.loaded.stages, strict=True):
+                stage.loaded = loaded
+        for stage in self._stages:
+            for name, value in vars(self).items():
+                vars(stage).setdefault(name, value)
+        return self._stages
 
     @property
     def config(self) -> AstuneConfig:

@@ -43,6 +43,8 @@ CHECKS: Mapping[str, Check] = {
     "memory": check_memory,
 }
 """In the order in which they run: later ones use what earlier ones made."""
+OF_THE_RUN = ("config", "model", "template", "run folder")
+"""Those of what all of `astune.stages` have in common."""
 OF_EPISODES = ("tasks", "workflow", "judge", "dry run", "context")
 """Those of what a run needs to play episodes."""
 
@@ -58,8 +60,23 @@ def run_checks(checked: CheckedConfig, checks: Mapping[str, Check] = CHECKS) -> 
                 **{part: getattr(finding, part).replace(here, "") for part in ("what", "where", "fix")},
             )
             for name, check in checks.items()
-            for finding in _findings(name, check, checked)
+            for finding in _of_stages(name, check, checked)
         ]
+
+
+def _of_stages(name: str, check: Check, checked: CheckedConfig) -> Iterator[Finding]:
+    """The findings of a check; with `astune.stages` those of each stage, which is named where not all have them."""
+    stages = [] if name in OF_THE_RUN else checked.stages()
+    if not stages:
+        yield from _findings(name, check, checked)
+        return
+    found = [list(_findings(name, check, stage)) for stage in stages]
+    shared = [finding for finding in found[0] if all(finding in others for others in found[1:])]
+    yield from shared
+    for number, findings in enumerate(found, start=1):
+        for finding in findings:
+            if finding not in shared:
+                yield replace(finding, what=f"stage {number}: {finding.what}")
 
 
 def _findings(name: str, check: Check, checked: CheckedConfig) -> Iterator[Finding]:

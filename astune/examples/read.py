@@ -9,12 +9,14 @@ A conversation becomes tokens as an episode does: each assistant message is an a
 samples to say it, after the prompt that the context tracker builds for it. So the rows are those of an episode in which
 the model said just that, tool calls and reasoning included, and only answers carry loss. Where the chat template writes
 history differently from what was said (it drops reasoning), the conversation is several rows, each with what the model
-would have seen; each is an example of its own. Recorded episodes keep the tokens that were sampled.
+would have seen; each is an example of its own. Recorded episodes keep the tokens that were sampled; answers of
+a chat API, which gave text, those with which the model would say them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +29,12 @@ from astune.examples.example import TrainingExample as TrainingExample
 from astune.examples.fields import check_names, conversation, tools_of
 from astune.monitor.episode_filter import parse_filter
 from astune.task_reader.jsonl import read_jsonl
-from astune.types import Timeline
+from astune.types import Episode, Timeline
 
 KEY = "astune.trainer.examples"
 FILTER = "astune.trainer.examples_filter"
+TEXT_ALONE = ("inexact", "no_logprobs")
+"""`Turn.excluded` of answers whose source gave no token ids, or no log-probabilities."""
 
 
 def read_examples(config: AstuneConfig, chat_format: ChatFormat) -> list[TrainingExample]:
@@ -70,12 +74,27 @@ def _imitated(path: Path, config: AstuneConfig, chat_format: ChatFormat) -> Iter
     for place, row in read_jsonl(path):
         if "timelines" in row:
             record = recorded(place, row)
-            timelines = record.episode.timelines if keep is None or keep(record) else ()
+            timelines = _recorded(record.episode) if keep is None or keep(record) else ()
         elif keep is not None:
             raise TaskError(f"{place}: not a recorded episode, which {FILTER} chooses among; take that key out")
         else:
             timelines = _answers(row, place, chat_format)
         yield from (TrainingExample((timeline,), place) for timeline in timelines if timeline.trained_tokens)
+
+
+def _recorded(episode: Episode) -> tuple[Timeline, ...]:
+    """The rows of a recorded episode. Imitation needs no log-probabilities, and answers of a model that gave text alone
+    stand in the tokens with which ours would say them: so those that RL leaves out for that carry loss here."""
+    return tuple(
+        replace(
+            line,
+            spans=tuple(
+                replace(span, trainable=True) if episode.turns[span.turn].excluded in TEXT_ALONE else span
+                for span in line.spans
+            ),
+        )
+        for line in episode.timelines
+    )
 
 
 def _answers(row: Mapping[str, Any], place: str, chat_format: ChatFormat) -> tuple[Timeline, ...]:

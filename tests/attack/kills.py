@@ -34,6 +34,10 @@ async def asker(task, tuner):
     reply = await client.chat.completions.create(model="policy", messages=messages)
     text = reply.choices[0].message.content or ""
     return WorkflowOutput(answer=text, reward=sum(map(str.isdigit, text)) / max(len(text), 1))
+
+async def right_by_halves(task, tuner):
+    output = await asker(task, tuner)
+    return WorkflowOutput(answer=output.answer, reward=float(len(output.answer) % 2))
 """
 
 
@@ -81,7 +85,7 @@ class Job:
     def steps(self) -> int:
         """How many steps were recorded, a line that is being written aside."""
         path = self.dir / "metrics.jsonl"
-        return sum("reward/mean" in row for row in read_metrics(path)) if path.exists() else 0
+        return sum("time/step" in row for row in read_metrics(path)) if path.exists() else 0
 
     def result(self) -> dict[str, Any]:
         """All that must be equal in two runs of one seed."""

@@ -37,16 +37,35 @@ PAIRS = [
     for n in range(8)
 ]
 
+LABELLED = [
+    {"messages": pair["messages"], "answer": pair[name], "good": name == "chosen"}
+    for pair in PAIRS
+    for name in ("chosen", "rejected")
+]
+EXAMPLE_FILES = {"examples": EXAMPLES, "pairs": PAIRS, "labelled": LABELLED}
+TEACHER = "runs/attack/teacher/checkpoints/step_000006"
+"""What comes of six steps of SFT, run first for a family that names it."""
+
 FAMILIES: Mapping[str, Sequence[str]] = {
     "GRPO": (),
     "GRPO, LoRA": ("astune.model.lora.rank=4",),
     "GRPO, held near the first model": ("astune.algorithm.kl_beta=0.1",),
     "DAPO, groups without signal replaced": ("astune.algorithm.preset=dapo", "astune.algorithm.dynamic_sampling=2"),
-    "REINFORCE, a running mean": ("astune.algorithm.advantage=running_mean",),
+    "REINFORCE, a running mean, one attempt": (
+        "astune.algorithm.advantage=running_mean",
+        "astune.rollout.num_repeat=1",
+    ),
+    "RFT": (
+        "astune.algorithm.method=rft",
+        "astune.algorithm.keep_per_task=2",
+        "astune.rollout.agentscope_learn_protocol=agent.py:right_by_halves",
+    ),
+    "Distillation": ("astune.algorithm.method=distill", f"astune.algorithm.teacher={TEACHER}"),
     "PPO with a critic": ("astune.algorithm.preset=ppo", "astune.algorithm.critic.updates=2"),
     "PPO with a critic, LoRA": ("astune.algorithm.preset=ppo", "astune.model.lora.rank=4"),
     "SFT": ("astune.algorithm.method=sft", "astune.trainer.examples=examples.jsonl"),
     "DPO": ("astune.algorithm.method=dpo", "astune.trainer.examples=pairs.jsonl"),
+    "KTO": ("astune.algorithm.method=kto", "astune.trainer.examples=labelled.jsonl"),
     "DPO, LoRA": ("astune.algorithm.method=dpo", "astune.trainer.examples=pairs.jsonl", "astune.model.lora.rank=4"),
     "SFT, then GRPO, then DPO": (
         "astune.stages=[{algorithm: {method: sft}, trainer: {total_steps: 2, examples: examples.jsonl}}, "
@@ -103,12 +122,17 @@ def _family(
     folder: Path, name: str, settings: Sequence[str], kills: int, draw: random.Random, steps: int
 ) -> Iterator[Found]:
     write_job(folder, steps)
-    for file, rows in (("examples", EXAMPLES), ("pairs", PAIRS)):
+    for file, rows in EXAMPLE_FILES.items():
         (folder / f"{file}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     straight = ForkedJob(folder, "straight", settings)
     warm = _forking().Process(target=time.time)  # what forks loads its libraries at the first
     warm.start()
     warm.join()
+    if any(TEACHER in setting for setting in settings):
+        teacher = ForkedJob(folder, "teacher", [*FAMILIES["SFT"], f"astune.trainer.total_steps={STEPS}"])
+        if teacher.to_its_end() != 0:
+            yield Found(f"{name}: its teacher", False, teacher.log.read_text()[-300:])
+            return
     began = time.monotonic()
     if straight.to_its_end() != 0:
         yield Found(f"{name}: the run that is not stopped", False, straight.log.read_text()[-300:])

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from astune.testing import ScriptedChatServer
 from astune.testing.chat_server import chat_completion
 from tests.doctor.chat_api import api
 from tests.doctor.sound_config import RunDoctor, problems, the_problem
@@ -91,6 +92,32 @@ def test_the_endpoints_of_the_debugger_are_asked_too(run_doctor: RunDoctor) -> N
     with api(500) as (url, _):
         found = the_problem(run_doctor({"debug": {"endpoints": [{"base_url": url, "model": "small"}]}}))
     assert found.check == "endpoints" and "astune.debug.endpoints.0" in found.where
+
+
+def completion(entries: list[Any] | None) -> dict[str, Any]:
+    choice = {"index": 0, "text": "", "logprobs": None, "finish_reason": "length", "prompt_logprobs": entries}
+    return {"id": "1", "object": "text_completion", "created": 0, "model": "small", "choices": [choice]}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(None, ""), ("Ж", "has other tokens than the model that is trained"), ("none", "gives no log-probabilities")],
+)
+def test_a_teacher_is_asked_whether_it_weighs_our_tokens(run_doctor: RunDoctor, text: str | None, said: str) -> None:
+    def answer(body: dict[str, Any]) -> dict[str, Any]:
+        if text == "none":
+            return completion(None)
+        entries = [{str(token): {"logprob": -1.0, "rank": 1, "decoded_token": text}} for token in body["prompt"]]
+        return completion([None, *entries[1:]])
+
+    with ScriptedChatServer(answer) as server:
+        teacher = {"base_url": server.base_url, "model": "small"}
+        findings = run_doctor({"algorithm": {"method": "distill", "teacher": teacher}})
+    if said:
+        found = the_problem(findings)
+        assert said in found.what and found.where.endswith("astune.algorithm.teacher") and "vLLM" in found.fix
+    else:
+        assert problems(findings) == [] and any("weighs tokens" in finding.what for finding in findings)
 
 
 def test_offline_asks_nobody(run_doctor: RunDoctor) -> None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator, Mapping
+from typing import TypeVar
 
 from astune.clients.chat import ChatClient, ChatReply
-from astune.config.chat_models import AuxiliaryModelConfig, ChatModelConfig
+from astune.clients.scoring import ScoringClient
+from astune.config.chat_models import ApiConfig, AuxiliaryModelConfig, ChatModelConfig, TeacherConfig
 from astune.doctor.checked_config import CheckedConfig
 from astune.doctor.findings import Finding, fail, ok, skip, warn
-from astune.errors import RolloutError, nearest
+from astune.errors import ModelError, RolloutError, nearest
 
+C = TypeVar("C", bound=ApiConfig)
+
+TEACHER = "astune.algorithm.teacher"
 SECONDS = 15.0
 HELLO = {"messages": [{"role": "user", "content": "Say hello."}]}
 
@@ -29,13 +34,17 @@ def check_endpoints(checked: CheckedConfig) -> Iterator[Finding]:
             )
         elif checked.offline:
             yield skip(f"{key} ({model.base_url}): this is --offline")
+        elif isinstance(model, TeacherConfig):
+            yield _teacher(checked, model)
         else:
             yield from asyncio.run(_ask(key, model, _where(checked, key)))
 
 
-def _models(checked: CheckedConfig) -> Mapping[str, ChatModelConfig]:
+def _models(checked: CheckedConfig) -> Mapping[str, ChatModelConfig | TeacherConfig]:
     config = checked.config
+    teacher = config.algorithm.teacher
     return {
+        **({TEACHER: teacher} if isinstance(teacher, TeacherConfig) else {}),
         **{f"astune.rollout.auxiliary_models.{name}": m for name, m in config.rollout.auxiliary_models.items()},
         **{f"astune.debug.endpoints.{at}": m for at, m in enumerate(config.debug.endpoints)},
         **{f"astune.task_judge.llm.models.{at}": m for at, m in enumerate(config.task_judge.llm.models)},
@@ -43,13 +52,29 @@ def _models(checked: CheckedConfig) -> Mapping[str, ChatModelConfig]:
 
 
 def _where(checked: CheckedConfig, key: str) -> str:
+    if key == TEACHER:
+        return checked.where(key)
     section = key.rpartition(".")[0]
     return checked.where(section).replace(section, key)
 
 
+def _teacher(checked: CheckedConfig, config: TeacherConfig) -> Finding:
+    """Whether it weighs tokens, and whether they are the model's."""
+    client, tokens = ScoringClient("teacher", _quick(config), key=TEACHER), checked.chat_format
+    try:
+        asyncio.run(client.check_vocabulary(tokens.encode, tokens.decode))
+    except (ModelError, RolloutError) as error:
+        fix = "serve a model of the same family with vLLM, or correct base_url, model or key"
+        return fail(str(error).removeprefix(f"{TEACHER}: "), where=checked.where(TEACHER), fix=fix)
+    return ok(f"{TEACHER}: {config.model} at {config.base_url} weighs tokens")
+
+
+def _quick(config: C) -> C:
+    return config.model_copy(update={"timeout": min(config.timeout, SECONDS), "max_retries": 0})
+
+
 async def _ask(key: str, model: ChatModelConfig, where: str) -> list[Finding]:
-    quick = model.model_copy(update={"timeout": min(model.timeout, SECONDS), "max_retries": 0})
-    client = ChatClient(key.rpartition(".")[2], quick, key=key)
+    client = ChatClient(key.rpartition(".")[2], _quick(model), key=key)
     known = await _known(client)
     trainable = isinstance(model, AuxiliaryModelConfig) and model.trainable
     wanted = {"logprobs": True, "return_token_ids": True} if trainable else {}

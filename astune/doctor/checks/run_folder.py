@@ -67,7 +67,7 @@ def _room(checked: CheckedConfig, folder: Path) -> Iterator[Finding]:
         checkpoints = float(kept * BYTES_PER_PARAMETER * checked.size.parameters)
     except Missing:
         return
-    episodes = _episodes(checked)
+    episodes = sum(_episodes(each) for each in checked.stages() or [checked])
     needed = checkpoints + episodes
     said = (
         f"about {show_bytes(needed)} are needed (checkpoints {kept} x {BYTES_PER_PARAMETER} bytes x "
@@ -84,9 +84,9 @@ def _room(checked: CheckedConfig, folder: Path) -> Iterator[Finding]:
 
 
 def _kept(checked: CheckedConfig) -> int:
-    """Checkpoints on the disk while one more is written."""
+    """Checkpoints on the disk while one more is written; the last of each of `astune.stages` is kept."""
     trainer = checked.config.trainer
-    return trainer.keep_checkpoints + (trainer.keep_best is not None) + 1
+    return trainer.keep_checkpoints + (trainer.keep_best is not None) + 1 + max(len(checked.stages()) - 1, 0)
 
 
 def _episodes(checked: CheckedConfig) -> float:
