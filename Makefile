@@ -85,7 +85,7 @@ bench: $(VENVB)/.done
 
 $(VENV)/.done: pyproject.toml constraints/agentscope2.txt
 	$(call build,$(VENV),constraints/agentscope2.txt,\
-		agentscope2$(comma)local$(comma)lora$(comma)huggingface$(comma)environments$(comma)reasoning-gym$(comma)dev)
+		agentscope2$(comma)local$(comma)lora$(comma)online$(comma)postgresql$(comma)huggingface$(comma)environments$(comma)reasoning-gym$(comma)dev)
 
 $(VENV1)/.done: pyproject.toml constraints/agentscope1.txt
 	$(call build,$(VENV1),constraints/agentscope1.txt,agentscope1$(comma)local$(comma)lora$(comma)dev)
@@ -129,7 +129,7 @@ endef
 # Exact versions anew, on Python 3.11.
 lock:
 	$(call freeze,agentscope2,\
-		agentscope2$(comma)local$(comma)lora$(comma)huggingface$(comma)environments$(comma)reasoning-gym$(comma)dev,"torch==2.13.0")
+		agentscope2$(comma)local$(comma)lora$(comma)online$(comma)postgresql$(comma)huggingface$(comma)environments$(comma)reasoning-gym$(comma)dev,"torch==2.13.0")
 	$(call freeze,agentscope1,agentscope1$(comma)local$(comma)lora$(comma)dev,"torch==2.13.0")
 	$(call freeze,clients,dev,--requirement tests/clients/requirements.txt)
 	$(call freeze,trinity,agentscope2$(comma)local$(comma)dev,\

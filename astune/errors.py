@@ -17,6 +17,7 @@ AstuneError
   InvariantError       something that must hold of every episode does not: a fault of ASTune
   SetupError           a workflow's `setup` failed, so that no episode can be played
   TrainingError        the run cannot go on (too many skipped updates, for example)
+  StoreError           a database that cannot be used
   RunFolderError       a file of a run that cannot be written or read: a full disk, a broken line
 
 CtrlC, which is no AstuneError, is what the handlers of signals raise.
@@ -93,6 +94,10 @@ class InvariantError(AstuneError):
 
 
 class TrainingError(AstuneError):
+    pass
+
+
+class StoreError(AstuneError):
     pass
 
 

@@ -16,7 +16,7 @@ RINGS = {
         {"token_ids", "sampling", "errors"},
         {"types", "support"},
         {"config", "workers"},
-        {"plugins", "clients", "monitor"},
+        {"plugins", "clients", "monitor", "store"},
         {"task_reader", "context_tracker", "task_judge", "algorithm"},
         {"gateway", "examples"},
         {"workflow"},
@@ -25,7 +25,7 @@ RINGS = {
         {"recordings"},
         {"backbone"},
     ),
-    "tools": ({"environment", "judging", "check_tasks"}, {"rubrics"}, {"viewer", "doctor"}),
+    "tools": ({"environment", "judging", "check_tasks"}, {"rubrics"}, {"viewer", "doctor", "online"}),
     "worlds": ({"worlds", "tinker_server"},),
     "shell": ({"cli", "testing"}, {"__init__", "__main__"}),
 }
@@ -44,7 +44,9 @@ PLACES = {
 """Where the libraries of readers and environments may be imported."""
 MOST_LINES_OF_A_MODULE = 400
 MOST_LINES_OF_A_FUNCTION = 60
-MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if "tutorial" not in path.parts)
+MODULES = sorted(
+    path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if not {"tutorial", "versions"} & {*path.parts}
+)
 
 
 def home(module: Path) -> str:
