@@ -19,6 +19,7 @@ AstuneError
   TrainingError        the run cannot go on (too many skipped updates, for example)
   StoreError           a database that cannot be used
   RunFolderError       a file of a run that cannot be written or read: a full disk, a broken line
+  OnlineError          online training: a body that is none, a service that is away or says no
 
 CtrlC, which is no AstuneError, is what the handlers of signals raise.
 """
@@ -102,6 +103,10 @@ class StoreError(AstuneError):
 
 
 class RunFolderError(AstuneError):
+    pass
+
+
+class OnlineError(AstuneError):
     pass
 
 

@@ -123,6 +123,7 @@ def test_the_rule_finds_what_it_forbids(module: str, text: str, expected: str) -
     ("module", "text"),
     [
         ("backbone/local/learner.py", "import torch"),
+        ("online/agent/agentscope_v2.py", "import agentscope"),
         ("workflow/agentscope_v2.py", "import agentscope"),
         ("task_reader/huggingface.py", "import datasets"),
         ("cli/run.py", "from astune.backbone import base"),

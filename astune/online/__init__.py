@@ -1,1 +1,4 @@
-"""Online training: an agent in production gets better from what its users say."""
+"""Online training: a deployed agent gets better from what its users say.
+
+`wire` has the bodies that agent and service exchange.
+"""
