@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.online.wire import Commit, Feedback, ConversationRecord, WireError, read_wire
+from astune.online.wire import Commit, ConversationRecord, Feedback, WireError, read_wire
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"q": "x"}'}}
 MESSAGES = [
