@@ -23,6 +23,7 @@ MAY_CHANGE = (
     "astune.model.device",
     "astune.model.gradient_checkpointing",
     "astune.monitor",
+    "astune.online",
     "astune.project_name",
     "astune.resume",
     "astune.rollout.max_concurrent",

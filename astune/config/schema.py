@@ -18,6 +18,7 @@ from astune.config.judges import (
     TaskJudgeConfig,
 )
 from astune.config.lora import LoraConfig as LoraConfig
+from astune.config.online import OnlineConfig as OnlineConfig
 from astune.config.section import Located, OptionalPlugin, Plugin, Section
 from astune.config.tasks import TaskReaderConfig
 from astune.config.trainer import TrainerConfig as TrainerConfig
@@ -181,6 +182,9 @@ class AstuneConfig(Section):
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig, description="when held-out tasks are run")
     debug: DebugConfig = Field(default_factory=DebugConfig, description="used by --backbone=debug only")
     monitor: MonitorConfig = Field(default_factory=MonitorConfig, description="what a run shows and keeps")
+    online: OnlineConfig = Field(
+        default_factory=OnlineConfig, description="used by `astune online`, which trains from what users say"
+    )
 
 
 class Config(Section):

@@ -55,6 +55,7 @@ class DebugBackbone:
         "astune.allow_changes",
         "astune.evaluation",
         "astune.monitor",
+        "astune.online",
         "astune.resume",
         "astune.rollout.episode_timeout",
         "astune.rollout.max_concurrent",

@@ -41,7 +41,7 @@ class TrinityBackbone:
 
     name: ClassVar[str] = "trinity"
     honours: ClassVar[frozenset[str]] = frozenset({"astune", "trinity"})
-    ignored_sections: ClassVar[frozenset[str]] = frozenset({"astune.debug"})
+    ignored_sections: ClassVar[frozenset[str]] = frozenset({"astune.debug", "astune.online"})
 
     def run(self, loaded: LoadedConfig) -> RunReport:
         # Trinity's loggers of this process take their level when they are imported; actors write logs as usual

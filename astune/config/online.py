@@ -1,0 +1,95 @@
+"""`astune.online`: the service that a deployed agent talks to, what users say, and training from it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from astune.config.section import Located, OptionalPlugin, Section
+
+DAY = 86400.0
+
+
+class OnlineEngineConfig(Section):
+    """An engine that answers in the place of ASTune's own sampler: vLLM, which gives token ids."""
+
+    base_url: str = Field(pattern=r"^https?://", description="of its OpenAI-compatible API, as http://host:8000/v1")
+    model: str = Field(description="as the engine calls it")
+    api_key_env: str | None = Field(None, description="the environment variable that holds the key; null: none")
+    timeout: PositiveFloat = Field(300.0, description="seconds for one answer")
+
+
+class ServeConfig(Section):
+    """`astune online serve`."""
+
+    host: str = Field("127.0.0.1", description="any other than this machine's own demands tokens")
+    port: NonNegativeInt = Field(8010, le=65535, description="0: any that is free")
+    tokens: dict[str, str] = Field(
+        default_factory=dict,
+        description="who may call: a name for each client, and the environment variable that holds its token",
+    )
+    engine: OnlineEngineConfig | None = Field(None, description="a vLLM to sample from: {base_url, model}; null: ours")
+    max_conversations: PositiveInt = Field(2000, description="kept in memory; others are read from the store")
+    max_under_way: PositiveInt = Field(1024, description="requests at the same time; more are told to come back (429)")
+    requests_per_minute: PositiveInt | None = Field(None, description="of one client; null: no limit")
+    poll_seconds: PositiveFloat = Field(1.0, description="from one look for a new version to the next")
+
+
+class FeedbackConfig(Section):
+    """What is made of what users say."""
+
+    rewards: dict[str, float] = Field(
+        default_factory=dict, description="weights of named rewards, which add up; a name that is not here weighs 1"
+    )
+    least: float = Field(0.0, description="values below are refused")
+    most: float = Field(1.0, description="values above are refused")
+    wait_seconds: PositiveFloat = Field(3600.0, description="for an answer that is not known yet; then it is expired")
+    per_user_per_hour: PositiveInt = Field(120, description="of one user; what is more is held for a look")
+    per_conversation: PositiveInt = Field(50, description="of one conversation; what is more is held for a look")
+    hold_outliers: PositiveFloat | None = Field(
+        None, description="a user's mean so many standard errors off everyone's is held for a look; null: nobody's"
+    )
+    judge_share: float = Field(
+        0.0, ge=0.0, le=1.0, description="of the exchanges that nobody rated, astune.task_judge scores so many"
+    )
+    judge_after_seconds: NonNegativeFloat = Field(600.0, description="an exchange counts as unrated after so long")
+
+
+class CommitConfig(Section):
+    """`astune online train`: when and from what a new version is made."""
+
+    every_seconds: PositiveFloat | None = Field(300.0, description="null: never by the clock")
+    every_episodes: PositiveInt | None = Field(None, description="as soon as so many are rated; null: never by number")
+    min_episodes: PositiveInt = Field(8, description="fewer make no version: they wait for the next commit")
+    max_episodes: PositiveInt = Field(256, description="the newest so many; others wait")
+    max_age_seconds: PositiveFloat = Field(7 * DAY, description="older exchanges are left out, and counted")
+    max_versions_behind: NonNegativeInt = Field(8, description="exchanges of older versions are left out, and counted")
+    group_wait_seconds: NonNegativeFloat = Field(60.0, description="how long repeats of one task wait for each other")
+    replay_share: float = Field(
+        0.0, ge=0.0, lt=1.0, description="episodes of earlier commits, as a share of a commit, against forgetting"
+    )
+    max_kl: PositiveFloat | None = Field(
+        0.1, description="a commit ends before a token's mean KL from the version before it passes this; null: no limit"
+    )
+    weight_thumbs: NonNegativeFloat = Field(
+        0.0, description="of a KTO update on thumbs; 0: they are rewards of 1 and 0"
+    )
+    weight_preferences: NonNegativeFloat = Field(0.5, description="of a DPO update on answers that users compared")
+    weight_corrections: NonNegativeFloat = Field(0.5, description="of an SFT update on answers that users wrote")
+
+
+class OnlineConfig(Section):
+    folder: Annotated[str | None, Located("folder")] = Field(
+        None, description="of the service: versions, figures; null: <runs_dir>/<project>/<experiment>"
+    )
+    store: str | None = Field(
+        None, description="database: sqlite:///FILE or postgresql+psycopg://...; null: online.db in the folder"
+    )
+    keep_days: PositiveFloat | None = Field(None, description="conversations are deleted after so long; null: never")
+    redact: OptionalPlugin = Field(
+        None, description="'package.module:function' that takes a message and returns what may be written of it"
+    )
+    serve: ServeConfig = Field(default_factory=ServeConfig, description="the service")
+    feedback: FeedbackConfig = Field(default_factory=FeedbackConfig, description="what is made of what users say")
+    commit: CommitConfig = Field(default_factory=CommitConfig, description="when and from what a version is made")
