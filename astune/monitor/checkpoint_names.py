@@ -7,7 +7,7 @@ from pathlib import Path
 
 from astune.config.source import read_yaml
 from astune.errors import ConfigError
-from astune.monitor.best import best_of
+from astune.monitor.best import best_so_far, figures_so_far
 from astune.monitor.metrics import read_metrics
 from astune.monitor.run_dir import RunDir
 
@@ -55,15 +55,16 @@ def _step(run: RunDir, which: str) -> int:
 
 
 def _best_step(run: RunDir) -> int:
-    section = read_yaml(run.config_path).values.get("astune")
-    trainer = section.get("trainer") if isinstance(section, dict) else None
-    figure = trainer.get("keep_best") if isinstance(trainer, dict) else None
-    if not isinstance(figure, str):
+    section = read_yaml(run.config_path).values.get("astune") or {}
+    metrics = read_metrics(run.metrics_path)
+    figures = figures_so_far((section.get("trainer") or {}).get("keep_best"), section.get("stages"), metrics)
+    if figures[-1] is None:
+        of = f"stage {len(figures)} of the run" if section.get("stages") else "the run"
         raise ConfigError(
-            f"{run.path}@best: astune.trainer.keep_best of the run is not set, so nothing says which is the best; name "
+            f"{run.path}@best: astune.trainer.keep_best of {of} is not set, so nothing says which is the best; name "
             f"a step, as {run.path}@40"
         )
-    best = best_of(read_metrics(run.metrics_path), figure)
+    best = best_so_far(metrics, figures)
     if best is None:
-        raise ConfigError(f"{run.path}@best: the run has no {figure} after a step yet")
+        raise ConfigError(f"{run.path}@best: the run has no {figures[-1]} after a step yet")
     return best.step

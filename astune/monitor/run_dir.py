@@ -178,7 +178,7 @@ class RunDir:
         Raises RunFolderError if there is none."""
         broken = []
         while (path := self.latest_checkpoint()) is not None:
-            wrong = wrong_file(path, _written(path))
+            wrong = self.damage(path)
             if wrong is None:
                 return path
             aside = path.with_name(f"broken_{path.name}")
@@ -191,9 +191,13 @@ class RunDir:
             f"{self.path}: no checkpoint is left to go on from ({'; '.join(broken)}). Start again without --resume"
         )
 
+    def damage(self, path: Path) -> str | None:
+        """The first file of a checkpoint which is not as it was written, and what is wrong; None if all are."""
+        return wrong_file(path, _written(path))
+
     def check_checkpoint(self, path: Path) -> None:
         """Raises RunFolderError that names the file which is missing or not as it was written."""
-        if (wrong := wrong_file(path, _written(path))) is not None:
+        if (wrong := self.damage(path)) is not None:
             raise RunFolderError(f"the checkpoint {path} is broken: {wrong}")
 
     def prune_checkpoints(self, keep: int, spared_steps: Sequence[int] = ()) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from astune.monitor import blocking
-from astune.monitor.best import best_of
+from astune.monitor.best import best_so_far
 from astune.monitor.metrics import read_metrics
 from astune.monitor.nothing_learned import idle_steps, nothing_learned
 from astune.monitor.receipt import Metrics, sum_of_receipts
@@ -18,17 +18,22 @@ def report_of(
     run_dir: RunDir,
     steps: int,
     status: Literal["completed", "interrupted", "failed"],
-    keep_best: str | None = None,
+    keep_best: Sequence[str | None] = (None,),
     methods: Sequence[str] = (),
 ) -> RunReport:
     """The report of the run in `run_dir`, which ended after `steps` steps, with the figures that it logged. With
-    `keep_best`, the figure by which a checkpoint is kept, the summary has that checkpoint as `best_checkpoint`;
-    `methods` are those of its stages, if it has any, and the summary then has `stages`."""
+    `keep_best`, the figure by which a checkpoint is kept (with stages that of each so far), the summary has that
+    checkpoint as `best_checkpoint`; `methods` are those of its stages, if it has any, and the summary has `stages`."""
     metrics = read_metrics(run_dir.metrics_path)
     summary = summarize(metrics) | {"stages": stages_of(metrics, methods)}
-    if keep_best is not None and (best := best_of(metrics, keep_best)) is not None:
+    if (best := best_so_far(metrics, keep_best)) is not None:
         path = run_dir.checkpoint_path(best.step)
-        summary["best_checkpoint"] = {"figure": keep_best, "step": best.step, "value": best.value, "path": str(path)}
+        summary["best_checkpoint"] = {
+            "figure": keep_best[-1],
+            "step": best.step,
+            "value": best.value,
+            "path": str(path),
+        }
     in_vain = status == "completed" and summary["nothing_learned"]
     return RunReport(run_dir.path, steps, "learned_nothing" if in_vain else status, summary)
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from astune.monitor.best import best_of, better
+from astune.monitor.best import best_so_far, better
 from astune.monitor.metrics import read_metrics
 from astune.monitor.receipt import Metrics
 from astune.monitor.summary import decodings
@@ -80,8 +80,7 @@ def go_back(run: Run) -> None:
     run.metrics.truncate_after(run.step)
     logged = read_metrics(run.run_dir.metrics_path)
     run.evaluated = evaluated_at(run.step, logged)
-    if run.config.trainer.keep_best is not None:
-        run.best = best_of(logged, run.config.trainer.keep_best)
+    run.best = best_so_far(logged, run.keep_best)
     prune(run)  # a run that was killed between a save and the deletion of what is old has one more
     run.episodes.truncate_after(run.step, run.evaluated)
     run.progress.note(f"going on from step {run.step} ({checkpoint})")

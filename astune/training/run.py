@@ -57,6 +57,11 @@ class Run:
     saved: float = field(default_factory=time.monotonic)
 
     @property
+    def keep_best(self) -> Sequence[str | None]:
+        """`astune.trainer.keep_best`, with stages that of each so far."""
+        return (self.config.trainer.keep_best,) if self.stage is None else self.stage.keep_best
+
+    @property
     def total_steps(self) -> int:
         return self.schedule.total_steps
 

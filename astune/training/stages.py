@@ -10,21 +10,35 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from astune.config.schema import AstuneConfig
+from astune.errors import RunFolderError
 from astune.monitor.run_dir import RunDir
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Stage `number`, from 1, of `count`. `ends` are the numbers of the last steps of the stages before it."""
+    """Stage `number`, from 1, of `count`. `ends` are the numbers of the last steps of the stages before it, `keep_best`
+    what those and it have as `astune.trainer.keep_best`."""
 
     number: int
     count: int
     ends: tuple[int, ...]
+    keep_best: tuple[str | None, ...]
 
     @property
     def first(self) -> int:
         """How many steps the stages before it have."""
         return self.ends[-1] if self.ends else 0
+
+
+def check_start(run_dir: RunDir, number: int, first: int) -> None:
+    """Raise RunFolderError where a stage cannot begin with the checkpoint of step `first`."""
+    start = run_dir.checkpoint_path(first)
+    wrong = run_dir.damage(start) if start in run_dir.checkpoints() else "it is missing"
+    if wrong is not None:
+        raise RunFolderError(
+            f"stage {number} began with the checkpoint {start}, which is broken: {wrong}. Put it back from a copy; or "
+            "delete it and those after it, and --resume goes on from the one before"
+        )
 
 
 def started(config: AstuneConfig, stage: Stage, run_dir: RunDir) -> AstuneConfig:

@@ -25,7 +25,7 @@ from astune.training.held_out import Evaluation, are_examples_left, evaluations_
 from astune.training.rollout_setup import environment_service, rollout_setup
 from astune.training.run import Run
 from astune.training.schedule import TaskSchedule
-from astune.training.stages import Stage, started
+from astune.training.stages import Stage, check_start, started
 from astune.training.stopping import train_to_the_end
 from astune.training.tasks import read_tasks
 from astune.types import RunReport, Sample
@@ -57,10 +57,17 @@ def run_stages(loaded: LoadedConfig, load_engine: LoadEngine) -> RunReport:
             run_dir = whole.enter_context(RunDir.reopen(loaded.config))
             done = step_of(run_dir.take_checkpoint(notes.append))
             number += sum(done > end for end in steps[:-1])
+            if number > 1:
+                check_start(run_dir, number, steps[number - 2])
         else:
             run_dir = whole.enter_context(RunDir.open(loaded.config, resume=False))
         while True:
-            stage = Stage(number, len(configs), tuple(steps[: number - 1]))
+            stage = Stage(
+                number,
+                len(configs),
+                tuple(steps[: number - 1]),
+                tuple(config.trainer.keep_best for config in configs[:number]),
+            )
             with ExitStack() as stack:
                 inputs = read_inputs(started(configs[number - 1], stage, run_dir), stack)
                 inputs.schedule.first = stage.first
@@ -86,7 +93,7 @@ def train_stage(
         run.progress.run_started(loaded.config, run.run_dir, run.total_steps)
         status, error = run_and_leave(train_to_the_end(run))
         methods = [each.config.astune.algorithm.method for each in loaded.stages]
-        report = report_of(run.run_dir, run.step, status, run.config.trainer.keep_best, methods)
+        report = report_of(run.run_dir, run.step, status, run.keep_best, methods)
         report = replace(report, error=error)
         run.progress.run_finished(report)
         return report
@@ -118,13 +125,14 @@ def read_inputs(config: AstuneConfig, stack: ExitStack) -> Inputs:
 
 def finished(run_dir: RunDir, inputs: Inputs) -> RunReport | None:
     """The report of a run of which nothing is left to do; None if there is."""
-    step = step_of(run_dir.latest_checkpoint())
+    latest = run_dir.latest_checkpoint()
+    step = step_of(latest)
     metrics = read_metrics(run_dir.metrics_path) if run_dir.metrics_path.exists() else []
     total = inputs.schedule.total_steps
     done = evaluated_at(step, metrics)
     left = evaluations_left(inputs.config.evaluation, inputs.evaluations, total, step, done)
     examples_left = inputs.held_out_examples and are_examples_left(inputs.config.evaluation, total, step, done)
-    if step < total or left or examples_left:
+    if step < total or left or examples_left or latest is None or run_dir.damage(latest) is not None:
         return None
     with Progress(inputs.config.monitor.progress) as progress:
         progress.note(

@@ -135,6 +135,20 @@ def test_the_best_checkpoint_outlives_newer_ones_and_is_named(
     assert "step 2, by eval/greedy/reward 0.900: checkpoints/step_000002" in write_report(report.run_dir).read_text()
 
 
+def test_a_stage_may_keep_the_best_alone(conf: Path, run_job: RunJob) -> None:
+    """What was as good in the stage before is gone: it kept nothing but its last."""
+    stages = "[{trainer: {total_steps: 3}}, {trainer: {total_steps: 3, keep_best: eval/greedy/reward}}]"
+    settings = keeps_best(conf, f"astune.stages={stages}", "astune.trainer.keep_best=null")
+    report = run_job(conf, *settings)
+    assert kept(report.run_dir) == ["step_000003", "step_000004", "step_000006"]
+    assert report.summary["best_checkpoint"]["step"] == 4
+    assert find_checkpoint(f"{report.run_dir}@best") == report.run_dir / "checkpoints" / "step_000004"
+    assert "step 4, by eval/greedy/reward 0.900: checkpoints/step_000004" in write_report(report.run_dir).read_text()
+    (report.run_dir / "checkpoints" / "step_000003" / "counts.json").write_text("{}")
+    with pytest.raises(RunFolderError, match=r"stage 2 began with .*step_000003, which is broken: counts.json is not"):
+        run_job(conf, *settings, resume=True)
+
+
 def test_a_best_step_is_saved_though_no_checkpoint_was_due(conf: Path, run_job: RunJob) -> None:
     run = run_job(conf, *keeps_best(conf, "astune.trainer.save_every=0")).run_dir
     assert kept(run) == ["step_000002", "step_000006"]

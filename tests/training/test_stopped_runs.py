@@ -76,6 +76,28 @@ def test_a_finished_run_says_so_and_does_nothing(
     check_folder(first.run_dir)
 
 
+@pytest.mark.fault(
+    "Records and checkpoints",
+    "the last checkpoint of a run that is finished is damaged",
+    "--resume goes back to the one before and does its steps again; without one it says that none is left",
+)
+def test_a_finished_run_whose_last_checkpoint_is_damaged_is_not_finished(
+    conf: Path, run_job: RunJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_job(conf).run_dir
+    wanted = evaluations(run)
+    (run / "checkpoints" / "step_000003" / "counts.json").write_text("{}")
+    assert run_job(conf, resume=True).steps == 3
+    told = " ".join(capsys.readouterr().out.split())
+    assert "step_000003 is broken and was put aside" in told and "is finished" not in told
+    assert RunDir(run).damage(run / "checkpoints" / "step_000003") is None and evaluations(run) == wanted
+    check_folder(run)
+    for path in RunDir(run).checkpoints():
+        (path / "counts.json").write_text("{}")
+    with pytest.raises(RunFolderError, match="no checkpoint is left to go on from"):
+        run_job(conf, resume=True)
+
+
 class Killed(BaseException):
     pass
 

@@ -9,6 +9,8 @@ import pytest
 
 from astune.config.schema import Config
 from astune.monitor import EpisodeLog, MetricsLog, RunDir, read_episodes
+from astune.monitor.summary import show_interval
+from astune.support.statistics import estimate
 from astune.types import Episode, EpisodeError, Span, StopReason, Task, Timeline, Turn, Verdict, WorkflowOutput
 from astune.viewer import write_report
 
@@ -151,7 +153,12 @@ def test_a_small_difference_is_not_called_better(tmp_path):
                 episode = Episode("e", Task(f"t{number}", "q"), (), (), StopReason.COMPLETED, verdict=verdict)
                 log.write(episode, step=step, phase="eval/greedy")
     metrics.close()
-    assert "No clear change: held-out success 50.0 % → 60.0 %" in page_of(run_dir).text
+    text = page_of(run_dir).text
+    assert "No clear change: held-out success 50.0 % → 60.0 %" in text
+    for right in (10, 12):  # the intervals of the metrics
+        found = estimate([float(number < right) for number in range(20)], share=True)
+        assert found.interval is not None
+        assert f"{100 * found.mean:.1f} % ({show_interval('success', *found.interval)})" in text
 
 
 def test_a_run_that_has_done_nothing_yet_has_a_page(tmp_path):

@@ -1,4 +1,4 @@
-"""Episodes chosen for the report, and figures over them: shares of successes, pairs before and after, examples,
+"""Episodes chosen for the report, and figures over them: means over tasks, pairs before and after, examples,
 failures."""
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from astune.support.statistics import MeanOverTasks, estimate
 from astune.viewer.heads import Head
 
 KIND_COLUMNS = ("kind", "type", "category", "level", "difficulty", "subject", "source")
@@ -16,35 +17,20 @@ MOST_KINDS = 12
 FEWEST_PER_KIND = 5
 
 
-@dataclass(frozen=True)
-class Share:
-    """A mean over tasks, their count, and half the width of its 95 % interval: Wilson's for successes, which is
-    never 0, the normal one for rewards."""
+def scores(heads: Sequence[Head]) -> dict[str, float]:
+    """Of each task of which an attempt was judged the mean of its attempts, as in the metrics."""
+    by_task: dict[str, list[float]] = defaultdict(list)
+    for head in heads:
+        if head.score is not None:
+            by_task[head.task_id].append(head.score)
+    return {task: math.fsum(each) / len(each) for task, each in by_task.items()}
 
-    mean: float
-    count: int
-    margin: float
 
-    @classmethod
-    def of(cls, heads: Sequence[Head]) -> Share | None:
-        """Of the tasks of which an attempt was judged, each the mean of its attempts, as in the metrics; None if none
-        was."""
-        by_task: dict[str, list[float]] = defaultdict(list)
-        for head in heads:
-            if head.score is not None:
-                by_task[head.task_id].append(head.score)
-        if not by_task:
-            return None
-        scores = [math.fsum(each) / len(each) for each in by_task.values()]
-        successes = all(head.passed is not None for head in heads if head.score is not None)
-        count = len(scores)
-        mean = math.fsum(scores) / count
-        variance = math.fsum((score - mean) ** 2 for score in scores) / count
-        z = 1.96
-        if successes:
-            # Not 1.96 standard errors: that would be 0 where all of few tasks were solved.
-            return cls(mean, count, z * math.sqrt(variance / count + z**2 / (4 * count**2)) / (1 + z**2 / count))
-        return cls(mean, count, z * math.sqrt(variance / count))
+def over_tasks(heads: Sequence[Head]) -> MeanOverTasks | None:
+    """The mean over the tasks that have a score, with the interval that the metrics have of it; None if none has."""
+    values = list(scores(heads).values())
+    successes = all(head.passed is not None for head in heads if head.score is not None)
+    return estimate(values, share=successes) if values else None
 
 
 def kind_column(heads: Sequence[Head]) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from markupsafe import Markup
 
 from astune.config.schema import Config
 from astune.monitor import RunDir, read_metrics, summarize
-from astune.monitor.best import best_of
+from astune.monitor.best import best_so_far, figures_so_far
 from astune.monitor.disk import writing
 from astune.monitor.receipt import Metrics
 from astune.monitor.summary import (
@@ -22,24 +21,27 @@ from astune.monitor.summary import (
     show_best,
     show_figure,
     show_idle,
+    show_interval,
     show_judging,
     show_seconds,
     show_stage,
     show_tools,
     stages_of,
 )
+from astune.support.statistics import CONFIDENCE, MeanOverTasks, paired_test
 from astune.viewer.charts import STYLE, curve_svg, shown_name, small_charts, small_svg
 from astune.viewer.content_policy import content_policy
 from astune.viewer.heads import Head, read_heads, read_records
 from astune.viewer.report.cards import Card, card, credit_of
 from astune.viewer.report.chosen import (
-    Share,
     at_step,
     by_kind,
     failures,
     kind_column,
+    over_tasks,
     pick_pairs,
     pick_training,
+    scores,
 )
 from astune.viewer.report.receipt import receipt_view
 from astune.viewer.run_config import Pieces, config_of, flat, pieces_of
@@ -106,7 +108,7 @@ def verdict_line(metrics: Metrics, heads: Mapping[str, Sequence[Head]]) -> str:
             return f"{word}: held-out {row['figure']} {ends}, {decoding}, after {last['step']} steps."
     rewards = series(metrics, "reward/mean")
     if heads["debug"]:
-        share = Share.of(heads["debug"])
+        share = over_tasks(heads["debug"])
         mean = "none was judged" if share is None else f"mean score {share.mean:.3g}"
         return f"Debug run: {len(heads['debug'])} episodes, {mean}; nothing was trained."
     if not rewards:
@@ -115,13 +117,12 @@ def verdict_line(metrics: Metrics, heads: Mapping[str, Sequence[Head]]) -> str:
 
 
 def _change(heads: Sequence[Head], first: Mapping[str, Any], last: Mapping[str, Any]) -> str:
-    """Better or worse only where the difference is larger than its 95 % interval."""
-    shares = [Share.of(at_step(heads, point["step"])) for point in (first, last)]
-    margin = math.hypot(*(share.margin for share in shares if share is not None))
-    change = last["value"] - first["value"]
-    if abs(change) <= margin:
+    """Better or worse only where the paired test over tasks finds chance alone in less than 5 % of cases."""
+    before, after = (scores(at_step(heads, point["step"])) for point in (first, last))
+    differences = [after[task] - before[task] for task in before if task in after]
+    if not differences or paired_test(differences).p >= 1 - CONFIDENCE:
         return "No clear change"
-    return "Better" if change > 0 else "Worse"
+    return "Better" if sum(differences) > 0 else "Worse"
 
 
 def _facts(metrics: Metrics, config: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -161,12 +162,12 @@ def _stages(metrics: Metrics, config: Mapping[str, Any]) -> list[tuple[str, str]
 
 
 def _best(metrics: Metrics, config: Mapping[str, Any]) -> list[tuple[str, str]]:
-    figure = config.get("astune.trainer.keep_best")
-    best = None if figure is None else best_of(metrics, figure)
+    figures = figures_so_far(config.get("astune.trainer.keep_best"), config.get("astune.stages"), metrics)
+    best = best_so_far(metrics, figures)
     if best is None:
         return []
     path = f"checkpoints/step_{best.step:06d}"
-    return [("best", show_best({"figure": figure, "step": best.step, "value": best.value, "path": path}))]
+    return [("best", show_best({"figure": figures[-1], "step": best.step, "value": best.value, "path": path}))]
 
 
 def _small_charts(metrics: Metrics) -> list[Markup]:
@@ -181,14 +182,14 @@ class HeldOutRow:
     decoding: str
     kind: str | None
     figure: str
-    before: Share | None
-    after: Share | None
+    before: MeanOverTasks | None
+    after: MeanOverTasks | None
 
-    def shown(self, share: Share | None) -> str:
-        if share is None:
+    def shown(self, found: MeanOverTasks | None) -> str:
+        if found is None:
             return "-"
-        margin = f"{100 * share.margin:.1f}" if self.figure == "success" else f"{share.margin:.3f}"
-        return f"{show_figure(self.figure, share.mean)} ± {margin}"
+        between = "" if found.interval is None else f" ({show_interval(self.figure, *found.interval)})"
+        return f"{show_figure(self.figure, found.mean)}{between}"
 
 
 def held_out_table(metrics: Metrics, heads: Mapping[str, Sequence[Head]]) -> list[HeldOutRow]:
@@ -201,12 +202,12 @@ def held_out_table(metrics: Metrics, heads: Mapping[str, Sequence[Head]]) -> lis
             continue
         before, after = (at_step(episodes, step) for step in (steps[0], steps[-1]))
         before, after = (before if steps[0] == 0 else []), (after if steps[-1] > 0 else [])
-        rows.append(HeldOutRow(decoding, None, entry["figure"], Share.of(before), Share.of(after)))
+        rows.append(HeldOutRow(decoding, None, entry["figure"], over_tasks(before), over_tasks(after)))
         column = kind_column(after or before)
         if column is not None:
             kinds = by_kind(before, column), by_kind(after, column)
             names = sorted(kinds[0].keys() | kinds[1].keys())
-            shares = [[Share.of(kind.get(name, [])) for kind in kinds] for name in names]
+            shares = [[over_tasks(kind.get(name, [])) for kind in kinds] for name in names]
             rows += [HeldOutRow(decoding, n, entry["figure"], *pair) for n, pair in zip(names, shares, strict=True)]
     return rows
 
