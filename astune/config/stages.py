@@ -43,6 +43,11 @@ def stage_contradictions(astune: AstuneConfig, stages: Sequence[AstuneConfig]) -
     played = False
     for number, stage in enumerate(stages, start=1):
         trainer = stage.trainer
+        if trainer.keep_best != astune.trainer.keep_best:
+            yield (
+                KEY,
+                f"stage {number}: trainer.keep_best: one figure decides in all stages; set astune.trainer.keep_best",
+            )
         if trainer.examples_of_run and not played:
             yield KEY, f"stage {number}: trainer.examples_of_run, but no stage before it plays episodes"
         if trainer.examples_of_run and (trainer.total_steps is None or trainer.total_epochs is not None):

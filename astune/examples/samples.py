@@ -52,8 +52,9 @@ def token_weights_of(sample: Sample) -> list[float]:
     return [weight for span, weight in spans if weight for _ in range(len(span))]
 
 
-def figures(samples: Sequence[Sample], skipped: Collection[Sample] = ()) -> dict[str, float]:
-    """What a step of these samples leaves in the log. `skipped` are those of updates that were thrown away."""
+def figures(samples: Sequence[Sample], skipped: Collection[Sample] = (), *, weighted: bool = True) -> dict[str, float]:
+    """What a step of these samples leaves in the log. `skipped` are those of updates that were thrown away. `weighted`
+    says whether the samples' weights are those of the loss, as the weights of `compared` are not."""
     lost = sum(sample.trained_tokens for sample in skipped)
     terms = sum(sample.trained_tokens for sample in samples)
     found: dict[str, float] = {
@@ -63,8 +64,9 @@ def figures(samples: Sequence[Sample], skipped: Collection[Sample] = ()) -> dict
         "tokens/trained": terms - lost,
         "tokens/loss_terms": terms - lost,
         "tokens/flattened": sum(len(sample.timeline.token_ids) for sample in samples),
-        "weight_sum": math.fsum(sample.weight_sum for sample in samples) if terms > lost else 0.0,
     }
+    if weighted:
+        found["weight_sum"] = math.fsum(sample.weight_sum for sample in samples) if terms > lost else 0.0
     if lost:
         found["tokens/dropped_skipped_update"] = lost
     return {name: float(value) for name, value in found.items()}

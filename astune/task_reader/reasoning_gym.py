@@ -22,7 +22,7 @@ class TaskReaderReasoningGym(TableReader):
     >>> [task.task_id for task in TaskReaderReasoningGym(config).read("validation")][:4]
     ['gcd-0', 'maze-0', 'gcd-1', 'maze-1']
 
-    The validation tasks come first, so more training tasks change none of them. A question that a data set has asked
+    The held-out tasks come first, so more training tasks change none of them. A question that a data set has asked
     before is left out: the two splits share none. Raises `ConfigError` for an unknown data set or option, `TaskError`
     where there are not enough different questions, and `MissingDependency`.
     """

@@ -107,7 +107,10 @@ def take_examples(run: Run, schedule: ExampleSchedule) -> Lesson:
     """Learn from examples that are there: nothing is played."""
     run.progress.phase_started("train", 0)
     samples = schedule.samples(run.step)
-    return Lesson([], samples, {"time/rollout": 0.0}, lambda lost: figures(samples, lost[SKIPPED_UPDATE]))
+    weighted = run.config.algorithm.method == "sft"
+    return Lesson(
+        [], samples, {"time/rollout": 0.0}, lambda lost: figures(samples, lost[SKIPPED_UPDATE], weighted=weighted)
+    )
 
 
 async def learn(run: Run, samples: Sequence[Sample]) -> tuple[dict[str, float], Lost]:

@@ -95,6 +95,10 @@ def test_a_run_in_stages_goes_on_wherever_it_was_killed(straight: RunReport, mon
         ([SFT, {"trainr": {}}], "stage 2: a stage has no 'trainr'. Did you mean 'trainer'?"),
         ([SFT, {"trainer": {"total_step": 3}}], "astune.trainer.total_step: .*total_steps.*stage 2"),
         ([{"algorithm": {"method": "sft"}}, GRPO], "stage 1: not set; astune.algorithm.method 'sft' learns from"),
+        (
+            [SFT, {"trainer": {"total_steps": 2, "keep_best": "eval/greedy/reward"}}],
+            "stage 2: trainer.keep_best: one figure",
+        ),
         ([SFT, DPO], "stage 2: trainer.examples_of_run, but no stage before it plays"),
         (
             [GRPO, {**DPO, "trainer": {"examples_of_run": True, "total_steps": None, "total_epochs": 1}}],
