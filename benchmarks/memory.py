@@ -72,9 +72,9 @@ def write(case: Mapping[str, int], folder: str) -> None:
 
 def measure(case: Mapping[str, int], folder: str) -> None:
     """Print the bytes that were estimated, and those that were taken."""
-    from astune.backbone.local.learner import LocalLearner
-    from astune.backbone.local.model import load_model
-    from astune.backbone.local.sampler import Sampler
+    from astune.backbone.local.learning.learner import LocalLearner
+    from astune.backbone.local.model.model import load_model
+    from astune.backbone.local.sampling.sampler import Sampler
     from astune.config.schema import AstuneConfig
     from astune.doctor.memory_estimate import Extent, estimate
     from astune.doctor.model_size import read_size

@@ -27,8 +27,8 @@ from rich.console import Console
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
-from astune.backbone.local.model import load_model
-from astune.backbone.local.sampler import Sampler
+from astune.backbone.local.model.model import load_model
+from astune.backbone.local.sampling.sampler import Sampler
 from astune.config.schema import ModelConfig
 from astune.context_tracker.model_dir import resolve_model_dir
 from astune.types import Sampling

@@ -32,11 +32,11 @@ from rich.console import Console
 from transformers import AutoModelForCausalLM
 
 from astune.algorithm import to_samples
-from astune.backbone.local.batch import micro_batches
 from astune.backbone.local.engine import load_engine
-from astune.backbone.local.learner import LocalLearner
-from astune.backbone.local.model import load_model
-from astune.backbone.local.sampler import Sampler
+from astune.backbone.local.learning.batch import micro_batches
+from astune.backbone.local.learning.learner import LocalLearner
+from astune.backbone.local.model.model import load_model
+from astune.backbone.local.sampling.sampler import Sampler
 from astune.config.load import load_config
 from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
 from astune.context_tracker.model_dir import resolve_model_dir

@@ -122,7 +122,7 @@ def test_the_rule_finds_what_it_forbids(module: str, text: str, expected: str) -
 @pytest.mark.parametrize(
     ("module", "text"),
     [
-        ("backbone/local/learner.py", "import torch"),
+        ("backbone/local/learning/learner.py", "import torch"),
         ("online/agent/agentscope_v2.py", "import agentscope"),
         ("workflow/agentscope_v2.py", "import agentscope"),
         ("task_reader/huggingface.py", "import datasets"),

@@ -34,10 +34,10 @@ from astune.doctor.model_size import ModelSize
 from astune.doctor.units import show_count
 
 CACHE_GROWTH = 256
-"""Positions by which the sampler's cache grows beyond what it needs (`astune.backbone.local.kv_cache`, which needs
+"""Positions by which the sampler's cache grows beyond what it needs (`backbone/local/sampling/kv_cache.py`, which needs
 torch; a test keeps the two equal)."""
 LOGITS_AT_ONCE = 2**26
-"""Logits in a chunk (`astune.backbone.local.forward`, likewise)."""
+"""Logits in a chunk (`astune.backbone.local.learning.forward`, likewise)."""
 LOGIT_COPIES = 4
 """Logits in float32, their log-softmax, and the gradients of both."""
 FOUR_BITS = 0.5625

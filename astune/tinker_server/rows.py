@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from astune.backbone.local.prefix_tree import TreeLayout, pack, split
+from astune.backbone.local.learning.prefix_tree import TreeLayout, pack, split
 
 MOST_TOKENS = 8192
 """Tokens in one forward pass; more are slower on a CPU, for its caches."""

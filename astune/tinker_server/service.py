@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from astune.backbone.local.family import require_tree
-from astune.backbone.local.model import LoadedModel, longest_context, placement, read_weights
+from astune.backbone.local.model.family import require_tree
+from astune.backbone.local.model.model import LoadedModel, longest_context, placement, read_weights
 from astune.config.schema import ModelConfig
 from astune.context_tracker.model_dir import load_chat_format, resolve_model_dir
 from astune.errors import nearest

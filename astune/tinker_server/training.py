@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from astune.backbone.local.model import LoadedModel, save_model
+from astune.backbone.local.model.model import LoadedModel, save_model
 from astune.tinker_server.errors import RequestError
 from astune.tinker_server.fields import number
 from astune.tinker_server.rows import TargetRow, logits_of, most_tokens, row_batches, target_logprobs

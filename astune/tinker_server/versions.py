@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from astune.backbone.local.family import require_tree
-from astune.backbone.local.model import longest_context, read_weights
-from astune.backbone.local.sampler import Sampler
+from astune.backbone.local.model.family import require_tree
+from astune.backbone.local.model.model import longest_context, read_weights
+from astune.backbone.local.sampling.sampler import Sampler
 from astune.tinker_server.rows import TargetRow, logits_of, row_batches, target_logprobs
 from astune.types import Generation, Sampling
 

@@ -62,9 +62,9 @@ def test_activations_and_adapters_are_those_of_torch(
 ) -> None:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    from astune.backbone.local.batch import micro_batches
-    from astune.backbone.local.forward import last_layer
-    from astune.backbone.local.model import load_model
+    from astune.backbone.local.learning.batch import micro_batches
+    from astune.backbone.local.learning.forward import last_layer
+    from astune.backbone.local.model.model import load_model
     from astune.types import Sample, Span, Timeline
 
     shape = transformers.Qwen3Config(

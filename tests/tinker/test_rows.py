@@ -13,7 +13,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
-from astune.backbone.local.model import LoadedModel, read_weights  # noqa: E402
+from astune.backbone.local.model.model import LoadedModel, read_weights  # noqa: E402
 from astune.support.resources import tiny_model_dir  # noqa: E402
 from astune.tinker_server.errors import RequestError  # noqa: E402
 from astune.tinker_server.rows import TargetRow  # noqa: E402

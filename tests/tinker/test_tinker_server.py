@@ -21,8 +21,8 @@ tinker = pytest.importorskip("tinker")
 
 from tinker import types  # noqa: E402
 
-from astune.backbone.local.model import load_model, read_weights  # noqa: E402
-from astune.backbone.local.sampler import Sampler  # noqa: E402
+from astune.backbone.local.model.model import load_model, read_weights  # noqa: E402
+from astune.backbone.local.sampling.sampler import Sampler  # noqa: E402
 from astune.backbone.trinity.tinker_process import ServerProcess, start_server  # noqa: E402
 from astune.config.schema import ModelConfig  # noqa: E402
 from astune.errors import TrainingError  # noqa: E402

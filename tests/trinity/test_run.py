@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 from astune.algorithm import to_samples
 from astune.algorithm.advantage import grpo
 from astune.backbone.local.engine import load_policy
-from astune.backbone.local.learner import LocalLearner
+from astune.backbone.local.learning.learner import LocalLearner
 from astune.config.load import LoadedConfig, load_config
 from astune.monitor.episodes import EpisodeRecord, read_episodes
 from astune.monitor.metrics import read_metrics

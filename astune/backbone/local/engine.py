@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from astune.backbone.local.learner import LocalLearner
-from astune.backbone.local.model import LoadedModel, load_model
-from astune.backbone.local.sampler import Sampler
+from astune.backbone.local.learning.learner import LocalLearner
+from astune.backbone.local.model.model import LoadedModel, load_model
+from astune.backbone.local.sampling.sampler import Sampler
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.model_dir import load_chat_format
 from astune.context_tracker.prompt.chat_format import ChatFormat

@@ -10,8 +10,8 @@ from typing import Literal
 
 import torch
 
-from astune.backbone.local.adapters import CONFIG_FILE, WEIGHTS_FILE, merge
-from astune.backbone.local.model import copy_tokenizer, read_weights
+from astune.backbone.local.model.adapters import CONFIG_FILE, WEIGHTS_FILE, merge
+from astune.backbone.local.model.model import copy_tokenizer, read_weights
 from astune.context_tracker.model_dir import resolve_model_dir
 from astune.errors import ConfigError, ModelError
 

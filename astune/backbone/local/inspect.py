@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
-from astune.backbone.local.learner import LocalLearner
-from astune.backbone.local.model import LoadedModel
-from astune.backbone.local.sampler import Sampler
+from astune.backbone.local.learning.learner import LocalLearner
+from astune.backbone.local.model.model import LoadedModel
+from astune.backbone.local.sampling.sampler import Sampler
 from astune.config.schema import AstuneConfig
 from astune.training.schedule import learning_rate
 from astune.types import Sample, Update

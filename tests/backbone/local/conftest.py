@@ -17,7 +17,7 @@ def make_model(seed: int = 0) -> Any:
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from astune.backbone.local.attention import ATTENTION
+    from astune.backbone.local.model.attention import ATTENTION
 
     torch.manual_seed(seed)
     config = Qwen3Config(

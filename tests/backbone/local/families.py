@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from astune.backbone.local.attention import ATTENTION
-from astune.backbone.local.family import Family, find_family
+from astune.backbone.local.model.attention import ATTENTION
+from astune.backbone.local.model.family import Family, find_family
 
 COMMON: dict[str, Any] = {
     "vocab_size": 64,

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from astune.backbone.local.accumulation import is_out_of_memory
-from astune.backbone.local.learner import LocalLearner
-from astune.backbone.local.model import load_model
-from astune.backbone.local.optimizer import make_optimizer
-from astune.backbone.local.sampler import Sampler
+from astune.backbone.local.learning.accumulation import is_out_of_memory
+from astune.backbone.local.learning.learner import LocalLearner
+from astune.backbone.local.learning.optimizer import make_optimizer
+from astune.backbone.local.model.model import load_model
+from astune.backbone.local.sampling.sampler import Sampler
 from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
 from astune.errors import MissingDependency, TrainingError
 from tests.backbone.local.test_families import random_samples

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from astune.backbone.local.adapter_sampler import AdapterSampler
-from astune.backbone.local.attention import ATTENTION
-from astune.backbone.local.batch import micro_batches
-from astune.backbone.local.forward import predict
-from astune.backbone.local.learner import LocalLearner
-from astune.backbone.local.model import LoadedModel, load_model, read_weights
-from astune.backbone.local.sampler import Sampler
+from astune.backbone.local.learning.batch import micro_batches
+from astune.backbone.local.learning.forward import predict
+from astune.backbone.local.learning.learner import LocalLearner
+from astune.backbone.local.model.attention import ATTENTION
+from astune.backbone.local.model.model import LoadedModel, load_model, read_weights
+from astune.backbone.local.sampling.adapter_sampler import AdapterSampler
+from astune.backbone.local.sampling.sampler import Sampler
 from astune.config.schema import AlgorithmConfig, LoraConfig, ModelConfig, TrainerConfig
 from astune.errors import MissingDependency, ModelError, PolicyError, RunFolderError
 from astune.support.resources import tiny_model_dir

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from astune.backbone.local.batch import micro_batches
-from astune.backbone.local.critic import CRITIC_FILE, Critic
 from astune.backbone.local.inspect import UpdateInspector
-from astune.backbone.local.learner import LocalLearner
-from astune.backbone.local.model import LoadedModel, load_model
-from astune.backbone.local.sampler import Sampler
+from astune.backbone.local.learning.batch import micro_batches
+from astune.backbone.local.learning.critic import CRITIC_FILE, Critic
+from astune.backbone.local.learning.learner import LocalLearner
+from astune.backbone.local.model.model import LoadedModel, load_model
+from astune.backbone.local.sampling.sampler import Sampler
 from astune.backbone.losses.value import explained_variance, value_loss
 from astune.config.algorithm import CriticConfig
 from astune.config.schema import AlgorithmConfig, AstuneConfig, ModelConfig, TrainerConfig

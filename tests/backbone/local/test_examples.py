@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from astune.backbone.local import LocalBackbone
-from astune.backbone.local.model import read_weights
+from astune.backbone.local.model.model import read_weights
 from astune.config.load import load_config
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import ConfigError, TaskError

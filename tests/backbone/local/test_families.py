@@ -12,13 +12,13 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from astune.backbone.local.attention import ATTENTION
-from astune.backbone.local.batch import micro_batches
-from astune.backbone.local.family import find_family
-from astune.backbone.local.forward import predict
-from astune.backbone.local.learner import LocalLearner
-from astune.backbone.local.model import load_model
-from astune.backbone.local.sampler import Sampler
+from astune.backbone.local.learning.batch import micro_batches
+from astune.backbone.local.learning.forward import predict
+from astune.backbone.local.learning.learner import LocalLearner
+from astune.backbone.local.model.attention import ATTENTION
+from astune.backbone.local.model.family import find_family
+from astune.backbone.local.model.model import load_model
+from astune.backbone.local.sampling.sampler import Sampler
 from astune.config.schema import AlgorithmConfig, LoraConfig, ModelConfig, TrainerConfig
 from astune.errors import ModelError
 from astune.types import Generation, Sample, Sampling, Span, Timeline

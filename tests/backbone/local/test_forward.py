@@ -10,10 +10,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from astune.backbone.local import forward
-from astune.backbone.local.batch import MicroBatch, micro_batches
-from astune.backbone.local.forward import predict
-from astune.backbone.local.model import load_model
+from astune.backbone.local.learning import forward
+from astune.backbone.local.learning.batch import MicroBatch, micro_batches
+from astune.backbone.local.learning.forward import predict
+from astune.backbone.local.model.model import load_model
 from astune.config.schema import ModelConfig
 from astune.errors import ModelError
 from tests.backbone.local.families import make_family

@@ -14,9 +14,9 @@ import torch
 from astune.algorithm import ADVANTAGES, to_samples
 from astune.algorithm.samples import Weighting
 from astune.backbone.local.inspect import SpanUpdate, UpdateInspection, UpdateInspector
-from astune.backbone.local.learner import LocalLearner
-from astune.backbone.local.model import LoadedModel, load_model
-from astune.backbone.local.sampler import Sampler
+from astune.backbone.local.learning.learner import LocalLearner
+from astune.backbone.local.model.model import LoadedModel, load_model
+from astune.backbone.local.sampling.sampler import Sampler
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.merge.timeline import TurnForest
 from astune.plugins import load_plugin

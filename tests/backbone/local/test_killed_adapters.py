@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from astune.backbone.local.adapter_sampler import AdapterSampler
-from astune.backbone.local.learner import LocalLearner
-from astune.backbone.local.model import load_model
-from astune.backbone.local.sampler import Sampler
+from astune.backbone.local.learning.learner import LocalLearner
+from astune.backbone.local.model.model import load_model
+from astune.backbone.local.sampling.adapter_sampler import AdapterSampler
+from astune.backbone.local.sampling.sampler import Sampler
 from astune.config.schema import AlgorithmConfig, LoraConfig, ModelConfig, TrainerConfig
 from astune.monitor import RunDir
 from astune.monitor.episodes import EpisodeLog

@@ -12,9 +12,9 @@ import torch
 
 from astune.algorithm import to_samples
 from astune.algorithm.advantage import grpo
-from astune.backbone.local.learner import LocalLearner
-from astune.backbone.local.model import load_model, read_weights
-from astune.backbone.local.sampler import Sampler
+from astune.backbone.local.learning.learner import LocalLearner
+from astune.backbone.local.model.model import load_model, read_weights
+from astune.backbone.local.sampling.sampler import Sampler
 from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
 from astune.context_tracker.merge.timeline import TurnForest
 from astune.errors import ModelError

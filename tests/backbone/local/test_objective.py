@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from astune.backbone.local.attention import ATTENTION
-from astune.backbone.local.batch import MicroBatch, micro_batches
-from astune.backbone.local.forward import Forward, predict
-from astune.backbone.local.objective import distillation_objective, policy_objective
+from astune.backbone.local.learning.batch import MicroBatch, micro_batches
+from astune.backbone.local.learning.forward import Forward, predict
+from astune.backbone.local.learning.objective import distillation_objective, policy_objective
+from astune.backbone.local.model.attention import ATTENTION
 from astune.config.schema import AlgorithmConfig
 from astune.types import Sample, Span
 from tests.backbone.local.test_prefix_tree import branching_samples

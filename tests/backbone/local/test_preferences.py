@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from astune.backbone.local.model import read_weights
+from astune.backbone.local.model.model import read_weights
 from astune.config.load import load_config
 from astune.context_tracker.merge.timeline import TurnForest
 from astune.context_tracker.prompt.chat_format import ChatFormat

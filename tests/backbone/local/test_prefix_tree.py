@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from astune.algorithm import Weighting, to_samples
 from astune.algorithm.advantage import dr_grpo
 from astune.algorithm.credit import Credit
-from astune.backbone.local import prefix_tree
-from astune.backbone.local.attention import ATTENTION
-from astune.backbone.local.batch import micro_batches
-from astune.backbone.local.prefix_tree import QUERY_BLOCK, pack, split
+from astune.backbone.local.learning import prefix_tree
+from astune.backbone.local.learning.batch import micro_batches
+from astune.backbone.local.learning.prefix_tree import QUERY_BLOCK, pack, split
+from astune.backbone.local.model.attention import ATTENTION
 from astune.backbone.losses.entries import Entries
 from astune.backbone.losses.policy import LOSSES
 from astune.config.schema import AlgorithmConfig

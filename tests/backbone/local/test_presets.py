@@ -9,9 +9,9 @@ from typing import get_args
 
 import pytest
 
-from astune.backbone.local.learner import LocalLearner
-from astune.backbone.local.model import load_model
-from astune.backbone.local.sampler import Sampler
+from astune.backbone.local.learning.learner import LocalLearner
+from astune.backbone.local.model.model import load_model
+from astune.backbone.local.sampling.sampler import Sampler
 from astune.config.algorithm import Preset
 from astune.config.load import load_config
 from astune.config.schema import ModelConfig, TrainerConfig

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from astune.backbone.local.batch import micro_batches
-from astune.backbone.local.learner import LocalLearner
-from astune.backbone.local.model import load_model
-from astune.backbone.local.reference import FrozenCopy
-from astune.backbone.local.sampler import Sampler
+from astune.backbone.local.learning.batch import micro_batches
+from astune.backbone.local.learning.learner import LocalLearner
+from astune.backbone.local.learning.reference import FrozenCopy
+from astune.backbone.local.model.model import load_model
+from astune.backbone.local.sampling.sampler import Sampler
 from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
 from tests.backbone.local.test_learner import RATE, good_and_bad
 from tests.backbone.local.test_prefix_tree import branching_samples, logprobs_of_row

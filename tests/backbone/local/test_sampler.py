@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from astune.backbone.local.sampler import Sampler
+from astune.backbone.local.sampling.sampler import Sampler
 from astune.errors import ContextOverflow, PolicyError, WorkflowError
 from astune.types import Generation, Sampling
 

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.backbone.local.sampling import draw
+from astune.backbone.local.sampling.draw import draw
 
 
 def drawn(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from astune.backbone.local.learner import LocalLearner
+from astune.backbone.local.learning.learner import LocalLearner
 from astune.config.load import load_config
 from astune.errors import ConfigError
 from astune.monitor.run_dir import RunDir

@@ -18,9 +18,9 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from tokenizers import Tokenizer
 
-from astune.backbone.local.batch import micro_batches
-from astune.backbone.local.model import LoadedModel, load_model, read_weights, save_model
-from astune.backbone.local.teacher import ApiTeacher, LocalTeacher, Teacher
+from astune.backbone.local.learning.batch import micro_batches
+from astune.backbone.local.learning.teacher import ApiTeacher, LocalTeacher, Teacher
+from astune.backbone.local.model.model import LoadedModel, load_model, read_weights, save_model
 from astune.config.chat_models import TeacherConfig
 from astune.config.load import load_config
 from astune.config.schema import AlgorithmConfig, ModelConfig

@@ -17,8 +17,8 @@ from astune.training.rollout_setup import NoPolicy
 from astune.types import Policy
 
 if TYPE_CHECKING:
-    from astune.backbone.local.model import LoadedModel
-    from astune.backbone.local.sampler import Sampler
+    from astune.backbone.local.model.model import LoadedModel
+    from astune.backbone.local.sampling.sampler import Sampler
 
 UNKNOWN_CONTEXT_LENGTH = 32768
 

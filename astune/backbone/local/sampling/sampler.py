@@ -20,12 +20,12 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from astune.backbone.local.adapters import SOLE, Adapters
-from astune.backbone.local.family import TREE, Family
-from astune.backbone.local.kv_cache import KVCache
-from astune.backbone.local.prefix_tree import common_prefix
-from astune.backbone.local.sampling import draw
-from astune.backbone.local.state_cache import StateCache
+from astune.backbone.local.learning.prefix_tree import common_prefix
+from astune.backbone.local.model.adapters import SOLE, Adapters
+from astune.backbone.local.model.family import TREE, Family
+from astune.backbone.local.sampling.draw import draw
+from astune.backbone.local.sampling.kv_cache import KVCache
+from astune.backbone.local.sampling.state_cache import StateCache
 from astune.errors import ContextOverflow, PolicyError, WorkflowError
 from astune.sampling import shortened
 from astune.types import FinishReason, Generation, Sampling
@@ -72,8 +72,8 @@ class GenerationRequest:
 
 
 class Sampler:
-    """A `Policy` over a transformers model whose attention is `astune.backbone.local.attention`, or transformers' own
-    where `family` says so.
+    """A `Policy` over a transformers model whose attention is `local.model.attention`, or transformers' own where
+    `family` says so.
 
     `decode` gives the text of token ids; only requests with `Sampling.stop` need it. With several `adapters` over the
     model each has a policy version of its own, and one pass answers requests of all: see `AdapterSampler`.

@@ -12,17 +12,22 @@ from typing import Any
 
 import torch
 
-from astune.backbone.local.accumulation import Accumulation
-from astune.backbone.local.adapter_sampler import AdapterSampler
-from astune.backbone.local.batch import MicroBatch, micro_batches
-from astune.backbone.local.critic import Appraisal, Critic
-from astune.backbone.local.forward import predict
-from astune.backbone.local.model import DISK_ERRORS, LoadedModel, save_model
-from astune.backbone.local.objective import Objective, distillation_objective, likelihood_objective, policy_objective
-from astune.backbone.local.optimizer import make_optimizer
-from astune.backbone.local.reference import Reference, reference_of
-from astune.backbone.local.sampler import Sampler
-from astune.backbone.local.teacher import Weighed, make_teacher
+from astune.backbone.local.learning.accumulation import Accumulation
+from astune.backbone.local.learning.batch import MicroBatch, micro_batches
+from astune.backbone.local.learning.critic import Appraisal, Critic
+from astune.backbone.local.learning.forward import predict
+from astune.backbone.local.learning.objective import (
+    Objective,
+    distillation_objective,
+    likelihood_objective,
+    policy_objective,
+)
+from astune.backbone.local.learning.optimizer import make_optimizer
+from astune.backbone.local.learning.reference import Reference, reference_of
+from astune.backbone.local.learning.teacher import Weighed, make_teacher
+from astune.backbone.local.model.model import DISK_ERRORS, LoadedModel, save_model
+from astune.backbone.local.sampling.adapter_sampler import AdapterSampler
+from astune.backbone.local.sampling.sampler import Sampler
 from astune.config.algorithm import IMITATING
 from astune.config.schema import AlgorithmConfig, TrainerConfig
 from astune.errors import ModelError, RunFolderError

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from astune.backbone.local.adapters import Adapters
-from astune.backbone.local.attention import Rule, additive_mask, grouped_attention
-from astune.backbone.local.slots import Slots
+from astune.backbone.local.model.adapters import Adapters
+from astune.backbone.local.model.attention import Rule, additive_mask, grouped_attention
+from astune.backbone.local.sampling.slots import Slots
 
 GROWTH = 256
 """The cache grows by at least so many positions at a time."""

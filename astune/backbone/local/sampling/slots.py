@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 
-from astune.backbone.local.adapters import SOLE, Adapters
+from astune.backbone.local.model.adapters import SOLE, Adapters
 
 
 class Slots:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from astune.backbone.local.sampler import Sampler
+from astune.backbone.local.sampling.sampler import Sampler
 from astune.types import Generation, Sampling
 
 

@@ -14,9 +14,9 @@ import torch
 from tokenizers import Tokenizer
 
 from astune.algorithm import reweighted
-from astune.backbone.local.batch import MicroBatch
-from astune.backbone.local.forward import predict
-from astune.backbone.local.model import LoadedModel, load_model
+from astune.backbone.local.learning.batch import MicroBatch
+from astune.backbone.local.learning.forward import predict
+from astune.backbone.local.model.model import LoadedModel, load_model
 from astune.clients.scoring import ScoringClient
 from astune.config.chat_models import TeacherConfig
 from astune.config.schema import AlgorithmConfig, ModelConfig

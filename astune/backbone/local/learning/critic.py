@@ -19,12 +19,12 @@ from pathlib import Path
 import torch
 
 from astune.algorithm.gae import gae, token_rewards
-from astune.backbone.local.accumulation import Accumulation
-from astune.backbone.local.batch import MicroBatch
-from astune.backbone.local.forward import last_layer, trunk
-from astune.backbone.local.model import LoadedModel, read_weights
-from astune.backbone.local.optimizer import make_optimizer
-from astune.backbone.local.recomputing import recompute, silence_dropout
+from astune.backbone.local.learning.accumulation import Accumulation
+from astune.backbone.local.learning.batch import MicroBatch
+from astune.backbone.local.learning.forward import last_layer, trunk
+from astune.backbone.local.learning.optimizer import make_optimizer
+from astune.backbone.local.model.model import LoadedModel, read_weights
+from astune.backbone.local.model.recomputing import recompute, silence_dropout
 from astune.backbone.losses.value import explained_variance, value_loss
 from astune.config.algorithm import CriticConfig
 from astune.config.schema import TrainerConfig

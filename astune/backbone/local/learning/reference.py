@@ -7,9 +7,9 @@ from typing import Protocol
 
 import torch
 
-from astune.backbone.local.batch import MicroBatch
-from astune.backbone.local.forward import predict
-from astune.backbone.local.model import LoadedModel
+from astune.backbone.local.learning.batch import MicroBatch
+from astune.backbone.local.learning.forward import predict
+from astune.backbone.local.model.model import LoadedModel
 
 
 class Reference(Protocol):

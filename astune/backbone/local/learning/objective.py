@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from astune.backbone.local.batch import MicroBatch
-from astune.backbone.local.forward import Forward
+from astune.backbone.local.learning.batch import MicroBatch
+from astune.backbone.local.learning.forward import Forward
 from astune.backbone.losses.entries import Entries, bounded, to_go
 from astune.backbone.losses.policy import LOSSES
 from astune.backbone.losses.regularisers import KL, k3

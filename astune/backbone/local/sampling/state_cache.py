@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from astune.backbone.local.adapters import SOLE, Adapters
-from astune.backbone.local.slots import Slots
+from astune.backbone.local.model.adapters import SOLE, Adapters
+from astune.backbone.local.sampling.slots import Slots
 from astune.errors import ModelError
 
 ATTENTION_STATE = "past_key_values"

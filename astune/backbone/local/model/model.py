@@ -16,10 +16,10 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from astune.backbone.local.adapters import BASE, SOLE, Adapters, quantized
-from astune.backbone.local.attention import ATTENTION
-from astune.backbone.local.family import TREE, Family, find_family
-from astune.backbone.local.recomputing import recompute, recomputing, silence_dropout
+from astune.backbone.local.model.adapters import BASE, SOLE, Adapters, quantized
+from astune.backbone.local.model.attention import ATTENTION
+from astune.backbone.local.model.family import TREE, Family, find_family
+from astune.backbone.local.model.recomputing import recompute, recomputing, silence_dropout
 from astune.config.schema import ModelConfig
 from astune.context_tracker.model_dir import resolve_model_dir
 from astune.errors import ModelError

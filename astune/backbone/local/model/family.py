@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from astune.backbone.local.attention import ATTENTION, Rule
-from astune.backbone.local.batch import LayoutName
-from astune.backbone.local.forward import head, trunk
-from astune.backbone.local.prefix_tree import PackedTree, TreeLayout, pack
-from astune.backbone.local.state_cache import StateCache
+from astune.backbone.local.learning.batch import LayoutName
+from astune.backbone.local.learning.forward import head, trunk
+from astune.backbone.local.learning.prefix_tree import PackedTree, TreeLayout, pack
+from astune.backbone.local.model.attention import ATTENTION, Rule
+from astune.backbone.local.sampling.state_cache import StateCache
 from astune.errors import ModelError
 
 TREE_TYPES = ("full_attention", "sliding_attention")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
-from astune.backbone.local.batch import LayoutName, MicroBatch, micro_batch, micro_batches
+from astune.backbone.local.learning.batch import LayoutName, MicroBatch, micro_batch, micro_batches
 from astune.errors import TrainingError
 from astune.types import Sample
 

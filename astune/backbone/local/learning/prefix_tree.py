@@ -19,7 +19,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from astune.backbone.local.attention import Rule, additive_mask, grouped_attention
+from astune.backbone.local.model.attention import Rule, additive_mask, grouped_attention
 
 QUERY_BLOCK = 128
 """Most queries of one path that share a gathered list of keys: fewer copy more keys, more compute more in vain."""

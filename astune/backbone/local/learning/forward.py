@@ -16,7 +16,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from astune.backbone.local.batch import MicroBatch
+from astune.backbone.local.learning.batch import MicroBatch
 
 LOGITS_AT_ONCE = 2**26
 """Logits in a chunk: 256 MiB in float32, some 440 predictors with a vocabulary of 150 000."""

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import torch
 
-from astune.backbone.local.prefix_tree import TreeLayout, pack, split
+from astune.backbone.local.learning.prefix_tree import TreeLayout, pack, split
 from astune.errors import TrainingError
 from astune.token_ids import TokenIds
 from astune.types import Sample

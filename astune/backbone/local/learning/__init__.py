@@ -1,0 +1,1 @@
+"""Samples in, an update of the weights out."""

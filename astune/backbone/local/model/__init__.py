@@ -1,0 +1,1 @@
+"""The model: loading, what family it is of, attention, adapters."""
