@@ -25,7 +25,7 @@ COMMIT_PATH = "/commit"
 RECORDS_PATH = "/v1/astune/records"
 HEALTH_PATH = "/health"
 
-_MOST_NAME = 256
+_MOST_NAME = 255
 _MOST_TEXT = 100_000
 _MOST_IDS = 1_000
 

@@ -112,6 +112,7 @@ feedback = sa.Table(
         "author", Name, nullable=False, doc="user, else the client's token, else empty; `judge:<name>` of a judge"
     ),
     sa.Column("client", Name, nullable=False),
+    sa.Column("body", sa.String(64), nullable=False, index=True, doc="digest of what it came in, with others"),
     sa.Column("kind", sa.String(16), nullable=False, doc="number, thumb, rating, correction, preference"),
     sa.Column("name", Name, nullable=False, doc="of a named reward; `reward` where it has none"),
     sa.Column("value", sa.Float, doc="null for corrections and preferences"),
@@ -121,16 +122,21 @@ feedback = sa.Table(
     sa.Column("run_id", Name),
     sa.Column("fingerprint", sa.String(64), nullable=False, index=True, doc="equal: the very same, sent again"),
     sa.Column(
-        "target", sa.String(64), nullable=False, index=True, doc="author, name and messages: later replaces earlier"
+        "target",
+        sa.String(64),
+        nullable=False,
+        index=True,
+        doc="author, answers, and score, correction or pair: later replaces earlier",
     ),
     sa.Column(
         "state",
         sa.String(16),
         nullable=False,
         index=True,
-        doc="counts, waits, held, replaced, late, expired, refused",
+        doc="as `astune.store.feedback.STATES` says",
     ),
     sa.Column("reason", sa.Text),
+    sa.Index("ix_feedback_author_received", "author", "received"),
 )
 
 feedback_messages = sa.Table(

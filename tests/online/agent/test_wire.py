@@ -58,7 +58,7 @@ def test_every_form_of_feedback_is_read_and_written_again(body: dict[str, Any]) 
         ({"msg_ids": ["a"], "rateing": 5}, "'rateing' is no key of Feedback. Did you mean 'rating'?", "rateing"),
         ({"better": "a"}, "'better' is given alone", ""),
         ({"better": "a", "worse": "a"}, "the same answer", ""),
-        ({"msg_ids": ["x" * 257], "reward": 1}, "at most 256 characters", "msg_ids[0]"),
+        ({"msg_ids": ["x" * 256], "reward": 1}, "at most 255 characters", "msg_ids[0]"),
     ],
 )
 def test_feedback_that_is_none_says_what_is_wrong(body: object, said: str, param: str) -> None:

@@ -76,6 +76,7 @@ def upgrade() -> None:
         sa.Column("received", sa.Float(), nullable=False),
         sa.Column("author", sa.String(length=255), nullable=False),
         sa.Column("client", sa.String(length=255), nullable=False),
+        sa.Column("body", sa.String(length=64), nullable=False),
         sa.Column("kind", sa.String(length=16), nullable=False),
         sa.Column("name", sa.String(length=255), nullable=False),
         sa.Column("value", sa.Float(), nullable=True),
@@ -90,6 +91,8 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_feedback")),
     )
     with op.batch_alter_table("feedback", schema=None) as batch_op:
+        batch_op.create_index("ix_feedback_author_received", ["author", "received"], unique=False)
+        batch_op.create_index(batch_op.f("ix_feedback_body"), ["body"], unique=False)
         batch_op.create_index(batch_op.f("ix_feedback_fingerprint"), ["fingerprint"], unique=False)
         batch_op.create_index(batch_op.f("ix_feedback_received"), ["received"], unique=False)
         batch_op.create_index(batch_op.f("ix_feedback_state"), ["state"], unique=False)
