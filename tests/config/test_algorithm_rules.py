@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from astune.config.algorithm import AlgorithmConfig
-from astune.config.algorithm_rules import algorithm_contradictions
+from astune.config.rules.algorithm import algorithm_contradictions
 
 
 @pytest.mark.parametrize(

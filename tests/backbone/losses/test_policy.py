@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from astune.backbone.losses.entries import Entries, row_mean, to_go
 from astune.backbone.losses.policy import LOSSES
 from astune.config.algorithm import AlgorithmConfig, PolicyLossName
-from astune.config.algorithm_rules import algorithm_contradictions
+from astune.config.rules.algorithm import algorithm_contradictions
 from tests.backbone.losses.bandit import reward_after
 from tests.backbone.losses.numpy_losses import Case, losses, slopes
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from astune.config.advantage_rules import advantage_contradictions, unused_advantage_keys
 from astune.config.algorithm import PLAYING
-from astune.config.algorithm_rules import algorithm_contradictions
-from astune.config.evaluation_rules import evaluation_contradictions, keep_best_contradictions
-from astune.config.method_rules import method_contradictions
+from astune.config.rules.advantage import advantage_contradictions, unused_advantage_keys
+from astune.config.rules.algorithm import algorithm_contradictions
+from astune.config.rules.evaluation import evaluation_contradictions, keep_best_contradictions
+from astune.config.rules.method import method_contradictions
 from astune.config.schema import AstuneConfig, Config, LoraConfig, SynchronizerConfig
 from astune.config.task_sources import sources_of
 from astune.config.tasks import CSV_SUFFIXES, CsvConfig

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from astune.config.algorithm import PLAYING, AlgorithmConfig
-from astune.config.algorithm_rules import UNSET
 from astune.config.chat_models import TeacherConfig
+from astune.config.rules.algorithm import UNSET
 from astune.config.schema import AstuneConfig
 
 USED_BY: dict[str, tuple[str, ...]] = {
