@@ -18,6 +18,7 @@ AREAS = (
     "Agents and the engine",
     "Runs and resuming",
     "Records and checkpoints",
+    "The store",
     "What a run says",
     "Tools and environments",
     "Judges",

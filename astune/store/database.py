@@ -10,26 +10,36 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config as AlembicConfig
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
 
 from astune.errors import StoreError
 
 WAIT_SECONDS = 30.0
-"""How long a transaction waits for another one's lock."""
+"""How long a transaction waits for another one's lock, and a write for a server that is away."""
+CONNECT_SECONDS = 10
 MIGRATIONS = Path(__file__).parent / "migrations"
+UPGRADE_LOCK = 4927
+"""The number that ASTune's processes agree on in PostgreSQL."""
+UNUSABLE = (sa.exc.SQLAlchemyError, CommandError, ImportError, OSError)
 
 
 class Database:
     """Where rows stand. Any thread may use it; each transaction has a connection of its own.
 
-    Several processes may have the same one open. On SQLite one transaction writes at a time, the others wait.
+    Several processes may have the same one open. On SQLite one transaction writes at a time, the others wait. What a
+    process was told is committed survives its end by any signal; on SQLite the last moments before a power cut may be
+    lost (`synchronous=NORMAL`), but never a part of a transaction.
     """
 
     def __init__(self, url: str) -> None:
-        self.url = sa.make_url(url)
-        options: dict[str, Any] = {"pool_pre_ping": True}
+        self.url = _known(url)
         if self.is_sqlite:
-            options = {"connect_args": {"timeout": WAIT_SECONDS, "check_same_thread": False}}
+            options: dict[str, Any] = {"connect_args": {"timeout": WAIT_SECONDS, "check_same_thread": False}}
+        else:
+            options = {"pool_pre_ping": True, "connect_args": _patience(self.url)}
         self.engine = sa.create_engine(self.url, **options)
+        self._snapshot = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
         if self.is_sqlite:
             sa.event.listen(self.engine, "connect", _prepare)
             sa.event.listen(self.engine, "begin", _begin)
@@ -38,16 +48,30 @@ class Database:
     def is_sqlite(self) -> bool:
         return self.url.get_backend_name() == "sqlite"
 
+    @property
+    def shown(self) -> str:
+        """The address without its password."""
+        return self.url.render_as_string(hide_password=True)
+
     @contextmanager
     def writing(self) -> Iterator[sa.Connection]:
         """A transaction: committed at the end of the block, rolled back if that raises."""
         with self.engine.connect().execution_options(writes=True) as connection, connection.begin():
             yield connection
+            if (
+                self.is_sqlite and not connection.connection.in_transaction
+            ):  # COMMIT would do nothing, and say so to none
+                raise StoreError(
+                    f"the database {self.shown} has rolled a transaction back by itself: is its disk full?"
+                )
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
         """A transaction that sees one state of the database and changes nothing."""
-        with self.engine.connect() as connection, connection.begin() as transaction:
+        with (
+            self.engine.connect().execution_options(**self._snapshot) as connection,
+            connection.begin() as transaction,
+        ):
             yield connection
             transaction.rollback()
 
@@ -57,30 +81,76 @@ class Database:
 
 def open_database(url: str) -> Database:
     """The database at `url`, with the tables of this version of ASTune. `url` is SQLAlchemy's: `sqlite:///online.db`,
-    `postgresql+psycopg://user@host/name`.
+    `postgresql://user@host/name`.
 
     Raises:
         StoreError: it cannot be reached, or a newer version of ASTune has upgraded it.
     """
-    try:
-        database = Database(url)
+    with _opening(url) as database:
+        if database.is_sqlite and not _is_uri(database.url):
+            Path(str(database.url.database)).parent.mkdir(parents=True, exist_ok=True)
         upgrade(database)
-    except (sa.exc.SQLAlchemyError, ImportError, OSError) as error:
-        raise StoreError(f"the database {shown(url)} cannot be used: {error}") from error
     return database
 
 
+def open_existing(url: str) -> Database:
+    """The database at `url`, for who looks at what is there: a mistyped address is an error and makes no new one.
+
+    Raises:
+        StoreError: as `open_database`, and where there is no store at `url`.
+    """
+    with _opening(url) as database:
+        file = None if not database.is_sqlite or _is_uri(database.url) else Path(str(database.url.database))
+        if (file is not None and not file.is_file()) or revision_of(database) is None:
+            raise StoreError(
+                f"there is no store at {shown(url)}: astune.online.store, or astune.monitor.store, names it"
+            )
+        upgrade(database)
+    return database
+
+
+@contextmanager
+def _opening(url: str) -> Iterator[Database]:
+    """The database, closed again where the block fails."""
+    try:
+        database = Database(url)
+        try:
+            yield database
+        except BaseException:
+            database.close()
+            raise
+    except UNUSABLE as error:
+        raise StoreError(f"the database {shown(url)} cannot be used: {reason(error)}") from error
+
+
 def upgrade(database: Database) -> None:
-    """Bring the tables to this version; processes that start together do it once."""
+    """Bring the tables to this version; processes that start together do it once. A database that has them is not
+    written to. Raises StoreError where a newer version of ASTune has upgraded it."""
     config = AlembicConfig()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    if database.is_sqlite and database.url.database:
-        Path(database.url.database).parent.mkdir(parents=True, exist_ok=True)
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    scripts = ScriptDirectory.from_config(config)
+    head, present = scripts.get_current_head(), revision_of(database)
+    if present == head:
+        return
+    if present is not None and present not in {script.revision for script in scripts.walk_revisions()}:
+        raise StoreError(
+            f"the database {database.shown} was upgraded by a newer ASTune (its tables are of revision {present}, this "
+            f"ASTune knows up to {head}): install that ASTune here too, or name another database"
+        )
     with database.writing() as connection:
         if not database.is_sqlite:
-            connection.execute(sa.text("SELECT pg_advisory_xact_lock(4927)"))
+            connection.execute(sa.text(f"SELECT pg_advisory_xact_lock({UPGRADE_LOCK})"))
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
+
+
+def revision_of(database: Database) -> str | None:
+    """The revision of its tables; None where there are none."""
+    with database.reading() as connection:
+        if not sa.inspect(connection).has_table("alembic_version"):
+            return None
+        revision: str | None = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
+        return revision
 
 
 def shown(url: str) -> str:
@@ -91,12 +161,55 @@ def shown(url: str) -> str:
         return repr(url)
 
 
+def reason(error: BaseException) -> str:
+    """What the database said, without the statement and its values, which may be what a user wrote."""
+    if isinstance(error, ModuleNotFoundError) and error.name == "psycopg":
+        return "PostgreSQL needs psycopg: pip install 'astune[postgresql]'"
+    cause = error.orig if isinstance(error, sa.exc.DBAPIError) and error.orig is not None else error
+    return " ".join(str(cause).split())
+
+
+def is_gone(error: BaseException) -> bool:
+    """Whether the connection was lost with it."""
+    return isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated
+
+
+def _known(url: str) -> sa.URL:
+    parsed = sa.make_url(url)
+    if parsed.drivername in ("postgres", "postgresql"):
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    kind = parsed.get_backend_name()
+    if kind not in ("sqlite", "postgresql"):
+        raise StoreError(f"the store {shown(url)}: expected sqlite:///FILE or postgresql://..., got {kind!r}")
+    if kind == "sqlite" and (
+        not parsed.database or ":memory:" in parsed.database or parsed.query.get("mode") == "memory"
+    ):
+        raise StoreError(f"the store {shown(url)} is in memory, where its other processes do not see it: name a file")
+    return parsed
+
+
+def _is_uri(url: sa.URL) -> bool:
+    return str(url.database).startswith("file:")
+
+
+def _patience(url: sa.URL) -> dict[str, Any]:
+    """What psycopg is told, unless the address says otherwise: a server that is away is noticed."""
+    told: dict[str, Any] = {
+        "connect_timeout": CONNECT_SECONDS,
+        "tcp_user_timeout": int(1000 * WAIT_SECONDS),
+        "keepalives_idle": CONNECT_SECONDS,
+        "options": f"-c lock_timeout={int(1000 * WAIT_SECONDS)}",
+    }
+    return {name: value for name, value in told.items() if name not in url.query}
+
+
 def _prepare(connection: Any, _: Any) -> None:
     connection.isolation_level = None  # or Python's driver begins transactions where it sees fit
     connection.execute(f"PRAGMA busy_timeout={int(1000 * WAIT_SECONDS)}")
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=NORMAL")
     connection.execute("PRAGMA foreign_keys=ON")
+    connection.execute("PRAGMA secure_delete=ON")  # what is deleted is overwritten, not only marked as free
 
 
 def _begin(connection: sa.Connection) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
@@ -12,12 +13,22 @@ from typing import TypeVar
 import sqlalchemy as sa
 
 from astune.errors import StoreError
-from astune.store.database import Database
+from astune.store.database import WAIT_SECONDS, Database, is_gone, reason
 
 Result = TypeVar("Result")
 Work = Callable[[sa.Connection], Result]
 MOST_TOGETHER = 256
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+"""Seconds between attempts to reach a server that is away."""
 _Job = tuple["Future[object]", "Work[object]"]
+_Outcome = tuple["Future[object]", object, "BaseException | None"]
+
+
+class _Undone(Exception):
+    """A transaction of which nothing stands. `away` says that the database was not reached, or lost on the way."""
+
+    def __init__(self, error: BaseException, away: bool) -> None:
+        self.error, self.away = error, away
 
 
 class Writer:
@@ -28,34 +39,41 @@ class Writer:
         writer.close()
 
     Invariant: a `write` that returned is committed. One that raised has changed nothing, and the others that were
-    committed with it stand.
+    committed with it stand; only where PostgreSQL is lost while it commits can nobody tell, and the StoreError says so.
+
+    Work does nothing but speak to its connection: it is called again where a transaction was rolled back as a whole,
+    for `WAIT_SECONDS` if PostgreSQL is away. What may have been committed is never tried again.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="astune-store", daemon=True)
         self._thread.start()
 
     async def write(self, work: Work[Result]) -> Result:
-        """What `work` returns, once it is committed. A caller that is cancelled leaves the work to be done."""
+        """What `work` returns, once it is committed; raises what it raises, and StoreError where the database takes
+        nothing. A caller that is cancelled leaves the work to be done."""
         return await asyncio.shield(asyncio.wrap_future(self.submit(work)))
 
     def submit(self, work: Work[Result]) -> Future[Result]:
         """`write` for callers without an event loop. Raises StoreError after `close`."""
-        if self._closed:
-            raise StoreError("the store is closed")
         done: Future[Result] = Future()
-        self._jobs.put((done, work))  # type: ignore[arg-type]
+        with self._lock:
+            if self._closed:
+                raise StoreError("the store is closed")
+            self._jobs.put((done, work))  # type: ignore[arg-type]
         return done
 
     def close(self) -> None:
         """Return once all that was asked for is written."""
-        if not self._closed:
-            self._closed = True
-            self._jobs.put(None)
-            self._thread.join()
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._jobs.put(None)
+        self._thread.join()
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -67,32 +85,71 @@ class Writer:
                     last = True
                     break
                 jobs.append(more)
-            self._commit(jobs)
+            self._settle([each for each in jobs if each[0].set_running_or_notify_cancel()])
             if last:
                 return
 
-    def _commit(self, jobs: list[_Job]) -> None:
-        """All in one transaction, each behind a savepoint of its own if there are several."""
-        outcomes: list[tuple[Future[object], object, Exception | None]] = []
+    def _settle(self, jobs: list[_Job]) -> None:
+        """Commit all together; where that fails as a whole, one by one, so that each has the answer that is its own."""
+        until, pause = time.monotonic() + WAIT_SECONDS, FIRST_PAUSE
+        while jobs:
+            try:
+                outcomes = self._commit(jobs)
+            except _Undone as undone:
+                if undone.away and time.monotonic() < until:
+                    time.sleep(pause)
+                    pause = min(2 * pause, LONGEST_PAUSE)
+                    continue
+                if len(jobs) > 1 and not undone.away:
+                    for job in jobs:
+                        self._settle([job])
+                    return
+                outcomes = [(future, None, self._told(undone.error)) for future, _ in jobs]
+            for future, result, failure in outcomes:
+                if failure is None:
+                    future.set_result(result)
+                else:
+                    future.set_exception(failure)
+            return
+
+    def _commit(self, jobs: list[_Job]) -> list[_Outcome]:
+        """All in one transaction, each behind a savepoint of its own if there are several. Raises _Undone."""
+        outcomes: list[_Outcome] = []
+        phase = "connect"
         try:
             with self._database.writing() as connection:
+                phase = "work"
                 if len(jobs) == 1:
                     outcomes.append((jobs[0][0], jobs[0][1](connection), None))
                 else:
                     outcomes += [_attempt(connection, job) for job in jobs]
-        except Exception as error:  # the transaction itself failed: nothing of it stands
-            outcomes = [(future, None, error) for future, _ in jobs]
-        for future, result, failure in outcomes:
-            if failure is None:
-                future.set_result(result)
-            else:
-                future.set_exception(failure)
+                phase = "commit"
+        except BaseException as error:
+            away = is_gone(error) or (phase == "connect" and isinstance(error, sa.exc.OperationalError))
+            if phase == "commit" and is_gone(error):
+                lost = StoreError(f"{self._database.shown} was lost in a commit: nobody knows whether it stands")
+                return [(future, None, lost) for future, _ in jobs]
+            raise _Undone(error, away and not self._database.is_sqlite) from error
+        return outcomes
+
+    def _told(self, error: BaseException) -> BaseException:
+        """The error for the caller: its own, or the database's without statement and values."""
+        if not isinstance(error, sa.exc.OperationalError) and not is_gone(error):
+            return error
+        told = StoreError(f"the database {self._database.shown} takes nothing: {reason(error)}")
+        told.__cause__ = error
+        return told
 
 
-def _attempt(connection: sa.Connection, job: _Job) -> tuple[Future[object], object, Exception | None]:
+def _attempt(connection: sa.Connection, job: _Job) -> _Outcome:
     future, work = job
+    savepoint = connection.begin_nested()
     try:
-        with connection.begin_nested():
-            return future, work(connection), None
+        result = work(connection)
     except Exception as error:
+        if isinstance(error, sa.exc.OperationalError) or is_gone(error):
+            raise  # a full disk or a lost connection: the transaction is gone, not only this part of it
+        savepoint.rollback()
         return future, None, error
+    savepoint.commit()
+    return future, result, None
