@@ -14,7 +14,7 @@ from astune.cli.run import BACKBONES, EXIT_CODES
 from astune.config.load import LoadedConfig, load_config
 from astune.config.render import save_config
 from astune.config.schema import AstuneConfig
-from astune.context_tracker.model_dir import load_chat_format, resolve_model_dir
+from astune.context_tracker.model_dir import load_chat_format, resolve_base_dir
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import ConfigError
 from astune.monitor.episode_filter import parse_filter
@@ -152,7 +152,7 @@ async def _setup(config: AstuneConfig, stack: AsyncExitStack) -> RolloutSetup:
     workflow sets up, live until `stack` is closed."""
     config = stack.enter_context(environment_service(config))
     model = config.model
-    chat_format = load_chat_format(model, resolve_model_dir(model.path, weights=False))
+    chat_format = load_chat_format(model, resolve_base_dir(model.path, weights=False))
     context_length = model.max_model_len or chat_format.context_length or NO_LIMIT
     setup = rollout_setup(_without_keys(config), NoPolicy(context_length), chat_format)
     await stack.enter_async_context(lifetime(setup.workflow_factory))
@@ -228,4 +228,4 @@ def _decode(recording: Recording) -> Decode | None:
 
         if model.path.count("/") != 1 or not isinstance(try_to_load_from_cache(model.path, "tokenizer.json"), str):
             return None
-    return ChatFormat.load(resolve_model_dir(model.path, weights=False)).decode
+    return ChatFormat.load(resolve_base_dir(model.path, weights=False)).decode

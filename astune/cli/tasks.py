@@ -17,7 +17,7 @@ from astune.clients.env_service import EnvInstance, EnvServiceClient
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
 from astune.config.tasks import TaskReaderConfig
-from astune.context_tracker.model_dir import load_chat_format, resolve_model_dir
+from astune.context_tracker.model_dir import load_chat_format, resolve_base_dir
 from astune.errors import AstuneError, ConfigError, TaskError
 from astune.support.terminal import Console, Text
 from astune.support.visible import tell
@@ -114,7 +114,7 @@ def _lengths(tasks: TaskSet, config: AstuneConfig) -> _Lengths:
     measured = "all" if every == 1 else f"every {every}th"
     try:
         local = config.model.path == "tiny" or Path(config.model.path).is_dir()
-        chat_format = load_chat_format(config.model, resolve_model_dir(config.model.path)) if local else None
+        chat_format = load_chat_format(config.model, resolve_base_dir(config.model.path)) if local else None
     except AstuneError:
         chat_format = None
     if chat_format is None:

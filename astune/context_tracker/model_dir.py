@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from astune.config.schema import ModelConfig
@@ -9,12 +10,33 @@ from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import ModelError
 from astune.support.resources import tiny_model_dir
 
+ADAPTER_CONFIG = "adapter_config.json"
+"""What peft's format calls the file that says what an adapter is, and over which base."""
+
+
+def adapter_dir(path: str) -> Path | None:
+    """The folder that `path` names, if that holds an adapter."""
+    return Path(path) if (Path(path) / ADAPTER_CONFIG).is_file() else None
+
+
+def base_name(adapter: Path) -> str:
+    """The base model that the adapter in a folder names: a folder or a hub id."""
+    file = adapter / ADAPTER_CONFIG
+    try:
+        return str(json.loads(file.read_text(encoding="utf-8"))["base_model_name_or_path"])
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{file} does not name the base model: {type(error).__name__}: {error}") from error
+
 
 def resolve_model_dir(path: str, *, weights: bool = True, key: str = "astune.model.path") -> Path:
     """The shipped tiny model, a local folder, or a download from the hub, on request without its weights. `key` is the
     one that names it, for errors."""
     if path == "tiny":
         return tiny_model_dir()
+    if adapter_dir(path) is not None:
+        raise ModelError(
+            f"{key}: {path} holds an adapter and no model; astune export --merged makes one model of it and its base"
+        )
     if Path(path).is_dir():
         return Path(path)
     if path.startswith((".", "/", "~")) or path.count("/") != 1:
@@ -28,6 +50,21 @@ def resolve_model_dir(path: str, *, weights: bool = True, key: str = "astune.mod
     except (HfHubHTTPError, LocalEntryNotFoundError, HFValidationError, OSError) as error:
         raise ModelError(
             f"{key}: {path!r} is neither a folder nor could it be fetched from the hub: {error}"
+        ) from error
+
+
+def resolve_base_dir(path: str, *, weights: bool = True) -> Path:
+    """As `resolve_model_dir`; for the folder of an adapter the one of its base, which has the files that it lacks."""
+    adapter = adapter_dir(path)
+    if adapter is None:
+        return resolve_model_dir(path, weights=weights)
+    name = base_name(adapter)
+    try:
+        return resolve_model_dir(name, weights=weights)
+    except ModelError as error:
+        raise ModelError(
+            f"{adapter / ADAPTER_CONFIG}: the base model {name!r} is not there; if it was moved, say so at "
+            "base_model_name_or_path"
         ) from error
 
 

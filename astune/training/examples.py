@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from astune.config.schema import AstuneConfig
-from astune.context_tracker.model_dir import load_chat_format, resolve_model_dir
+from astune.context_tracker.model_dir import load_chat_format, resolve_base_dir
 from astune.examples.read import TrainingExample, read_examples
 from astune.examples.samples import compared, imitated
 from astune.training.schedule import Schedule
@@ -14,7 +14,7 @@ class ExampleSchedule(Schedule[TrainingExample]):
     """Which examples a step learns from."""
 
     def __init__(self, config: AstuneConfig) -> None:
-        directory = resolve_model_dir(config.model.path, weights=False)
+        directory = resolve_base_dir(config.model.path, weights=False)
         chat_format = load_chat_format(config.model, directory)
         super().__init__(read_examples(config, chat_format), config.trainer, config.seed, noun="examples")
         self._config = config

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from astune.config.compare import changes
 from astune.config.schema import AstuneConfig, Config
+from astune.context_tracker.model_dir import ADAPTER_CONFIG
 from astune.errors import ConfigError, RunFolderError
 from astune.monitor.checkpoint_names import find_checkpoint
 from astune.monitor.disk import write_whole, writing
@@ -36,10 +37,6 @@ from astune.workflow.lifetime import lifetime
 
 ABOUT = "evaluation.json"
 """The file that says what a folder holds the evaluation of."""
-
-
-ADAPTER = "adapter_config.json"
-"""What peft's format calls the file that says what an adapter is."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,7 @@ def load_candidate(config: AstuneConfig, candidate: Candidate, load_engine: Load
         model = config.model.model_copy(update={"path": candidate.model})
         config = config.model_copy(update={"model": model})
     checkpoint = None if candidate.checkpoint is None else Path(candidate.checkpoint)
-    if checkpoint is not None and (checkpoint / ADAPTER).is_file() and config.model.lora.rank is None:
+    if checkpoint is not None and (checkpoint / ADAPTER_CONFIG).is_file() and config.model.lora.rank is None:
         raise ConfigError(
             f"{checkpoint} holds an adapter, and astune.model.lora.rank is not set; give the astune.model.lora of the "
             f"run, as in {checkpoint.parents[1] / 'config.yaml'}"

@@ -46,6 +46,12 @@ EXAMPLE_FILES = {"examples": EXAMPLES, "pairs": PAIRS, "labelled": LABELLED}
 TEACHER = "runs/attack/teacher/checkpoints/step_000006"
 """What comes of six steps of SFT, run first for a family that names it."""
 
+STAGES = (
+    "astune.stages=[{algorithm: {method: sft}, trainer: {total_steps: 2, examples: examples.jsonl}}, "
+    "{trainer: {total_steps: 2}}, "
+    "{algorithm: {method: dpo}, trainer: {total_steps: 2, examples: pairs.jsonl}}]"
+)
+
 FAMILIES: Mapping[str, Sequence[str]] = {
     "GRPO": (),
     "GRPO, LoRA": ("astune.model.lora.rank=4",),
@@ -67,11 +73,8 @@ FAMILIES: Mapping[str, Sequence[str]] = {
     "DPO": ("astune.algorithm.method=dpo", "astune.trainer.examples=pairs.jsonl"),
     "KTO": ("astune.algorithm.method=kto", "astune.trainer.examples=labelled.jsonl"),
     "DPO, LoRA": ("astune.algorithm.method=dpo", "astune.trainer.examples=pairs.jsonl", "astune.model.lora.rank=4"),
-    "SFT, then GRPO, then DPO": (
-        "astune.stages=[{algorithm: {method: sft}, trainer: {total_steps: 2, examples: examples.jsonl}}, "
-        "{trainer: {total_steps: 2}}, "
-        "{algorithm: {method: dpo}, trainer: {total_steps: 2, examples: pairs.jsonl}}]",
-    ),
+    "SFT, then GRPO, then DPO": (STAGES,),
+    "SFT, then GRPO, then DPO, LoRA": (STAGES, "astune.model.lora.rank=4"),
     "GRPO, the best checkpoint kept": ("astune.trainer.keep_best=eval/sampled/reward", "astune.evaluation.attempts=2"),
 }
 """What each family sets, beyond the job of `kills.write_job`."""

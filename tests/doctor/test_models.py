@@ -63,6 +63,14 @@ def test_a_target_of_adapters_that_no_layer_has_names_the_nearest(model: Path, r
     assert "is called 'q_prj'. Did you mean 'q_proj'?" in str(said[0])
 
 
+def test_an_adapter_in_the_place_of_a_model_wants_its_settings(folder: Path, run_doctor: RunDoctor) -> None:
+    (folder / "adapter").mkdir()
+    (folder / "adapter" / "adapter_config.json").write_text('{"base_model_name_or_path": "tiny"}')
+    found = the_problem(run_doctor({"model": {"path": "./adapter"}}))
+    assert "holds an adapter, and astune.model.lora.rank is not set" in found.what and "--merged" in found.fix
+    assert problems(run_doctor({"model": {"path": "./adapter", "lora": {"rank": 4}}})) == []
+
+
 def test_a_copy_of_the_model_is_as_good(model: Path, run_doctor: RunDoctor) -> None:
     assert problems(run_doctor(MODEL)) == []
 

@@ -10,13 +10,13 @@ from typing import Literal
 
 import torch
 
-from astune.backbone.local.model.adapters import CONFIG_FILE, WEIGHTS_FILE, merge
+from astune.backbone.local.model.adapters import WEIGHTS_FILE, merge
 from astune.backbone.local.model.model import copy_tokenizer, read_weights
-from astune.context_tracker.model_dir import resolve_model_dir
+from astune.context_tracker.model_dir import ADAPTER_CONFIG, resolve_base_dir
 from astune.errors import ConfigError, ModelError
 
 MODEL_FILES = ("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json")
-ADAPTER_FILES = (CONFIG_FILE, WEIGHTS_FILE)
+ADAPTER_FILES = (ADAPTER_CONFIG, WEIGHTS_FILE)
 
 
 def export_checkpoint(checkpoint: Path, out: Path, *, merged: bool) -> Literal["model", "adapter"]:
@@ -25,9 +25,9 @@ def export_checkpoint(checkpoint: Path, out: Path, *, merged: bool) -> Literal["
 
     Merged weights are computed in float32 and written in the precision of the base model's own files.
     """
-    adapter = (checkpoint / CONFIG_FILE).is_file()
+    adapter = (checkpoint / ADAPTER_CONFIG).is_file()
     if not adapter and not (checkpoint / "config.json").is_file():
-        raise ModelError(f"{checkpoint} is no checkpoint: it has neither config.json nor {CONFIG_FILE}")
+        raise ModelError(f"{checkpoint} is no checkpoint: it has neither config.json nor {ADAPTER_CONFIG}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"--out {out}: it is there already; name a folder that is new, or empty")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -52,22 +52,7 @@ def _copy(checkpoint: Path, folder: Path, patterns: tuple[str, ...]) -> None:
 
 
 def _merge(checkpoint: Path, folder: Path) -> None:
-    base = base_of(checkpoint)
+    base = resolve_base_dir(str(checkpoint))
     own = json.loads((base / "config.json").read_text(encoding="utf-8"))
     dtype = getattr(torch, str(own.get("dtype") or own.get("torch_dtype") or "float32"), torch.float32)
     merge(read_weights(base), checkpoint).to(dtype).save_pretrained(folder)
-
-
-def base_of(checkpoint: Path) -> Path:
-    """The folder of the base model that the adapter in `checkpoint` names."""
-    file = checkpoint / CONFIG_FILE
-    try:
-        name = str(json.loads(file.read_text(encoding="utf-8"))["base_model_name_or_path"])
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{file} does not name the base model: {type(error).__name__}: {error}") from error
-    try:
-        return resolve_model_dir(name)
-    except ModelError as error:
-        raise ModelError(
-            f"{file}: the base model {name!r} is not there; if it was moved, say so at base_model_name_or_path"
-        ) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
-from astune.context_tracker.model_dir import load_chat_format, resolve_model_dir
+from astune.context_tracker.model_dir import adapter_dir, load_chat_format, resolve_base_dir
 from astune.doctor.checked_config import CheckedConfig
 from astune.doctor.findings import Finding, fail, ok, skip
 from astune.doctor.hub import cached_model, is_hub_id, is_reachable
@@ -23,6 +23,13 @@ def check_model(checked: CheckedConfig) -> Iterator[Finding]:
         return
     checked.model_dir = folder
     problems = 0
+    if adapter_dir(config.path) is not None and config.lora.rank is None:
+        problems += 1
+        yield fail(
+            f"{config.path} holds an adapter, and astune.model.lora.rank is not set",
+            where=checked.where(KEY),
+            fix="give the astune.model.lora it was trained with, or merge it (astune export --merged)",
+        )
     try:
         checked.chat_format = load_chat_format(config, folder)
     except ModelError as error:
@@ -76,7 +83,7 @@ def _folder(checked: CheckedConfig) -> Generator[Finding, None, Path | None]:
             )
         return folder
     try:
-        return resolve_model_dir(path, weights=False)
+        return resolve_base_dir(path, weights=False)
     except ModelError as error:
         fix = "'tiny', a folder in Hugging Face's format, or a hub id such as Qwen/Qwen3-0.6B"
         yield fail(str(error).splitlines()[0], where=where, fix=fix)

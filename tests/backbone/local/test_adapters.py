@@ -17,6 +17,7 @@ from astune.backbone.local.model.model import LoadedModel, load_model, read_weig
 from astune.backbone.local.sampling.adapter_sampler import AdapterSampler
 from astune.backbone.local.sampling.sampler import Sampler
 from astune.config.schema import AlgorithmConfig, LoraConfig, ModelConfig, TrainerConfig
+from astune.context_tracker.model_dir import resolve_model_dir
 from astune.errors import MissingDependency, ModelError, PolicyError, RunFolderError
 from astune.support.resources import tiny_model_dir
 from astune.types import Generation, Sample, Sampling, Span, Timeline
@@ -280,6 +281,42 @@ def test_a_checkpoint_of_another_adapter_is_refused(
     other = load_model(ModelConfig(path=str(folder), device="cpu", lora=LoraConfig(**settings)))
     with pytest.raises(RunFolderError, match=message):
         learner_over(other, sampler_over(other)).load(tmp_path)
+
+
+@KINDS
+async def test_a_run_may_begin_with_an_adapter_which_is_its_reference_then(
+    model_dir: Path, tmp_path: Path, kind: dict[str, Any]
+) -> None:
+    first = load(model_dir, **kind)
+    moved(first)
+    learner_over(first, sampler_over(first)).save(tmp_path / "first")
+    samples = await samples_of(sampler_over(first))
+    wanted = [list(line) for line in await learner_over(first, sampler_over(first)).logprobs(samples)]
+
+    def again() -> LocalLearner:
+        loaded = load(tmp_path / "first", **kind)
+        assert loaded.directory == model_dir and equal(parameters(loaded), parameters(first))
+        held = AlgorithmConfig.model_validate({"kl_beta": 0.5})
+        return LocalLearner(loaded, sampler_over(loaded), held, TrainerConfig())
+
+    learner, other = again(), again()
+    update = await learner.update(samples, RATE)
+    assert update.metrics["kl/reference"] == 0
+    learner.save(tmp_path / "second")
+    other.load(tmp_path / "second")
+    for resumed in (learner, other):
+        assert [list(line) for line in await resumed.logprobs(samples)] != wanted
+        assert [list(line) for line in await resumed.logprobs(samples, reference=True)] == wanted
+    assert await learner.update(samples, RATE) == await other.update(samples, RATE)
+
+
+def test_an_adapter_is_no_model(model_dir: Path, tmp_path: Path) -> None:
+    loaded = load(model_dir)
+    learner_over(loaded, sampler_over(loaded)).save(tmp_path)
+    with pytest.raises(ModelError, match=r"holds an adapter, and astune\.model\.lora\.rank is not set"):
+        load_model(ModelConfig(path=str(tmp_path), device="cpu"))
+    with pytest.raises(ModelError, match="holds an adapter and no model; astune export --merged"):
+        resolve_model_dir(str(tmp_path))
 
 
 # --------------------------------------------------------------------------------------- several adapters, one base

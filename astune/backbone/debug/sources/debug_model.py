@@ -10,7 +10,7 @@ from astune.backbone.debug.sources.human import HumanSource
 from astune.backbone.debug.sources.scripted import ScriptedSource, read_script
 from astune.backbone.debug.terminal import Terminal
 from astune.config.schema import AstuneConfig
-from astune.context_tracker.model_dir import load_chat_format, resolve_model_dir
+from astune.context_tracker.model_dir import load_chat_format, resolve_base_dir
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.sources import Source
 from astune.training.rollout_setup import NoPolicy
@@ -52,7 +52,7 @@ def choose_model(config: AstuneConfig, terminal: Terminal) -> DebugModel:
     if spec is None:
         return _local(config)
     kind, _, rest = spec.partition(":")
-    chat_format = load_chat_format(config.model, resolve_model_dir(config.model.path, weights=False))
+    chat_format = load_chat_format(config.model, resolve_base_dir(config.model.path, weights=False))
     name = spec
     source: Source | None = None  # of a replay, which answers each episode in its own way
     if kind == "replay":

@@ -19,8 +19,10 @@ class Reference(Protocol):
 
 
 def reference_of(loaded: LoadedModel) -> Reference:
-    """The model as it is now, before a checkpoint is loaded. An adapter begins as nothing, so there it is the base."""
-    return FrozenCopy(loaded) if loaded.adapters is None else WithoutAdapter(loaded)
+    """The model as it is now, before a checkpoint is loaded. A new adapter begins as nothing: there it is the base."""
+    if loaded.adapters is None:
+        return FrozenCopy(loaded)
+    return FormerAdapter(loaded) if loaded.begun else WithoutAdapter(loaded)
 
 
 class WithoutAdapter:
@@ -33,6 +35,27 @@ class WithoutAdapter:
     def logprob(self, batch: MicroBatch) -> torch.Tensor:
         with self._loaded.base_alone():
             return predict(self._loaded.model, batch).logprob
+
+
+class FormerAdapter:
+    """The base with a copy of the adapter as it is now, which stands in the place of the trained one meanwhile."""
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        self._loaded = loaded
+        self._values = [parameter.detach().clone() for parameter in loaded.trained()]
+
+    @torch.no_grad()
+    def logprob(self, batch: MicroBatch) -> torch.Tensor:
+        self._swap()
+        try:
+            return predict(self._loaded.model, batch).logprob
+        finally:
+            self._swap()
+
+    def _swap(self) -> None:
+        """Exchange the tensors and copy nothing: an optimizer, and what a backward pass has kept, do not notice."""
+        for place, parameter in enumerate(self._loaded.trained()):
+            parameter.data, self._values[place] = self._values[place], parameter.data
 
 
 class FrozenCopy:

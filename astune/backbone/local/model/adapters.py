@@ -23,6 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from astune.config.schema import LoraConfig
+from astune.context_tracker.model_dir import ADAPTER_CONFIG
 from astune.errors import MissingDependency, ModelError, named, nearest
 
 SOLE = "default"
@@ -32,7 +33,7 @@ BASE = "__base__"
 BASE_MARK = "base_"
 """Begins the name by which the file of an adapter says `base_digest`; then comes `astune.model.lora.base`: weights in
 4 bits have another one."""
-WEIGHTS_FILE, CONFIG_FILE = "adapter_model.safetensors", "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
 
 
 class Adapters:
@@ -121,8 +122,8 @@ class Adapters:
         """Take over an adapter that `save` wrote, bit for bit. Raises ModelError for one of another base, or whose
         settings `astune.model.lora` does not have."""
         own = self._peft.peft_config[name]
-        if not (directory / CONFIG_FILE).is_file():
-            raise ModelError(f"{directory} holds no adapter: it has no {CONFIG_FILE}")
+        if not (directory / ADAPTER_CONFIG).is_file():
+            raise ModelError(f"{directory} holds no adapter: it has no {ADAPTER_CONFIG}")
         try:
             saved = self._functions.LoraConfig.from_pretrained(str(directory))
             with safe_open(directory / WEIGHTS_FILE, "pt") as file:
@@ -146,7 +147,7 @@ class Adapters:
         if {key: value.shape for key, value in weights.items()} != {
             key: value.shape for key, value in parameters.items()
         }:
-            raise ModelError(f"the adapter in {directory} has not the tensors that its {CONFIG_FILE} promises")
+            raise ModelError(f"the adapter in {directory} has not the tensors that its {ADAPTER_CONFIG} promises")
         for key, parameter in parameters.items():
             parameter.copy_(weights[key])
 

@@ -21,7 +21,7 @@ from astune.backbone.local.model.attention import ATTENTION
 from astune.backbone.local.model.family import TREE, Family, find_family
 from astune.backbone.local.model.recomputing import recompute, recomputing, silence_dropout
 from astune.config.schema import ModelConfig
-from astune.context_tracker.model_dir import resolve_model_dir
+from astune.context_tracker.model_dir import adapter_dir, base_name, resolve_base_dir
 from astune.errors import ModelError
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,8 @@ TOKENIZER_FILES = (
 @dataclass
 class LoadedModel:
     """`model` holds the float32 weights that are trained. `sampling_model` is the same object where sampling is in
-    float32 too, or where only `adapters` are trained; else a copy in bfloat16. `adapter` is the one that is trained."""
+    float32 too, or where only `adapters` are trained; else a copy in bfloat16. `adapter` is the one that is trained;
+    `begun` if it began with weights from a file, as something other than nothing."""
 
     model: Any
     sampling_model: Any
@@ -57,6 +58,7 @@ class LoadedModel:
     family: Family = TREE
     adapters: Adapters | None = None
     adapter: str = SOLE
+    begun: bool = False
 
     def of(self, adapter: str) -> LoadedModel:
         """The same model, with another of its adapters as the one that is trained."""
@@ -99,10 +101,17 @@ class LoadedModel:
 
 def load_model(config: ModelConfig, names: Sequence[str] = (SOLE,)) -> LoadedModel:
     """Load weights onto the device, ready for training and sampling; with `astune.model.lora` below an adapter of each
-    of `names`, drawn from torch's global seed."""
-    directory = resolve_model_dir(config.path)
-    device, dtype = placement(config)
+    of `names`, drawn from torch's global seed, or that of the folder `astune.model.path` over the base it names."""
     lora = config.lora.rank is not None
+    begin = adapter_dir(config.path)
+    if begin is not None and not lora:
+        raise ModelError(
+            f"astune.model.path: {begin} holds an adapter, and astune.model.lora.rank is not set; give the "
+            "astune.model.lora it was trained with, or one model of it and its base (astune export --merged)"
+        )
+    path = config.path if begin is None else base_name(begin)
+    directory = resolve_base_dir(config.path)
+    device, dtype = placement(config)
     more = quantized(config.lora, device, dtype)
     model = read_weights(directory, dtype if lora else torch.float32, **more)
     model = model.eval() if more else model.to(device).eval()
@@ -115,7 +124,10 @@ def load_model(config: ModelConfig, names: Sequence[str] = (SOLE,)) -> LoadedMod
         )
     if silenced := silence_dropout(model):
         logger.info("dropout is off, so that training computes as sampling does: %s", ", ".join(silenced))
-    adapters = Adapters(model, config.lora, _base_name(config.path, directory), names) if lora else None
+    adapters = Adapters(model, config.lora, _base_name(path, directory), names) if lora else None
+    if begin is not None and adapters is not None:
+        for name in names:
+            adapters.load(begin, name)
     if config.gradient_checkpointing:
         recompute(model)
     one = lora or dtype == torch.float32
@@ -130,7 +142,7 @@ def load_model(config: ModelConfig, names: Sequence[str] = (SOLE,)) -> LoadedMod
     context_length = config.max_model_len or made_for
     checkpointing = config.gradient_checkpointing
     facts = (directory, device, dtype, context_length, checkpointing, family)
-    return LoadedModel(model, sampling_model, *facts, adapters, names[0])
+    return LoadedModel(model, sampling_model, *facts, adapters, names[0], begin is not None)
 
 
 def _base_name(path: str, directory: Path) -> str:
