@@ -4,6 +4,7 @@ from astune.environment.server import EnvServer
 from astune.testing.chat_server import ScriptedChatServer
 from astune.testing.engine import CountingLearner, ScriptedBackbone, scripted_engine
 from astune.testing.model_dir import write_test_model_dir
+from astune.testing.online_service import ScriptedOnlineService
 from astune.testing.planted_rubrics import Faults, PlantedWorld
 from astune.testing.policies import ScriptedPolicy
 
@@ -14,6 +15,7 @@ __all__ = [
     "PlantedWorld",
     "ScriptedBackbone",
     "ScriptedChatServer",
+    "ScriptedOnlineService",
     "ScriptedPolicy",
     "scripted_engine",
     "write_test_model_dir",

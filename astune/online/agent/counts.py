@@ -1,0 +1,85 @@
+"""What a runner and its outbox count."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from astune.errors import named
+
+
+@dataclass
+class CauseCounts:
+    """How often something went wrong, by cause, with the last message of each. A cause is the type of an error, or a
+    text that is one of few."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    last: dict[str, str] = field(default_factory=dict)
+
+    def add(self, error: BaseException | str) -> None:
+        name = error if isinstance(error, str) else type(error).__name__
+        self.counts[name] += 1
+        self.last[name] = error if isinstance(error, str) else named(error)[:500]
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+
+@dataclass(frozen=True)
+class RunnerStats:
+    """Counts since the start of a `TrainingRunner`.
+
+    `requests` = not `selected` + `selected`; `runs` = `rewarded` + `unrewarded` + `without_replies` + all of `failed`
+    + `timed_out` + `under_way` + `queued` + `unplayed`.
+    """
+
+    requests: int
+    selected: int
+    dropped: int
+    """Selected requests that found the queue full, or the runner stopped."""
+    skipped: Mapping[str, int]
+    """Selected requests that cannot be played again, by why."""
+    runs: int
+    queued: int
+    under_way: int
+    unplayed: int
+    """Runs that `stop` left undone."""
+    rewarded: int
+    unrewarded: int
+    """Runs of which the reward function returned None."""
+    without_replies: int
+    """Runs in which the trained model was not asked."""
+    timed_out: int
+    failed: Mapping[str, int]
+    trouble: Mapping[str, int]
+    """Errors on the way from production to the queue, such as those of a strategy."""
+    tool_calls: Mapping[str, int]
+    """By what became of them in shadows."""
+    feedback_sent: int
+    feedback_waiting: int
+    feedback_refused: Mapping[str, int]
+    feedback_lost: int
+    commits: int
+    commits_failed: Mapping[str, int]
+
+    def __str__(self) -> str:
+        said = [f"{self.requests} requests", f"{self.selected} selected", f"{self.runs} runs"]
+        said += [f"{self.rewarded} rewarded", f"{self.feedback_sent} rewards sent", f"{self.commits} commits"]
+        rest = {
+            "dropped": self.dropped,
+            "skipped": sum(self.skipped.values()),
+            "unplayed": self.unplayed,
+            "timed out": self.timed_out,
+            "failed": sum(self.failed.values()),
+            "unrewarded": self.unrewarded,
+            "without replies": self.without_replies,
+            "in trouble": sum(self.trouble.values()),
+            "rewards waiting": self.feedback_waiting,
+            "rewards refused": sum(self.feedback_refused.values()),
+            "rewards lost": self.feedback_lost,
+            "commits failed": sum(self.commits_failed.values()),
+            "tool calls refused": self.tool_calls.get("refused", 0),
+        }
+        return ", ".join(said + [f"{count} {what}" for what, count in rest.items() if count])

@@ -1,0 +1,176 @@
+"""Agents that are plain functions of a client of the model, and their tools."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, TypeVar, cast
+
+import anyio.to_thread
+
+from astune.errors import OnlineError
+from astune.online.agent.selection import RequestContext
+from astune.online.agent.shadow import Play, Request, ShadowRun, Watcher, shadow_run
+from astune.online.agent.writes import REFUSAL, RecordedTool, ToolFate, is_read_only
+
+_CALLS: ContextVar[list[RecordedTool] | None] = ContextVar("astune_tool_calls", default=None)
+"""Tool calls of the production request that this code is part of."""
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def shadow_safe(function: _Function) -> _Function:
+    """A tool that is called as ever in production, and in a shadow run only if nothing can come of it.
+
+        @shadow_safe
+        def refund(order: str, amount: float) -> str: ...
+
+    In a shadow run its result is that of the production run for equal arguments, a sandbox's, or a text that refuses,
+    as `TrainingRunner(writes=)` says. A tool that runs in a thread which the agent starts itself must be given the
+    context: `contextvars.copy_context().run`; else it does not know that it is in a shadow run.
+    """
+    signature = inspect.signature(function)
+
+    def decided(args: Any, kwargs: Any) -> tuple[ToolFate | None, Any]:
+        """What becomes of the call, None in production; and the function to call if one is."""
+        run = shadow_run()
+        if run is None:
+            return None, function
+        name, sandbox = function.__name__, run.guard.sandbox
+        inside = isinstance(sandbox, Mapping) and name in sandbox
+        arguments = dict(signature.bind(*args, **kwargs).arguments)
+        use = run.guard.decide(name, arguments, reads=is_read_only(function), in_sandbox=inside)
+        return use, sandbox[name] if inside and sandbox is not None else function
+
+    def record(args: Any, kwargs: Any, result: Any) -> None:
+        calls = _CALLS.get()
+        if calls is not None and not is_read_only(function):
+            bound = dict(signature.bind(*args, **kwargs).arguments)
+            calls.append(RecordedTool(function.__name__, _copied(bound), _copied(result)))
+
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def guarded(*args: Any, **kwargs: Any) -> Any:
+            use, called = decided(args, kwargs)
+            if use is None:
+                result = await function(*args, **kwargs)
+                record(args, kwargs, result)
+                return result
+            if use.fate in ("ran", "sandbox"):
+                result = called(*args, **kwargs)
+                return await result if inspect.isawaitable(result) else result
+            return _answer(use)
+
+        return cast(_Function, guarded)
+
+    @functools.wraps(function)
+    def guarded_sync(*args: Any, **kwargs: Any) -> Any:
+        use, called = decided(args, kwargs)
+        if use is None:
+            result = function(*args, **kwargs)
+            record(args, kwargs, result)
+            return result
+        return called(*args, **kwargs) if use.fate in ("ran", "sandbox") else _answer(use)
+
+    return cast(_Function, guarded_sync)
+
+
+def _answer(use: ToolFate) -> Any:
+    return copy.deepcopy(use.result) if use.fate == "recorded" else REFUSAL.format(name=use.name)
+
+
+def _copied(value: Any) -> Any:
+    """What cannot be copied is kept as it is: a tool's result is rarely changed afterwards."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # whatever a class raises that cannot be copied
+        return value
+
+
+def wrapped(watcher: Watcher, function: Callable[..., Any], client: Any) -> Callable[..., Any]:
+    """`function(client, ...)` without its first argument: in production `client`, in a shadow run the trained model's,
+    an `AsyncOpenAI` where the function is async and else an `OpenAI`. `watcher` is told of the requests."""
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        raise OnlineError(f"{function!r} yields its answer; wrap() takes functions that return one, see observe()")
+
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def production(*args: Any, **kwargs: Any) -> Any:
+            calls: list[RecordedTool] = []
+            token = _CALLS.set(calls)
+            try:
+                output = await function(client, *args, **kwargs)
+            finally:
+                _CALLS.reset(token)
+            _tell(watcher, function, (args, kwargs), output, calls)
+            return output
+
+        return production
+
+    @functools.wraps(function)
+    def production_sync(*args: Any, **kwargs: Any) -> Any:
+        calls: list[RecordedTool] = []
+        token = _CALLS.set(calls)
+        try:
+            output = function(client, *args, **kwargs)
+        finally:
+            _CALLS.reset(token)
+        _tell(watcher, function, (args, kwargs), output, calls)
+        return output
+
+    return production_sync
+
+
+def _tell(watcher: Watcher, function: Callable[..., Any], given: Any, output: Any, calls: list[RecordedTool]) -> None:
+    try:
+        args, kwargs = given
+        inputs = dict(list(inspect.signature(function).bind(None, *args, **kwargs).arguments.items())[1:])
+        context = watcher.selected(None, inputs, output)
+        if context is None:
+            return
+        inputs, output, given = copy.deepcopy((inputs, output, given))
+        watcher.offer(request_of(inputs, output, context, calls), play_of(_again(function, given)))
+    except Exception as error:  # production goes on, whatever its values do when they are copied
+        watcher.trouble(error)
+
+
+def _again(function: Callable[..., Any], given: Any) -> Callable[..., Any]:
+    """`function` with the arguments that it was given, copied for each run."""
+    if inspect.iscoroutinefunction(function):
+
+        async def again(client: Any) -> Any:
+            args, kwargs = copy.deepcopy(given)
+            return await function(client, *args, **kwargs)
+
+        return again
+
+    def again_sync(client: Any) -> Any:
+        args, kwargs = copy.deepcopy(given)
+        return function(client, *args, **kwargs)
+
+    return again_sync
+
+
+def request_of(inputs: Any, output: Any, context: RequestContext, calls: Sequence[RecordedTool]) -> Request:
+    return Request(context.task_id or f"task-{uuid.uuid4().hex}", inputs, output, context, tuple(calls))
+
+
+def play_of(run: Callable[[Any], Any]) -> Play:
+    """Plays `run(client)`: in a thread, with a client that blocks, unless it is an `async def`."""
+
+    async def play(shadow: ShadowRun) -> Any:
+        if inspect.iscoroutinefunction(run):
+            return await run(shadow.client)
+        result = await anyio.to_thread.run_sync(run, shadow.sync_client, abandon_on_cancel=True)
+        if inspect.iscoroutine(result):
+            result.close()
+            raise OnlineError(f"{run!r} returned a coroutine; give an `async def`, so that it gets a client that waits")
+        return result
+
+    return play

@@ -1,0 +1,141 @@
+"""Sends what must arrive: feedback and records, with patience and in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+
+import anyio
+
+from astune.online.agent.client import OnlineClient, ServiceAway, ServiceError
+from astune.online.agent.counts import CauseCounts
+from astune.online.agent.spool import Letter, Spool
+from astune.online.wire import Body
+
+logger = logging.getLogger(__name__)
+
+MOST_WAITING = 10_000
+"""Letters that wait. What comes on top of them is lost, and counted."""
+_FIRST_PAUSE = 0.5
+_LONGEST_PAUSE = 30.0
+
+
+class Outbox:
+    """Letters to the service, sent one after the other until each is acknowledged or refused.
+
+    While the service is away it pauses, longer each time up to half a minute, or as long as the service asks. With a
+    spool a letter is on disk before `put` returns, so that it outlives this process. It belongs to one event loop.
+
+    Invariant: `put` = `sent` + `refused.total` + `lost` + `waiting`, with what the spool held counted as put.
+    """
+
+    def __init__(self, client: OnlineClient, spool: Spool | None = None) -> None:
+        self._client = client
+        self._spool = spool
+        self._letters: deque[Letter] = deque()
+        self._came = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._hurry = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.put = self.sent = self.lost = 0
+        self.refused = CauseCounts()
+        self.away = CauseCounts()
+        """Tries that will be made again."""
+
+    @property
+    def waiting(self) -> int:
+        return len(self._letters)
+
+    def start(self) -> None:
+        """Begin to send, with what the spool holds."""
+        for letter in self._spool.read() if self._spool else ():
+            self._take(letter)
+        for said in self._spool.broken if self._spool else ():
+            logger.warning("a file of the spool is left alone: %s", said)
+        self._task = asyncio.create_task(self._send_all(), name="astune-outbox")
+
+    async def add(self, path: str, body: Body) -> None:
+        """Take a letter. It is lost only where too many wait already."""
+        letter = Letter(path, body)
+        if len(self._letters) >= MOST_WAITING:
+            self.put += 1
+            self.lost += 1
+            return
+        if self._spool is not None:
+            try:
+                await asyncio.to_thread(self._spool.write, letter)
+            except OSError as error:
+                logger.warning("feedback is kept in memory only, the spool cannot be written: %s", error)
+        self._take(letter)
+
+    def _take(self, letter: Letter) -> None:
+        self.put += 1
+        self._letters.append(letter)
+        self._empty.clear()
+        self._came.set()
+
+    async def close(self, seconds: float) -> None:
+        """Send what waits, for at most so long. What is left then stays in the spool, or is lost."""
+        if self._task is None:
+            return
+        self._hurry.set()
+        with anyio.move_on_after(seconds):
+            await self._empty.wait()
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        self._task = None
+        left = [letter for letter in self._letters if letter.file is None]
+        self.lost += len(left)
+        if left:
+            logger.error("%d letters to %s are lost: it did not take them in time", len(left), self._client.endpoint)
+        if kept := len(self._letters) - len(left):
+            logger.warning("%d letters to %s wait in the spool", kept, self._client.endpoint)
+        self._letters = deque(letter for letter in self._letters if letter.file is not None)
+
+    async def _send_all(self) -> None:
+        failures = 0
+        while True:
+            while not self._letters:
+                self._empty.set()
+                self._came.clear()
+                await self._came.wait()
+            letter = self._letters[0]
+            letter.tries += 1
+            try:
+                await self._client.send(letter.path, letter.body)
+            except ServiceAway as error:
+                self.away.add(error)
+                self._letters.rotate(-1)  # so that one that never gets through does not hold up the others
+                failures += 1
+                await self._pause(error, failures)
+                continue
+            except ServiceError as error:
+                self.refused.add(error)
+                logger.warning("refused, and not sent again: %s", error)
+            else:
+                self.sent += 1
+            failures = 0
+            self._letters.popleft()
+            await self._forget(letter)
+
+    async def _forget(self, letter: Letter) -> None:
+        if self._spool is not None:
+            try:
+                await asyncio.to_thread(self._spool.remove, letter)
+            except OSError as error:
+                logger.warning("a file of the spool cannot be removed, and is sent again some day: %s", error)
+
+    async def _pause(self, error: ServiceAway, failures: int) -> None:
+        """Shorter once it is to close."""
+        seconds = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(failures - 1, 10))
+        seconds = error.after if error.after is not None else seconds * random.uniform(0.5, 1.0)
+        if failures == 1:
+            logger.warning("feedback waits, and is tried again: %s", error)
+        if self._hurry.is_set():
+            await asyncio.sleep(min(seconds, _FIRST_PAUSE))
+            return
+        with anyio.move_on_after(seconds):
+            await self._hurry.wait()

@@ -1,0 +1,367 @@
+"""`TrainingRunner`: plays requests of a deployed agent again with the model that is trained, and says what they earned.
+
+Production is never touched: a request is copied after it was answered, and everything else happens behind it. What
+goes wrong here is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import logging
+import math
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from astune.errors import OnlineError
+from astune.online.agent.client import OnlineClient, ServiceError, endpoint_of
+from astune.online.agent.counts import CauseCounts, RunnerStats
+from astune.online.agent.functions import play_of, request_of, wrapped
+from astune.online.agent.outbox import Outbox
+from astune.online.agent.selection import RequestContext, SamplingRateStrategy, SelectionStrategy, take_mark
+from astune.online.agent.shadow import Clients, Play, Request, ShadowRun, as_shadow, shadow_run
+from astune.online.agent.spool import Spool
+from astune.online.agent.writes import FATES, RecordedTool, WriteGuard, check_policy
+from astune.online.wire import FEEDBACK_PATH, Feedback
+
+logger = logging.getLogger(__name__)
+
+Reward = float | Mapping[str, float] | None
+RewardFunction = Callable[[ShadowRun], Reward | Awaitable[Reward]]
+Job = tuple[Request, Play, int]
+
+
+@dataclass
+class _Line:
+    """What there is between start and end. `jobs` are runs that wait."""
+
+    loop: asyncio.AbstractEventLoop
+    client: OnlineClient
+    clients: Clients
+    outbox: Outbox
+    jobs: asyncio.Queue[Job]
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    open: bool = True
+    committed: int = 0
+    """Rewards that were sent before the last commit."""
+
+
+@dataclass
+class _Counts:
+    requests: int = 0
+    selected: int = 0
+    dropped: int = 0
+    runs: int = 0
+    under_way: int = 0
+    unplayed: int = 0
+    rewarded: int = 0
+    unrewarded: int = 0
+    without_replies: int = 0
+    timed_out: int = 0
+    commits: int = 0
+    skipped: CauseCounts = field(default_factory=CauseCounts)
+    failed: CauseCounts = field(default_factory=CauseCounts)
+    trouble: CauseCounts = field(default_factory=CauseCounts)
+    commits_failed: CauseCounts = field(default_factory=CauseCounts)
+    tool_calls: CauseCounts = field(default_factory=CauseCounts)
+
+
+class TrainingRunner:
+    """Selected requests of a deployed agent are played again in the background by a clone of the agent with the trained
+    model. `reward(run)` says what each run was worth, and the service learns from it.
+
+        runner = TrainingRunner("http://127.0.0.1:8010", "policy", reward=score, strategy=SamplingRateStrategy(0.1))
+        async with runner:
+            answer = runner.wrap(answer, client=production)     # called as ever
+
+    - `strategy` selects requests; each is played `repeat_time` times, as runs "0", "1", ... of one task, so that they
+      can be compared with each other.
+    - `reward(run)`, sync or async, returns a number, named numbers that add up, or None for "cannot tell".
+    - `pool_size` runs at most are under way, `capacity` at most wait; a request that finds no room is dropped. A run,
+      its reward included, ends after `timeout` seconds.
+    - `writes` says what a tool call does in a shadow unless it only reads: "recorded" gives it the result that the same
+      call had in production and refuses others, "refuse" refuses all, and a sandbox (tools of the same names: a toolkit
+      of AgentScope, a mapping of functions, or a function that makes one for each run) is called instead. Tools that
+      only read are those marked by `read_only`, those that AgentScope 2.x knows as such, and those named in
+      `read_only`.
+    - `sampling` goes with every request of an AgentScope clone, as `{"temperature": 1.0, "max_tokens": 512}`.
+    - A commit is asked for every `commit_interval` seconds in which rewards were sent (0: never) and at the end.
+    - `spool` is a folder for rewards that are not sent yet: what a crash leaves there is sent by the next run.
+
+    It lives in the event loop that started it; `with` instead of `async with` gives it one of its own, in a thread, for
+    programs without. Requests may come from any thread.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        model: str,
+        *,
+        reward: RewardFunction,
+        strategy: SelectionStrategy | None = None,
+        commit_interval: float = 300.0,
+        repeat_time: int = 1,
+        pool_size: int = 8,
+        capacity: int = 1000,
+        timeout: float = 300.0,
+        writes: Any = "recorded",
+        read_only: Collection[str] = (),
+        sampling: Mapping[str, Any] | None = None,
+        token: str | None = None,
+        spool: str | Path | None = None,
+    ) -> None:
+        for name, value in (("repeat_time", repeat_time), ("pool_size", pool_size), ("capacity", capacity)):
+            if not isinstance(value, int) or value < 1:
+                raise OnlineError(f"TrainingRunner: {name} must be a whole number of at least 1, got {value!r}")
+        if repeat_time > capacity:
+            raise OnlineError(f"TrainingRunner: repeat_time {repeat_time} is above capacity {capacity}")
+        if not timeout > 0:
+            raise OnlineError(f"TrainingRunner: timeout must be a number of seconds above 0, got {timeout!r}")
+        if not callable(reward):
+            raise OnlineError(f"TrainingRunner: reward must be a function of the shadow run, got {reward!r}")
+        check_policy(writes)
+        self.endpoint, self.model, self.token = endpoint_of(endpoint), model, token
+        self.writes, self.read_only, self.sampling = writes, frozenset(read_only), dict(sampling or {})
+        self._strategy = strategy or SamplingRateStrategy(0.1)
+        self._reward = reward
+        self._interval, self._repeat, self._pool, self._capacity = commit_interval, repeat_time, pool_size, capacity
+        self._timeout = timeout
+        self._spool = Spool(Path(spool)) if spool is not None else None
+        self._counts = _Counts()
+        self._line: _Line | None = None
+        self._portal: AbstractContextManager[BlockingPortal] | None = None
+
+    async def start(self) -> None:
+        """Raises OnlineError: it was started before. A new runner takes over the spool of an old one."""
+        if self._line is not None:
+            raise OnlineError("this TrainingRunner was started before; make a new one")
+        client = OnlineClient(self.endpoint, token=self.token, timeout=self._timeout)
+        outbox = Outbox(client, self._spool)
+        clients = Clients(self.endpoint, self.token, self._timeout)
+        line = _Line(asyncio.get_running_loop(), client, clients, outbox, asyncio.Queue(self._capacity))
+        outbox.start()
+        line.tasks = [asyncio.create_task(self._work(line), name=f"astune-shadow-{n}") for n in range(self._pool)]
+        if self._interval > 0:
+            line.tasks.append(asyncio.create_task(self._commit_regularly(line), name="astune-commit"))
+        self._line = line
+
+    async def stop(self, seconds: float = 60.0) -> None:
+        """Take no more requests; finish the runs there are, then send the rewards, for at most `seconds` each. What is
+        left of runs is counted as unplayed; rewards that are left stay in the spool, or are lost and counted."""
+        line = self._line
+        if line is None or not line.open:
+            return
+        line.open = False
+        try:
+            with anyio.move_on_after(seconds):
+                await line.jobs.join()
+        finally:
+            for task in line.tasks:
+                task.cancel()
+            await asyncio.wait(line.tasks)
+            self._counts.unplayed += line.jobs.qsize()
+            while not line.jobs.empty():
+                line.jobs.get_nowait()
+            await line.outbox.close(seconds)
+            with anyio.move_on_after(seconds):
+                await self._commit(line)
+            await line.client.close()
+            await line.clients.close()
+            logger.info("online training: %s", self.stats())
+
+    async def __aenter__(self) -> TrainingRunner:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.stop()
+
+    def __enter__(self) -> TrainingRunner:
+        self._portal = start_blocking_portal()
+        self._portal.__enter__().call(self.start)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        line, portal = self._line, self._portal
+        assert line is not None and portal is not None  # __enter__ made them
+        asyncio.run_coroutine_threadsafe(self.stop(), line.loop).result()
+        portal.__exit__(None, None, None)
+
+    def wrap(self, function: Callable[..., Any], *, client: Any) -> Callable[..., Any]:
+        """`function(client, ...)` without its first argument, for production to call. The trained model's client takes
+        its place in shadow runs: an `AsyncOpenAI` if the function is async, else an `OpenAI` (in a thread). Tools that
+        write belong into `shadow_safe`."""
+        return wrapped(self, function, client)
+
+    def observe(
+        self, inputs: Any, output: Any, run: Callable[[Any], Any], *, tool_calls: Iterable[RecordedTool] = ()
+    ) -> None:
+        """Tell of a request that production has answered. `run(client)` answers it again, as often as it is called,
+        from a copy of its inputs. `tool_calls` are those that `shadow_safe` tools may be answered from. It
+        raises nothing."""
+        try:
+            context = self.selected(None, inputs, output)
+            if context is not None:
+                held = copy.deepcopy((inputs, output))
+                self.offer(request_of(*held, context, list(tool_calls)), play_of(run))
+        except Exception as error:  # production goes on, whatever its values do when they are copied
+            self.trouble(error)
+
+    def selected(self, agent: Any, inputs: Any, output: Any) -> RequestContext | None:
+        """Whether the strategy takes a request: what is known of it, else None. Never raises."""
+        if shadow_run() is not None:
+            return None
+        try:
+            context = take_mark()
+            self._counts.requests += 1
+            if not self._strategy.should_select(agent, inputs, output, context):
+                return None
+        except Exception as error:  # a strategy's fault is not production's
+            self.trouble(error)
+            return None
+        self._counts.selected += 1
+        return context
+
+    def skip(self, why: str) -> None:
+        self._counts.skipped.add(why)
+
+    def trouble(self, error: Exception) -> None:
+        self._counts.trouble.add(error)
+        if self._counts.trouble.counts[type(error).__name__] == 1:
+            logger.warning("a request is not played again, and production went on", exc_info=error)
+
+    def offer(self, request: Request, play: Play) -> None:
+        """Queue the runs of a request, all or none."""
+        line = self._line
+        if line is None or not line.open:
+            self._counts.dropped += 1
+            return
+        if asyncio._get_running_loop() is line.loop:
+            self._queue(line, request, play)
+            return
+        try:
+            line.loop.call_soon_threadsafe(self._queue, line, request, play)
+        except RuntimeError:  # the loop was closed, without stop()
+            self._counts.dropped += 1
+
+    def _queue(self, line: _Line, request: Request, play: Play) -> None:
+        if not line.open or line.jobs.qsize() + self._repeat > self._capacity:
+            self._counts.dropped += 1
+            return
+        self._counts.runs += self._repeat
+        for number in range(self._repeat):
+            line.jobs.put_nowait((request, play, number))
+
+    async def _work(self, line: _Line) -> None:
+        while True:
+            request, play, number = await line.jobs.get()
+            self._counts.under_way += 1
+            try:
+                await self._run(line, request, play, number)
+            except Exception as error:  # a run's fault is data, whatever it is
+                self._counts.failed.add(error)
+                logger.debug("a shadow run failed", exc_info=error)
+            except asyncio.CancelledError:
+                self._counts.unplayed += 1
+                raise
+            finally:
+                self._counts.under_way -= 1
+                line.jobs.task_done()
+
+    async def _run(self, line: _Line, request: Request, play: Play, number: int) -> None:
+        held = copy.deepcopy((request.inputs, request.output))
+        guard = WriteGuard(self.writes, self.read_only, request.recorded)
+        shadow = ShadowRun(request.task_id, str(number), self.model, *held, request.context, guard, line.clients)
+        reward: Reward = None
+        try:
+            with anyio.move_on_after(self._timeout) as limit, as_shadow(shadow):
+                shadow.result = await play(shadow)
+                if shadow.msg_ids:
+                    reward = await self._reward_of(shadow)
+        finally:
+            for use in guard.uses:
+                self._counts.tool_calls.add(use.fate)
+        if limit.cancel_called:  # asked of the clock: AgentScope takes a cancellation for an interruption by the user
+            self._counts.timed_out += 1
+        elif not shadow.msg_ids:
+            self._counts.without_replies += 1
+        elif reward is None:
+            self._counts.unrewarded += 1
+        else:
+            await line.outbox.add(FEEDBACK_PATH, _feedback(shadow, reward))
+            self._counts.rewarded += 1
+
+    async def _reward_of(self, shadow: ShadowRun) -> Reward:
+        """A function that is not async has a thread, as it may block."""
+        if inspect.iscoroutinefunction(self._reward):
+            reward: Any = await self._reward(shadow)
+        else:
+            reward = await anyio.to_thread.run_sync(self._reward, shadow, abandon_on_cancel=True)
+            reward = await reward if inspect.isawaitable(reward) else reward
+        return reward  # type: ignore[no-any-return]  # checked by _feedback
+
+    async def _commit_regularly(self, line: _Line) -> None:
+        while True:
+            await asyncio.sleep(self._interval)
+            await self._commit(line)
+
+    async def _commit(self, line: _Line) -> None:
+        """Ask for a commit, if there are rewards that no commit has seen."""
+        if line.outbox.sent == line.committed:
+            return
+        sent = line.outbox.sent
+        try:
+            await line.client.commit()
+        except ServiceError as error:  # the next commit takes all of it
+            self._counts.commits_failed.add(error)
+            logger.warning("the commit failed: %s", error)
+            return
+        line.committed = sent
+        self._counts.commits += 1
+
+    def stats(self) -> RunnerStats:
+        counts, line = self._counts, self._line
+        outbox = line.outbox if line is not None else None
+        return RunnerStats(
+            requests=counts.requests,
+            selected=counts.selected,
+            dropped=counts.dropped,
+            skipped=dict(counts.skipped.counts),
+            runs=counts.runs,
+            queued=line.jobs.qsize() if line is not None else 0,
+            under_way=counts.under_way,
+            unplayed=counts.unplayed,
+            rewarded=counts.rewarded,
+            unrewarded=counts.unrewarded,
+            without_replies=counts.without_replies,
+            timed_out=counts.timed_out,
+            failed=dict(counts.failed.counts),
+            trouble=dict(counts.trouble.counts),
+            tool_calls={fate: counts.tool_calls.counts[fate] for fate in FATES},
+            feedback_sent=outbox.sent if outbox else 0,
+            feedback_waiting=outbox.waiting if outbox else 0,
+            feedback_refused=dict(outbox.refused.counts) if outbox else {},
+            feedback_lost=outbox.lost if outbox else 0,
+            commits=counts.commits,
+            commits_failed=dict(counts.commits_failed.counts),
+        )
+
+
+def _feedback(shadow: ShadowRun, reward: Reward) -> Feedback:
+    """Raises OnlineError: the reward function returned what is no reward."""
+    said: dict[str, Any] = {"msg_ids": shadow.msg_ids, "task_id": shadow.task_id, "run_id": shadow.run_id}
+    named_ones = reward if isinstance(reward, Mapping) else {"reward": reward}
+    for name, value in named_ones.items():
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise OnlineError(f"the reward function returned {reward!r:.200}; {name!r} must be a finite number")
+    if isinstance(reward, Mapping):
+        return Feedback(rewards={str(name): float(value) for name, value in reward.items()}, **said)
+    return Feedback(reward=float(reward), **said)  # type: ignore[arg-type]  # checked above
