@@ -168,18 +168,20 @@ def test_a_teacher_draws_the_model_towards_itself(tmp_path: Path) -> None:
         "task_reader": {"jsonl": {"training": {"file_path": "train.jsonl"}}},
         "rollout": {"agentscope_learn_protocol": f"{QUICK}:quick", "num_repeat": 16, "max_tokens": 8},
     }
-    taught = run_job(write_job(tmp_path, CONVERSATIONS, trainer={"total_steps": 3, "learning_rate": 1e-3}))
-    teacher = taught.run_dir / "checkpoints" / "step_000003"
+    misled = run_job(write_job(tmp_path, CONVERSATIONS, trainer={"total_steps": 3, "learning_rate": 1e-3}))
     trainer = {"examples": None, "total_steps": 8, "tasks_per_step": 1, "learning_rate": 2e-4}
     conf = write_job(
-        tmp_path, [], trainer=trainer, algorithm={"method": "distill", "teacher": str(teacher)}, **sections
+        tmp_path,
+        [],
+        trainer=trainer,
+        algorithm={"method": "distill", "teacher": "tiny"},
+        model={"path": str(misled.run_dir / "checkpoints" / "step_000003")},
+        **sections,
     )
     rows = timeless(run_job(conf, "astune.experiment_name=student"))
     distances = [row["kl/teacher"] for row in rows]
-    assert sum(distances[-2:]) < 0.8 * sum(distances[:2])
-    same = run_job(
-        conf, "astune.experiment_name=itself", "astune.trainer.total_steps=1", "astune.algorithm.teacher=tiny"
-    )
+    assert distances[0] > 1 and max(distances[-2:]) < 0.05 * distances[0]
+    same = run_job(conf, "astune.experiment_name=itself", "astune.trainer.total_steps=1", "astune.model.path=tiny")
     (row,) = timeless(same)
     assert abs(row["kl/teacher"]) < 1e-6 and row["grad_norm"] < 1e-3
     with pytest.raises(ConfigError, match="teacher: not set; method 'distill'"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -94,7 +95,15 @@ def every_token(sampler: torch.Tensor) -> MicroBatch:
     )
 
 
-@pytest.mark.parametrize(("loss", "apart"), [("reinforce", 0.0), ("ppo_clip", 0.0), ("ppo_clip", 0.1), ("cispo", 0.1)])
+FAITHFUL = [
+    ("reinforce", 0.0),
+    ("gspo", 0.0),
+    ("minirl", 0.0),
+    *((loss, apart) for loss in ("ppo_clip", "cispo") for apart in (0.0, 0.1)),
+]
+
+
+@pytest.mark.parametrize(("loss", "apart"), FAITHFUL)
 def test_on_average_distillation_follows_the_gradient_of_the_divergence_from_the_teacher(
     loss: str, apart: float
 ) -> None:
@@ -114,3 +123,32 @@ def test_on_average_distillation_follows_the_gradient_of_the_divergence_from_the
     same = distillation_objective(batch, forward, logprob.detach(), config, 0)
     (nothing,) = torch.autograd.grad(same.loss.sum(), logits)
     assert torch.equal(nothing, torch.zeros(7, dtype=torch.float64))
+
+
+def test_sampled_tokens_alone_bring_a_policy_to_its_teacher() -> None:
+    draw = torch.Generator().manual_seed(2)
+    logits, target = (2 * torch.randn(7, generator=draw, dtype=torch.float64) for _ in range(2))
+    logits.requires_grad_()
+    teacher = torch.log_softmax(target, -1)
+    optimizer = torch.optim.Adam([logits], lr=0.05)
+    config = AlgorithmConfig.model_validate({"method": "distill", "teacher": "x"})
+    distances = []
+    for _ in range(150):
+        logprob = torch.log_softmax(logits, -1)
+        distances.append(float((logprob.exp() * (logprob - teacher)).sum().detach()))
+        drawn = torch.multinomial(logprob.detach().exp(), 32, replacement=True, generator=draw)
+        places = torch.arange(32)
+        batch = replace(
+            every_token(logprob.detach()),
+            source=torch.zeros_like(places),
+            target=drawn,
+            sampled=logprob.detach()[drawn],
+            weight=torch.full((32,), 1 / 32, dtype=torch.float64),
+            row=places,
+            version=torch.zeros_like(places),
+        )
+        forward = Forward(logprob[drawn], torch.zeros(1, dtype=torch.float64))
+        optimizer.zero_grad()
+        distillation_objective(batch, forward, teacher[drawn], config, 0).loss.sum().backward()
+        optimizer.step()
+    assert distances[0] > 1 and distances[-1] < 0.01 * distances[0]
