@@ -1,0 +1,93 @@
+"""Rows of the table `feedback` with their messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import sqlalchemy as sa
+
+from astune.store.answers import chunks
+from astune.store.tables import audit, feedback, feedback_messages
+
+JUDGE = "judge:"
+"""Authors that are none of the users begin so."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """`messages` are (msg_id, place); the other fields are columns."""
+
+    id: int
+    received: float
+    author: str
+    client: str
+    body: str
+    kind: str
+    name: str
+    value: float | None
+    comment: str | None
+    correction: str | None
+    task_id: str | None
+    run_id: str | None
+    fingerprint: str
+    target: str
+    state: str
+    reason: str | None
+    messages: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(msg_id for msg_id, _ in self.messages)
+
+    @property
+    def part(self) -> str:
+        """What a later word of the same author takes the place of: score, correction or preference."""
+        return self.kind if self.kind in ("correction", "preference") else "score"
+
+    @property
+    def age(self) -> tuple[float, str]:
+        """Smaller is older; no two are equal."""
+        return (self.received, self.fingerprint)
+
+    @property
+    def of_judge(self) -> bool:
+        return self.author.startswith(JUDGE)
+
+
+_COLUMNS = tuple(one.name for one in fields(Row) if one.name != "messages")
+
+
+def load(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> list[Row]:
+    """Those rows, the oldest first."""
+    found: dict[int, dict[str, Any]] = {}
+    for row in connection.execute(sa.select(*(feedback.c[name] for name in _COLUMNS)).where(*where)):
+        found[row.id] = dict(row._mapping)
+    messages: dict[int, list[tuple[str, str]]] = {number: [] for number in found}
+    for some in chunks(found):
+        of_them = feedback_messages.c.feedback_id.in_(some)
+        for row in connection.execute(sa.select(feedback_messages).where(of_them)):
+            messages[row.feedback_id].append((row.msg_id, row.place))
+    rows = [Row(**row, messages=tuple(sorted(messages[number]))) for number, row in found.items()]
+    return sorted(rows, key=lambda row: row.age)
+
+
+def insert(connection: sa.Connection, row: Row) -> Row:
+    """The row with its number."""
+    values = {name: getattr(row, name) for name in _COLUMNS if name != "id"}
+    (number,) = connection.execute(feedback.insert().values(values)).inserted_primary_key or (0,)
+    connection.execute(
+        feedback_messages.insert(),
+        [{"feedback_id": number, "msg_id": msg_id, "place": place} for msg_id, place in row.messages],
+    )
+    return replace(row, id=int(number))
+
+
+def write_state(connection: sa.Connection, row: Row, state: str, reason: str | None, now: float, role: str) -> None:
+    """The new state of a row that was in `row.state`, with a line in the audit."""
+    connection.execute(feedback.update().where(feedback.c.id == row.id).values(state=state, reason=reason))
+    if state != row.state:
+        details = {"before": row.state, "reason": reason}
+        connection.execute(
+            audit.insert().values(time=now, role=role, what=f"feedback: {state}", subject=str(row.id), details=details)
+        )

@@ -1,0 +1,90 @@
+"""Recorded answers and what is said of them, for tests of feedback."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from astune.config.online import FeedbackConfig
+from astune.store.feedback import NewFeedback, Outcome, Said, add
+from astune.store.feedback_rows import Row, load
+from astune.store.tables import commits, conversations, episode_messages, episodes, requests
+
+
+def record(
+    connection: sa.Connection,
+    conversation: str,
+    msg_ids: Sequence[str],
+    *,
+    client: str = "",
+    user: str | None = None,
+    exchanges: Sequence[str] | None = None,
+    task_id: str | None = None,
+    answered: float = 0.0,
+) -> None:
+    """Requests that follow each other. `exchanges` names the exchange of each; without it all are one."""
+    there = sa.select(sa.func.count()).where(requests.c.conversation_id == conversation)
+    number = connection.scalar(there) or 0
+    if not number:
+        connection.execute(
+            conversations.insert().values(
+                conversation_id=conversation, client=client, user=user, began=answered, last=answered
+            )
+        )
+    for place, msg_id in enumerate(msg_ids):
+        connection.execute(
+            requests.insert().values(
+                msg_id=msg_id,
+                conversation_id=conversation,
+                number=number + place,
+                exchange=msg_ids[0] if exchanges is None else exchanges[place],
+                follows=msg_ids[place - 1] if place else None,
+                agent="agent",
+                client=client,
+                user=user,
+                task_id=task_id,
+                model="m",
+                version=0,
+                asked=answered,
+                answered=answered,
+                messages_kept=0,
+                messages=[{"role": "user", "content": f"question {msg_id}"}],
+                redacted=False,
+            )
+        )
+
+
+def say(
+    connection: sa.Connection,
+    *said: Said | float,
+    about: Sequence[str] = ("m",),
+    at: float = 0.0,
+    author: str = "ana",
+    client: str = "",
+    rules: FeedbackConfig | None = None,
+    **rest: str,
+) -> Outcome:
+    """A number is a reward without a name."""
+    parts = tuple(one if isinstance(one, Said) else Said("number", value=one) for one in said)
+    new = NewFeedback(received=at, author=author, client=client, said=parts, msg_ids=tuple(about), **rest)
+    return add(connection, new, rules or FeedbackConfig())
+
+
+def states(connection: sa.Connection) -> list[str]:
+    """Of all feedback, the oldest first."""
+    return [row.state for row in rows(connection)]
+
+
+def rows(connection: sa.Connection) -> list[Row]:
+    return load(connection)
+
+
+def train(connection: sa.Connection, msg_ids: Sequence[str], *, state: str = "trained") -> None:
+    """An episode of those answers, as a commit makes it."""
+    (commit,) = connection.execute(
+        commits.insert().values(asked=0.0, by="hand", state="made")
+    ).inserted_primary_key or (0,)
+    episode = f"episode of {msg_ids}, {commit}"
+    connection.execute(episodes.insert().values(episode_id=episode, commit_id=commit, state=state))
+    connection.execute(episode_messages.insert(), [{"episode_id": episode, "msg_id": msg_id} for msg_id in msg_ids])

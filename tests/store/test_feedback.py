@@ -1,0 +1,232 @@
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+
+from astune.config.online import FeedbackConfig
+from astune.store.database import Database
+from astune.store.feedback import NewFeedback, Said, add, mark, settle
+from astune.store.judgements import judgements, preferences
+from astune.store.tables import audit
+from tests.store.databases import database as database
+from tests.store.databases import url as url
+from tests.store.feedback_cases import record, rows, say, states, train
+
+RULES = FeedbackConfig(wait_seconds=100)
+
+
+@pytest.fixture
+def connection(database: Database) -> Iterator[sa.Connection]:
+    with database.writing() as connection:
+        yield connection
+
+
+def reward_of(connection: sa.Connection, rules: FeedbackConfig = RULES) -> dict[tuple[str, ...], float | None]:
+    return {one.msg_ids: one.reward for one in judgements(connection, rules)}
+
+
+def test_the_very_same_twice_counts_once(connection: sa.Connection) -> None:
+    record(connection, "c", ["m"])
+    assert not say(connection, 0.5, at=1).duplicate
+    again = say(connection, 0.5, at=2)
+    assert (again.state, again.duplicate) == ("counts", True)
+    assert reward_of(connection) == {("m",): 0.5}
+    assert states(connection) == ["counts"]
+
+
+def test_the_last_word_of_an_author_counts_whatever_kind_it_is(connection: sa.Connection) -> None:
+    record(connection, "c", ["m"])
+    say(connection, 1.0, at=1)
+    say(connection, Said("thumb", value=0.0), at=2)
+    assert reward_of(connection) == {("m",): 0.0}
+    say(connection, Said("number", "help", 0.5), Said("number", "speed", 0.25), at=3)
+    assert reward_of(connection) == {("m",): 0.75}
+    say(connection, Said("number", "speed", 0.5), at=4)
+    assert reward_of(connection) == {("m",): 1.0}
+    say(connection, Said("rating", value=0.25), at=5)
+    assert reward_of(connection) == {("m",): 0.25}
+
+
+def test_what_was_said_first_and_arrives_last_is_replaced(connection: sa.Connection) -> None:
+    record(connection, "c", ["m"])
+    say(connection, 1.0, at=2)
+    assert say(connection, 0.0, at=1).state == "replaced"
+    assert reward_of(connection) == {("m",): 1.0}
+
+
+def test_going_back_to_an_earlier_word_makes_it_the_last(connection: sa.Connection) -> None:
+    record(connection, "c", ["m"])
+    for at, value in enumerate((1.0, 0.0, 1.0)):
+        outcome = say(connection, value, at=at)
+    assert (outcome.state, outcome.duplicate) == ("counts", True)
+    assert reward_of(connection) == {("m",): 1.0}
+
+
+def test_authors_differ_and_the_mean_counts(connection: sa.Connection) -> None:
+    record(connection, "c", ["m"])
+    say(connection, Said("thumb", value=1.0), author="ana")
+    say(connection, Said("thumb", value=1.0), author="ben")
+    say(connection, 0.4, author="cem")
+    (judgement,) = judgements(connection, RULES)
+    assert judgement.reward == pytest.approx(0.8)
+    assert (judgement.thumb, judgement.authors) == (True, ("ana", "ben", "cem"))
+
+
+def test_named_rewards_add_up_by_weight(connection: sa.Connection) -> None:
+    record(connection, "c", ["m"])
+    say(connection, Said("number", "help", 0.5), Said("number", "speed", 1.0))
+    rules = FeedbackConfig(rewards={"speed": 0.1})
+    (judgement,) = judgements(connection, rules)
+    assert judgement.reward == pytest.approx(0.6)
+    assert judgement.rewards == {"help": 0.5, "speed": 1.0}
+
+
+def test_feedback_judges_the_way_to_an_answer_within_its_exchange(connection: sa.Connection) -> None:
+    record(connection, "c", ["a", "b", "d", "e"], exchanges=["a", "a", "d", "d"])
+    say(connection, 1.0, about=["b"], at=1)
+    say(connection, 0.0, about=["a", "b"], at=2)
+    say(connection, 0.5, about=["e", "b"], at=3)
+    assert reward_of(connection) == {("a", "b"): 0.0, ("a", "b", "d", "e"): 0.5}
+
+
+def test_an_answer_that_is_not_known_yet_is_waited_for(connection: sa.Connection) -> None:
+    assert say(connection, 1.0, rules=RULES).state == "waits"
+    settle(connection, RULES, 50)
+    assert states(connection) == ["waits"]
+    record(connection, "c", ["m"])
+    settle(connection, RULES, 60)
+    assert reward_of(connection) == {("m",): 1.0}
+
+
+def test_what_never_becomes_known_expires_and_may_be_sent_again(connection: sa.Connection) -> None:
+    say(connection, 1.0, rules=RULES)
+    settle(connection, RULES, 100)
+    assert states(connection) == ["expired"]
+    record(connection, "c", ["m"])
+    assert say(connection, 1.0, rules=RULES, at=101).state == "counts"
+    assert states(connection) == ["counts"]
+
+
+def test_a_part_that_stays_unknown_is_left_away(connection: sa.Connection) -> None:
+    record(connection, "c", ["m"])
+    assert say(connection, 1.0, about=["m", "n"], rules=RULES).state == "waits"
+    settle(connection, RULES, 100)
+    (row,) = rows(connection)
+    assert (row.state, row.reason) == ("counts", "without 1 answers that nobody knows")
+    assert reward_of(connection) == {("m",): 1.0}
+
+
+def test_feedback_on_what_was_trained_is_late_and_kept(connection: sa.Connection) -> None:
+    record(connection, "c", ["m", "n"])
+    say(connection, 1.0, about=["m"], at=1)
+    (judgement,) = judgements(connection, RULES)
+    train(connection, judgement.msg_ids)
+    mark(connection, judgement.feedback_ids, "trained", "v1", 2)
+    assert say(connection, 0.0, about=["m"], at=3).state == "late"
+    assert say(connection, 0.0, about=["m"], at=3, author="ben").state == "late"
+    assert say(connection, 0.0, about=["n"], at=3, author="ben").state == "counts"
+    again = say(connection, 1.0, about=["m"], at=4)
+    assert (again.state, again.duplicate) == ("trained", True)
+    assert sorted(states(connection)) == ["counts", "late", "late", "trained"]
+
+
+def test_what_came_while_its_answer_was_trained_is_late(connection: sa.Connection) -> None:
+    record(connection, "c", ["m"])
+    say(connection, 1.0, at=1)
+    (judgement,) = judgements(connection, RULES)
+    say(connection, 0.0, at=2)
+    say(connection, 0.0, at=2, author="ben")
+    say(connection, Said("correction", correction="so"), at=2, author="ben")
+    train(connection, judgement.msg_ids)
+    mark(connection, judgement.feedback_ids, "trained", "v1", 3)
+    settle(connection, RULES, 4)
+    assert states(connection)[0] == "trained"
+    assert sorted(states(connection)[1:]) == ["counts", "late", "late"]
+    (correction,) = judgements(connection, RULES)
+    assert (correction.reward, correction.corrections) == (None, ("so",))
+
+
+def test_an_episode_that_was_left_out_may_still_be_judged(connection: sa.Connection) -> None:
+    record(connection, "c", ["m"])
+    train(connection, ["m"], state="left_out")
+    assert say(connection, 1.0).state == "counts"
+
+
+def test_a_client_cannot_judge_answers_of_another(connection: sa.Connection) -> None:
+    record(connection, "c", ["m"], client="one")
+    record(connection, "d", ["n"], client="two")
+    outcome = say(connection, 1.0, about=["n", "m"], client="two")
+    assert (outcome.state, outcome.reason) == ("refused", "the answer 'm' is another client's")
+    assert say(connection, 1.0, about=["m", "unknown"], client="two").state == "refused"
+    say(connection, 1.0, about=["later"], client="two")
+    record(connection, "e", ["later"], client="one")
+    settle(connection, RULES, 1)
+    assert states(connection) == ["refused"] * 3
+    assert judgements(connection, RULES) == []
+
+
+def test_answers_of_two_conversations_are_one_episode_unless_of_two_users(connection: sa.Connection) -> None:
+    record(connection, "c", ["m"], user="ana")
+    record(connection, "d", ["n"], user="ana")
+    record(connection, "e", ["o"], user="ben")
+    assert say(connection, 1.0, about=["n", "m"]).state == "counts"
+    assert reward_of(connection) == {("m", "n"): 1.0}
+    assert "several users" in say(connection, 1.0, about=["m", "o"]).reason
+
+
+def test_comparisons_are_counted_by_pair(connection: sa.Connection) -> None:
+    record(connection, "c", ["m"])
+    record(connection, "d", ["n"])
+    pair = Said("preference", "preference")
+    for author in ("ana", "ben", "cem"):
+        say(connection, pair, about=[], better="m", worse="n", author=author)
+    say(connection, pair, about=[], better="n", worse="m", author="cem", at=1)
+    (preference,) = preferences(connection)
+    assert (preference.better, preference.worse) == ("m", "n")
+    assert preference.agreement == pytest.approx(1 / 3)
+    say(connection, pair, about=[], better="n", worse="m", author="dan", at=2)
+    assert preferences(connection) == []
+    assert judgements(connection, RULES) == []
+
+
+def test_a_person_speaks_before_a_judge_whoever_came_first(connection: sa.Connection) -> None:
+    record(connection, "c", ["a", "b"])
+    record(connection, "d", ["m"])
+    say(connection, 1.0, about=["a", "b"], author="judge:math")
+    say(connection, 0.0, about=["a"])
+    say(connection, 0.0, about=["m"])
+    assert say(connection, 1.0, about=["m"], author="judge:math").state == "replaced"
+    assert reward_of(connection) == {("a",): 0.0, ("m",): 0.0}
+
+
+def test_more_than_the_limits_is_held(connection: sa.Connection) -> None:
+    rules = FeedbackConfig(per_user_per_hour=2, per_conversation=3)
+    record(connection, "c", ["a", "b", "d", "e", "f"], exchanges=["a", "b", "d", "e", "f"])
+    two = (Said("number", "x", 1.0), Said("number", "y", 1.0))
+    assert [say(connection, *two, about=[one], rules=rules).state for one in "abd"] == ["counts", "counts", "held"]
+    assert say(connection, 1.0, about=["d"], author="ben", rules=rules).state == "held"
+    assert say(connection, 1.0, about=["e"], at=3600.0, author="cem", rules=rules).reason == (
+        "more than 3 about one conversation"
+    )
+    assert say(connection, *two, about=["a"], rules=rules).state == "counts"
+
+
+def test_every_change_of_a_state_is_in_the_audit(connection: sa.Connection) -> None:
+    record(connection, "c", ["m"])
+    say(connection, 1.0, at=1)
+    say(connection, 0.0, at=2)
+    say(connection, 0.0, at=3)
+    assert list(connection.scalars(sa.select(audit.c.what).order_by(audit.c.id))) == [
+        "feedback: counts",
+        "feedback: counts",
+        "feedback: replaced",
+        "feedback: again",
+    ]
+
+
+def test_a_body_that_says_several_things_is_as_good_as_its_best_part(connection: sa.Connection) -> None:
+    record(connection, "c", ["m"])
+    train(connection, ["m"])
+    new = NewFeedback(1.0, "ana", "", (Said("thumb", value=0.0), Said("correction", correction="so")), ("m",))
+    assert add(connection, new, RULES).state == "counts"
+    assert sorted(states(connection)) == ["counts", "late"]
