@@ -1,8 +1,7 @@
 """Leases: who may do what only one may do at a time, over processes and machines.
 
 A holder renews its lease while it works. One that died does not, so that after `until` another may take it. Who does
-something that must not be done twice asks `keep` in the same transaction: from then on nobody can take the lease
-before that transaction ends.
+something that must not be done twice asks `keep` in the same transaction: nobody can take the lease before that ends.
 """
 
 from __future__ import annotations

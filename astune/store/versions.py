@@ -70,4 +70,6 @@ def add(connection: sa.Connection, version: ModelVersion) -> None:
 
 
 def _version(row: sa.Row[Any]) -> ModelVersion:
-    return ModelVersion(row.version, row.parent, row.commit_id, row.folder, row.sha256, row.made, row.config, row.figures)
+    return ModelVersion(
+        row.version, row.parent, row.commit_id, row.folder, row.sha256, row.made, row.config, row.figures
+    )
