@@ -46,6 +46,10 @@ def job(tmp_path: Path) -> Path:
         ("astune.task_judge.judge_protocol=agent.py:jugde", "Did you mean 'judge'?"),
         ("astune.task_reader.jsonl.training.file_path=task.jsonl", "Did you mean 'tasks.jsonl'?"),
         ("astune.task_reader.jsonl.validation.file_path=bad.jsonl", "bad.jsonl:1: no query"),
+        (
+            "astune.stages=[{trainer: {total_steps: 1}}, {rollout: {agentscope_learn_protocol: 'agent.py:slove'}}]",
+            "stage 2: ",
+        ),
     ],
 )
 def test_a_mistake_is_told_before_anything_heavy_is_loaded(job: Path, override: str, message: str) -> None:
