@@ -1,8 +1,6 @@
 """The tutorial's commands do what its page says, in small: two steps, then both ways to export."""
 
 import re
-import shlex
-from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -11,31 +9,21 @@ pytest.importorskip("agentscope")
 pytest.importorskip("torch")
 pytest.importorskip("peft")
 
-from astune.cli import main
 from astune.config.load import load_config
 from astune.monitor import read_metrics
 from astune.support.resources import tutorial_dir
+from tests.tutorial.small import SMALL, commands, run
 
 FOLDER = tutorial_dir() / "lora"
 README = (FOLDER / "README.md").read_text(encoding="utf-8")
-COMMANDS = [shlex.split(line) for line in README.splitlines() if line.startswith("python launcher.py")]
-WORKFLOW = "workflow_agentscope1.py" if metadata.version("agentscope").startswith("1.") else "workflow.py"
-
-
-def run(words: list[str], *more: str) -> int:
-    assert words[:2] == ["python", "launcher.py"]
-    return main([*(word.replace("tutorial/lora", str(FOLDER)) for word in words[2:]), *more])
 
 
 def test_an_adapter_is_trained_and_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     monkeypatch.chdir(tmp_path)
-    small = ["trainer.total_steps=2", "trainer.tasks_per_step=4", "trainer.warmup_steps=0", "evaluation.before=false"]
-    small += ["evaluation.decoding=[greedy]", "task_reader.max_validation_tasks=2", "monitor.check_invariants=true"]
-    small += [f"rollout.agentscope_learn_protocol={tutorial_dir() / 'math_agent' / WORKFLOW}:MathAgent"]
-    train, *exports = COMMANDS
-    assert run(train, *(f"astune.{key}" for key in small)) == 0
+    train, *exports = commands(FOLDER / "README.md")
+    assert run(train, *SMALL, "trainer.total_steps=2", "trainer.tasks_per_step=4", "trainer.warmup_steps=0") == 0
     rows = read_metrics(tmp_path / "runs" / "lora" / "lora" / "metrics.jsonl")
     learned = [row for row in rows if "kl/sampler" in row]
     assert learned and all(row["kl/sampler"] < 1e-5 for row in learned)  # trained is what was sampled
