@@ -1,0 +1,121 @@
+"""The agent in production: AgentScope, a calculator, and a small web service in front of it.
+
+    python tutorial/online/agent.py --endpoint http://127.0.0.1:8010 --port 8020
+
+    POST /ask    {"question": "Theo owns 87 tickets. ...", "user": "ana"}   ->  {"answer": ..., "message": ...}
+    POST /thumb  {"message": "chatcmpl-...", "thumb": "up", "user": "ana"}
+
+Three things are there for online training: the model's address, `Newest`, which keeps the id of the model's reply, and
+`/thumb`, which hands on what the user said of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+from agentscope.agent import Agent, InjectionConfig
+from agentscope.credential import OpenAICredential
+from agentscope.message import UserMsg
+from agentscope.middleware import MiddlewareBase
+from agentscope.model import OpenAIChatModel
+from agentscope.permission import PermissionContext, PermissionMode
+from agentscope.state import AgentState
+from agentscope.tool import FunctionTool, Toolkit
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "math_agent"))
+from calculator import calculator
+
+SYSTEM_PROMPT = "Use the calculator. End with: The answer is N."
+
+
+class Newest(MiddlewareBase):
+    """Keeps the id of the model's newest reply: a thumb is about that one and those that led to it."""
+
+    message = ""
+
+    async def on_model_call(self, agent: Agent, input_kwargs: dict[str, Any], next_handler: Callable[..., Any]) -> Any:
+        response = await next_handler(**input_kwargs)
+        self.message = response.id
+        return response
+
+
+@dataclass(frozen=True)
+class Service:
+    """The web service. `http` is its connection to the model's `endpoint`."""
+
+    endpoint: str
+    http: httpx.AsyncClient
+
+    async def ask(self, request: Request) -> JSONResponse:
+        asked = await request.json()
+        newest = Newest()
+        agent = Agent(
+            name="solver",
+            system_prompt=SYSTEM_PROMPT,
+            model=self._model(asked),
+            toolkit=Toolkit(tools=[FunctionTool(calculator)]),
+            middlewares=[newest],
+            state=AgentState(permission_context=PermissionContext(mode=PermissionMode.BYPASS)),  # nobody is asked
+            injection_config=InjectionConfig(inject_runtime_state=False),  # no clock in the prompt
+        )
+        reply = await agent.reply(UserMsg(name="user", content=asked["question"]))
+        return JSONResponse({"answer": reply.get_text_content(), "message": newest.message})
+
+    async def thumb(self, request: Request) -> JSONResponse:
+        said = await request.json()
+        body = {"msg_ids": [said["message"]], "thumb": said["thumb"], "user": said["user"]}
+        (await self.http.post(f"{self.endpoint}/feedback", json=body)).raise_for_status()
+        return JSONResponse({})
+
+    def _model(self, asked: dict[str, Any]) -> OpenAIChatModel:
+        headers = {"X-ASTune-Conversation": uuid.uuid4().hex}  # every question begins a conversation of its own
+        return OpenAIChatModel(
+            credential=OpenAICredential(api_key="none", base_url=f"{self.endpoint}/v1"),
+            model="policy",
+            parameters=OpenAIChatModel.Parameters(temperature=asked.get("temperature")),
+            stream=False,
+            client_kwargs={"http_client": self.http, "default_headers": headers},
+            extra_body={"user": asked["user"]},
+        )
+
+
+def app(endpoint: str) -> Starlette:
+    """The web service of the agent whose model is at `endpoint`."""
+    service = Service(endpoint, httpx.AsyncClient(timeout=300.0))
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with service.http:
+            yield
+
+    routes = [
+        Route("/ask", service.ask, methods=["POST"]),
+        Route("/thumb", service.thumb, methods=["POST"]),
+        Route("/health", lambda _: JSONResponse({})),
+    ]
+    return Starlette(routes=routes, lifespan=lifespan)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--endpoint", required=True, help="of the model, without /v1")
+    parser.add_argument("--port", type=int, default=8020)
+    given = parser.parse_args()
+    uvicorn.run(app(given.endpoint), port=given.port, log_level="warning")
+
+
+if __name__ == "__main__":
+    main()
