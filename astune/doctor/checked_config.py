@@ -84,6 +84,8 @@ class CheckedConfig:
         self.offline, self.backbones = offline, dict(backbones or {})
         self.opened = ExitStack()
         """What checks have started; `run_checks` ends it."""
+        self.begun = False
+        """Whether the model has been trained before, in an earlier stage."""
         self._stages: list[CheckedConfig] = []
 
     def stages(self) -> list[CheckedConfig]:
@@ -93,8 +95,8 @@ class CheckedConfig:
             return []
         if not self._stages:
             self._stages = [copy(self) for _ in self.loaded.stages]
-            for stage, loaded in zip(self._stages, self.loaded.stages, strict=True):
-                stage.loaded = loaded
+            for number, (stage, loaded) in enumerate(zip(self._stages, self.loaded.stages, strict=True)):
+                stage.loaded, stage.begun = loaded, number > 0
         for stage in self._stages:
             for name, value in vars(self).items():
                 vars(stage).setdefault(name, value)

@@ -11,7 +11,7 @@ at a time, P tokens of the longest, T tokens of a micro-batch, a = b (20 h + 5 i
 | adapters | none | 4 A |
 | gradient | 4 N | 4 A |
 | averages of AdamW | 8 N, in 8 bits 2 N | 8 A, 2 A |
-| the reference, if the loss has one | b N | none: the base without its adapter |
+| the reference, if the loss has one | b N | none, as it is the base; 4 A where training begins with an adapter |
 | the critic, if there is one | 16 N, with averages in 8 bits 10 N | the same |
 | key-value cache | 2 L K d b S (P + 256) | the same |
 | logits | 4 numbers of 4 bytes for each of min(T V, 2**26) | the same |
@@ -49,12 +49,13 @@ AVERAGES = {"adamw": 8, "adamw_fused": 8, "adamw_8bit": 2}
 @dataclass(frozen=True)
 class Extent:
     """`reduced`: sampling is in bfloat16. `trains`: there is a learner. `positions` of the longest conversation,
-    `tokens` of a micro-batch."""
+    `tokens` of a micro-batch. `begun`: training begins with an adapter that was trained before."""
 
     reduced: bool
     trains: bool
     positions: int
     tokens: int
+    begun: bool = False
 
     @property
     def number(self) -> int:
@@ -95,6 +96,8 @@ def _training(size: ModelSize, config: AstuneConfig, extent: Extent) -> dict[str
     parts[f"Adam (x {averages})"] = float(averages * trained)
     if config.algorithm.needs_reference and lora.rank is None:
         parts[f"the reference, a copy of the model (x {extent.number})"] = float(extent.number * size.parameters)
+    elif config.algorithm.needs_reference and extent.begun:
+        parts["the reference, a copy of the adapter (x 4)"] = 4.0 * trained
     if config.algorithm.needs_critic:
         of_critic = 8 + averages  # its weights, their gradient and its optimizer
         parts[f"the critic, a model with an optimizer of its own (x {of_critic})"] = float(of_critic * size.parameters)

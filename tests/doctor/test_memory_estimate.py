@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,8 @@ def test_eight_bits_a_reference_and_a_critic_are_in_the_sum() -> None:
     assert total(algorithm={"advantage": "gae"}) - total() == 16 * count
     lora = {"lora": {"rank": 8}}
     assert total(model=lora, algorithm=with_reference) == total(model=lora)  # the base without its adapter
+    extent = replace(extent, begun=True)
+    assert total(model=lora, algorithm=with_reference) - total(model=lora) == 4 * adapter_numbers(QWEN3_8B, 8, ())
 
 
 def test_who_does_not_train_needs_neither_gradient_nor_logits() -> None:

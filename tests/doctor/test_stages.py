@@ -23,6 +23,14 @@ def test_what_is_sound_in_each_stage_is_told_of_each(run_doctor: RunDoctor) -> N
     assert any(f.what.startswith("stage 2: 12 training tasks") for f in findings)
 
 
+def test_only_a_later_stage_keeps_the_adapter_that_it_began_with(run_doctor: RunDoctor) -> None:
+    near = {"algorithm": {"kl_beta": 0.1}, "trainer": {"total_steps": 2}}
+    lora = {"backbone": "local", "model": {"lora": {"rank": 4}}, "trainer": {"save_every": 1}}
+    findings = run_doctor({"stages": [near, near], **lora})
+    said = [f.what for f in findings if f.check == "memory" and "a copy of the adapter" in f.what]
+    assert len(said) == 1 and said[0].startswith("stage 2: ")
+
+
 def test_what_is_wrong_in_one_stage_is_told_with_its_number(run_doctor: RunDoctor) -> None:
     judge = {"task_judge": {"judge_protocol": "MathAnswerAsJugde"}}
     findings = run_doctor(stages({"trainer": {"learning_rate": 9.0}}, judge), examples_jsonl=EXAMPLES)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from astune.backbone.base import covers
+from astune.context_tracker.model_dir import adapter_dir
 from astune.doctor.checked_config import CheckedConfig, Missing
 from astune.doctor.checks.context import longest_prompt
 from astune.doctor.checks.packages import version_of
@@ -88,6 +89,7 @@ def _extent(checked: CheckedConfig, is_cuda: bool) -> Extent:
         trains=not covers(checked.backbone.ignored_sections, "astune.trainer"),
         positions=positions,
         tokens=min(config.trainer.micro_batch_tokens, in_step),
+        begun=checked.begun or adapter_dir(config.model.path) is not None,
     )
 
 
