@@ -645,7 +645,7 @@ def test_every_file_that_ships_runs_on_every_backbone_with_nothing_but_the_flag(
         return
     section = yaml.safe_load(path.read_text(encoding="utf-8"))["astune"]
     if "stages" in section and backbone != "local":
-        with pytest.raises(ConfigError, match=f"the backbone '{backbone}' has no stages; expected --backbone=local"):
+        with pytest.raises(ConfigError, match=f"the backbone '{backbone}' has no stages"):
             load_config(path, backbone=backbone)
         return
     if section.get("algorithm", {}).get("method") == "distill" and backbone == "trinity":
