@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from astune.config.section import Located, OptionalPlugin, Section
 
@@ -54,6 +54,12 @@ class FeedbackConfig(Section):
         0.0, ge=0.0, le=1.0, description="of the exchanges that nobody rated, astune.task_judge scores so many"
     )
     judge_after_seconds: NonNegativeFloat = Field(600.0, description="an exchange counts as unrated after so long")
+
+    @model_validator(mode="after")
+    def _bounds_leave_room(self) -> FeedbackConfig:
+        if self.least >= self.most:
+            raise ValueError(f"least {self.least:g} must be below most {self.most:g}")
+        return self
 
 
 class CommitConfig(Section):

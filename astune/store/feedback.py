@@ -22,9 +22,10 @@ import sqlalchemy as sa
 
 from astune.config.online import FeedbackConfig
 from astune.store.answers import chunks, conversations_of, is_trained, judged_answers, known_answers, trained_answers
-from astune.store.feedback_rows import JUDGE, Row, insert, load, write_state
+from astune.store.audit import Role
+from astune.store.feedback_rows import JUDGE, Row, insert, load, note, write_state
 from astune.store.feedback_rules import Facts, decided, winners
-from astune.store.tables import audit, feedback, feedback_messages, requests
+from astune.store.tables import feedback, feedback_messages, requests
 
 Kind = Literal["number", "thumb", "rating", "correction", "preference"]
 HOUR = 3600.0
@@ -76,7 +77,7 @@ class Outcome:
     """Whether the very same was there before."""
 
 
-def add(connection: sa.Connection, new: NewFeedback, rules: FeedbackConfig, role: str = "serve") -> Outcome:
+def add(connection: sa.Connection, new: NewFeedback, rules: FeedbackConfig, role: Role = "serve") -> Outcome:
     """Writes it and says what became of it."""
     lock(connection)
     rows = _rows(new)
@@ -99,7 +100,7 @@ def add(connection: sa.Connection, new: NewFeedback, rules: FeedbackConfig, role
     return Outcome(first.state, first.reason or "", len(there) == len(rows))
 
 
-def settle(connection: sa.Connection, rules: FeedbackConfig, now: float, role: str = "train") -> None:
+def settle(connection: sa.Connection, rules: FeedbackConfig, now: float, role: Role = "train") -> None:
     """Looks again at what waits, and at what counts but whose answers were trained from other feedback meanwhile."""
     lock(connection)
     its_answers = (
@@ -122,7 +123,7 @@ def mark(
     state: Literal["trained", "left_out"],
     reason: str,
     now: float,
-    role: str = "train",
+    role: Role = "train",
 ) -> None:
     """Says that a commit has used that feedback, or why it never can. Belongs into the transaction of the commit, which
     also inserts its episodes."""
@@ -132,7 +133,7 @@ def mark(
             write_state(connection, row, state, reason, now, role)
 
 
-def decide_again(connection: sa.Connection, rows: Sequence[Row], rules: FeedbackConfig, now: float, role: str) -> None:
+def decide_again(connection: sa.Connection, rows: Sequence[Row], rules: FeedbackConfig, now: float, role: Role) -> None:
     """For what a person has accepted: all rules but the limits."""
     _decide(connection, [replace(row, state="accepted") for row in rows], rules, now, role)
 
@@ -182,18 +183,17 @@ def _target(row: Row, judged: Sequence[str]) -> str:
     return digest([row.client, row.author, row.part, list(judged)])
 
 
-def _renewed(connection: sa.Connection, there: Row, received: float, role: str) -> bool:
+def _renewed(connection: sa.Connection, there: Row, received: float, role: Role) -> bool:
     """The same was sent again: it is as new as the last time it came, unless it has had its day. Whether it has to be
     decided on again."""
-    line = {"time": received, "role": role, "subject": str(there.id), "details": {"state": there.state}}
-    connection.execute(audit.insert().values(what="feedback: again", **line))
+    note(connection, there, "feedback_again", received, role)
     if received <= there.received or there.state not in ("counts", "replaced", "waits", "expired"):
         return False
     connection.execute(feedback.update().where(feedback.c.id == there.id).values(received=received))
     return there.state != "counts"
 
 
-def _decide(connection: sa.Connection, rows: Sequence[Row], rules: FeedbackConfig, now: float, role: str) -> None:
+def _decide(connection: sa.Connection, rows: Sequence[Row], rules: FeedbackConfig, now: float, role: Role) -> None:
     if not rows:
         return
     known = known_answers(connection, (msg_id for row in rows for msg_id in row.ids))
@@ -217,7 +217,7 @@ def _decide(connection: sa.Connection, rows: Sequence[Row], rules: FeedbackConfi
             _resolve(connection, row, now, role)
 
 
-def _resolve(connection: sa.Connection, new: Row, now: float, role: str) -> None:
+def _resolve(connection: sa.Connection, new: Row, now: float, role: Role) -> None:
     """Of the same author on the same answers the last counts; of a judge, only where no person has said anything."""
     rows = load(connection, feedback.c.target == new.target, feedback.c.state.in_(("counts", "replaced")))
     count = {row.id for row in winners(rows)}
@@ -230,7 +230,7 @@ def _resolve(connection: sa.Connection, new: Row, now: float, role: str) -> None
         _person_before_judge(connection, new, now, role)
 
 
-def _person_before_judge(connection: sa.Connection, new: Row, now: float, role: str) -> None:
+def _person_before_judge(connection: sa.Connection, new: Row, now: float, role: Role) -> None:
     beside = requests.alias("beside")
     named = (
         sa.select(feedback_messages.c.feedback_id)

@@ -7,8 +7,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from astune.store import audit
 from astune.store.answers import chunks
-from astune.store.tables import audit, feedback, feedback_messages
+from astune.store.tables import feedback, feedback_messages
 
 JUDGE = "judge:"
 """Authors that are none of the users begin so."""
@@ -83,11 +84,16 @@ def insert(connection: sa.Connection, row: Row) -> Row:
     return replace(row, id=int(number))
 
 
-def write_state(connection: sa.Connection, row: Row, state: str, reason: str | None, now: float, role: str) -> None:
-    """The new state of a row that was in `row.state`, with a line in the audit."""
+def write_state(
+    connection: sa.Connection, row: Row, state: str, reason: str | None, now: float, role: audit.Role
+) -> None:
+    """The new state of a row that was in `row.state`, with a line in the audit. `reason` names nobody."""
     connection.execute(feedback.update().where(feedback.c.id == row.id).values(state=state, reason=reason))
     if state != row.state:
-        details = {"before": row.state, "reason": reason}
-        connection.execute(
-            audit.insert().values(time=now, role=role, what=f"feedback: {state}", subject=str(row.id), details=details)
-        )
+        note(connection, row, f"feedback_{state}", now, role, before=row.state, reason=reason)
+
+
+def note(connection: sa.Connection, row: Row, what: str, now: float, role: audit.Role, **details: str | None) -> None:
+    """A line in the audit about that feedback. Its subject is the first answer that the feedback names."""
+    about = {"feedback": row.id, "author": row.author, "messages": list(row.ids)}
+    audit.say(connection, role, what, row.ids[0], now=now, **about, **details)

@@ -23,6 +23,10 @@ STATES: Mapping[str, str] = {
 """Every state that feedback can be in."""
 
 
+ACCEPTED = "accepted by hand"
+"""The reason of what was held and counts now: no rule holds it again."""
+
+
 @dataclass(frozen=True)
 class Facts:
     """What the rules go by, besides the feedback itself."""
@@ -39,7 +43,8 @@ class Facts:
 
 
 def decided(row: Row, facts: Facts, rules: FeedbackConfig) -> tuple[str, str | None]:
-    """State and reason of a row that is new, waited, or was accepted by hand."""
+    """State and reason of a row that is new, waited, or was accepted by hand. Reasons name nobody: they stay in the
+    audit when somebody's data are deleted."""
     known = [facts.known[msg_id] for msg_id in row.ids if msg_id in facts.known]
     missing = [msg_id for msg_id in row.ids if msg_id not in facts.known]
     refusal = _refusal(row, known)
@@ -47,9 +52,9 @@ def decided(row: Row, facts: Facts, rules: FeedbackConfig) -> tuple[str, str | N
         return "refused", refusal
     over = facts.now >= row.received + rules.wait_seconds
     if missing and not over:
-        return "waits", f"{len(missing)} of {len(row.ids)} answers are not known yet, {missing[0]!r} for one"
+        return "waits", f"{len(missing)} of {len(row.ids)} answers are not known yet"
     if missing and (not known or row.kind == "preference"):
-        return "expired", f"nobody knows the answer {missing[0]!r}"
+        return "expired", "its answers never became known"
     if row.state != "accepted" and not row.of_judge and row.state != "replaced":
         excess = _excess(row, facts, rules)
         if excess:
@@ -57,7 +62,7 @@ def decided(row: Row, facts: Facts, rules: FeedbackConfig) -> tuple[str, str | N
     nothing_new = all(answer.msg_id in facts.trained for answer in known) and row.kind != "correction"
     if nothing_new or facts.target_trained:
         return "late", "its answers were trained before it came"
-    accepted = "accepted by hand" if row.state == "accepted" else None
+    accepted = ACCEPTED if row.state == "accepted" else None
     return "counts", f"without {len(missing)} answers that nobody knows" if missing else accepted
 
 
@@ -74,17 +79,16 @@ def winners(rows: Sequence[Row]) -> list[Row]:
 
 
 def _refusal(row: Row, known: Sequence[KnownAnswer]) -> str:
-    for answer in known:
-        if answer.client != row.client:
-            return f"the answer {answer.msg_id!r} is another client's"
-    users = sorted({answer.user for answer in known if answer.user is not None})
-    return f"these are answers to several users, {users[0]!r} and {users[1]!r} for two" if len(users) > 1 else ""
+    if any(answer.client != row.client for answer in known):
+        return "it is about another client's answers"
+    users = {answer.user for answer in known if answer.user is not None}
+    return "it is about answers to several users" if len(users) > 1 else ""
 
 
 def _excess(row: Row, facts: Facts, rules: FeedbackConfig) -> str:
     named = row.author not in ("", row.client)
     if named and facts.in_hour >= rules.per_user_per_hour:
-        return f"more than {rules.per_user_per_hour} in an hour by {row.author!r}"
+        return f"more than {rules.per_user_per_hour} by this user in an hour"
     if facts.in_conversation >= rules.per_conversation:
         return f"more than {rules.per_conversation} about one conversation"
     return ""

@@ -46,6 +46,7 @@ def record(
                 task_id=task_id,
                 model="m",
                 version=0,
+                seen=number + place,
                 asked=answered,
                 answered=answered,
                 messages_kept=0,

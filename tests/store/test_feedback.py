@@ -156,7 +156,7 @@ def test_a_client_cannot_judge_answers_of_another(connection: sa.Connection) -> 
     record(connection, "c", ["m"], client="one")
     record(connection, "d", ["n"], client="two")
     outcome = say(connection, 1.0, about=["n", "m"], client="two")
-    assert (outcome.state, outcome.reason) == ("refused", "the answer 'm' is another client's")
+    assert (outcome.state, outcome.reason) == ("refused", "it is about another client's answers")
     assert say(connection, 1.0, about=["m", "unknown"], client="two").state == "refused"
     say(connection, 1.0, about=["later"], client="two")
     record(connection, "e", ["later"], client="one")
@@ -217,10 +217,10 @@ def test_every_change_of_a_state_is_in_the_audit(connection: sa.Connection) -> N
     say(connection, 0.0, at=2)
     say(connection, 0.0, at=3)
     assert list(connection.scalars(sa.select(audit.c.what).order_by(audit.c.id))) == [
-        "feedback: counts",
-        "feedback: counts",
-        "feedback: replaced",
-        "feedback: again",
+        "feedback_counts",
+        "feedback_counts",
+        "feedback_replaced",
+        "feedback_again",
     ]
 
 
