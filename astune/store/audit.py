@@ -31,8 +31,8 @@ def say(
     """Write a line: `say(connection, "serve", "feedback_held", "chatcmpl-1", reason="rate", user="ana")`. `now` is
     that of a caller with a clock of its own.
 
-    `subject` is the id of what it is about. Ids and names of people stand in `details` as whole texts or keys, never
-    inside a sentence, and nothing that people wrote does: so `retention.delete` finds every line about them.
+    `subject` is the id of what it is about. Ids and names of people stand in `details` as whole texts or keys, inside a
+    sentence in quotes, and nothing that people wrote does: so `retention.delete` finds every line about them.
     """
     connection.execute(
         audit.insert().values(

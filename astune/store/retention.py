@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -32,6 +33,8 @@ TOGETHER = 100
 """Conversations of one transaction, so that others come to write in between."""
 MOST_IDS = 500
 """Ids in one statement."""
+GONE = "(deleted)"
+"""In the place of a task or run that a commit was asked for: without any it would be one of everything."""
 MOST_LINES = 2000
 """Audit lines that are looked through in one transaction."""
 
@@ -74,21 +77,21 @@ def delete(database: Database, whose: Whose, *, role: audit_lines.Role, now: flo
     A deletion that is killed goes on when it is asked for again. Raises StoreError for a conversation that is not
     there.
     """
-    found, opinions, names = _find(database, whose)
+    found, opinions, names, notes = _find(database, whose)
     done = Deleted()
     if not found and not opinions:
         return done
     with database.reading() as connection:
         done.versions = _trained_from(connection, found)
         done.heirs = heirs_of(connection, done.versions)
-    seen = _blacken_all(database, names, 0, done)  # first: it finds lines by ids that the rows still have
+    seen = _blacken_all(database, names, notes, 0, done)  # first: it finds lines by ids that the rows still have
     for part in _parts(found, TOGETHER):
         with database.writing() as connection:
-            _delete_conversations(connection, part, names, now, done)
+            _delete_conversations(connection, part, names, done)
     for part in _parts(opinions, MOST_IDS):
         with database.writing() as connection:
             done.feedback += connection.execute(feedback.delete().where(feedback.c.id.in_(part))).rowcount
-    _blacken_all(database, names, seen, done)
+    _blacken_all(database, names, notes, seen, done)
     told = {name: value for name, value in vars(done).items() if name != "audit_lines"}
     by = next(name for name, value in vars(whose).items() if value is not None)
     with database.writing() as connection:
@@ -111,24 +114,30 @@ def heirs_of(connection: sa.Connection, roots: Iterable[int]) -> list[int]:
     return found
 
 
-def _find(database: Database, whose: Whose) -> tuple[list[str], list[int], set[str]]:
-    """The conversations, the feedback on others' answers, and every id and name that may stand in other rows."""
+def _find(database: Database, whose: Whose) -> tuple[list[str], list[int], set[str], set[str]]:
+    """The conversations, the feedback on others' answers, every id and name that may stand in other rows, and the
+    numbers of all feedback that goes, as the audit has them."""
     with database.reading() as connection:
         found = sorted(_conversations_of(connection, whose))
         opinions = list(connection.scalars(_opinions_of(whose)))
         names = set(found) | ({whose.user} if whose.user is not None else set())
         tasks: set[str] = set()
+        notes = {str(number) for number in opinions}
         for part in _parts(found, MOST_IDS):
             mine = requests.c.conversation_id.in_(part)
             keys = sa.select(conversations.c.key).where(conversations.c.conversation_id.in_(part))
             names.update(key for key in connection.scalars(keys) if key is not None)
+            about = sa.select(feedback_messages.c.feedback_id).join(
+                requests, requests.c.msg_id == feedback_messages.c.msg_id
+            )
+            notes.update(str(number) for number in connection.scalars(about.where(mine)))
             for msg_id, task, run in connection.execute(
                 sa.select(requests.c.msg_id, requests.c.task_id, requests.c.run_id).where(mine)
             ):
                 names.add(msg_id)
                 tasks.update(name for name in (task, run) if name is not None)
         names |= _only_theirs(connection, tasks, found)
-    return found, opinions, names
+    return found, opinions, names, notes
 
 
 def _conversations_of(connection: sa.Connection, whose: Whose) -> set[str]:
@@ -182,9 +191,7 @@ def _trained_from(connection: sa.Connection, found: Sequence[str]) -> list[int]:
     return sorted(made)
 
 
-def _delete_conversations(
-    connection: sa.Connection, part: Sequence[str], names: set[str], now: float, done: Deleted
-) -> None:
+def _delete_conversations(connection: sa.Connection, part: Sequence[str], names: set[str], done: Deleted) -> None:
     asked = list(connection.scalars(sa.select(requests.c.msg_id).where(requests.c.conversation_id.in_(part))))
     touched = set(connection.scalars(sa.select(episodes.c.episode_id).where(episodes.c.conversation_id.in_(part))))
     tasks: set[str] = set()
@@ -212,42 +219,37 @@ def _delete_conversations(
         connection.execute(samples.update().where(samples.c.episode_id.in_(gone)).values(episode_id=None))
     connection.execute(episodes.update().where(episodes.c.conversation_id.in_(part)).values(conversation_id=None))
     for ids in _parts(sorted(names & tasks), MOST_IDS):
-        connection.execute(
-            commits.update()
-            .where(sa.or_(commits.c.task_id.in_(ids), commits.c.run_id.in_(ids)))
-            .values(  # one that waits has nothing to train on any more, and must not become one of everything
-                task_id=None,
-                run_id=None,
-                state=sa.case((commits.c.state == "asked", "empty"), else_=commits.c.state),
-                ended=sa.case((commits.c.state == "asked", now), else_=commits.c.ended),
-            )
-        )
+        for column in (commits.c.task_id, commits.c.run_id):
+            connection.execute(commits.update().where(column.in_(ids)).values({column: GONE}))
 
 
-def _blacken_all(database: Database, names: set[str], seen: int, done: Deleted) -> int:
-    """Empty the lines of the audit after number `seen` that name one of `names`. Returns the number of the last."""
+def _blacken_all(database: Database, names: set[str], notes: set[str], seen: int, done: Deleted) -> int:
+    """Empty the lines of the audit after number `seen` that name one of `names`, or are about feedback in `notes`.
+    Returns the number of the last."""
     while True:
         with database.writing() as connection:
-            lines = connection.execute(
-                sa.select(audit.c.id, audit.c.subject, audit.c.details)
-                .where(audit.c.id > seen)
-                .order_by(audit.c.id)
-                .limit(MOST_LINES)
-            ).all()
+            lines = connection.execute(sa.select(audit).where(audit.c.id > seen).order_by(audit.c.id).limit(MOST_LINES))
+            found = lines.all()
             about = [
-                line.id for line in lines if line.subject in names or any(t in names for t in _texts(line.details))
+                line.id
+                for line in found
+                if line.subject in names
+                or (line.subject in notes and line.what.startswith("feedback"))
+                or any(text in names for text in _texts(line.details))
             ]
             for ids in _parts(about, MOST_IDS):
                 black = audit.update().where(audit.c.id.in_(ids)).values(subject=None, details={"deleted": True})
                 done.audit_lines += connection.execute(black).rowcount
-        if not lines:
+        if not found:
             return seen
-        seen = lines[-1].id
+        seen = found[-1].id
 
 
 def _texts(value: Any) -> Iterator[str]:
+    """The texts and keys in JSON, and what stands in quotes in them."""
     if isinstance(value, str):
         yield value
+        yield from re.findall("'([^']+)'", value)
     elif isinstance(value, dict):
         yield from value
         yield from chain.from_iterable(map(_texts, value.values()))
