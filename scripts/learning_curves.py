@@ -34,11 +34,16 @@ FIGURE_NAME = "eval/greedy/success"
 COMMON = ("astune.evaluation.every=4", "astune.evaluation.decoding=[greedy]", "astune.trainer.tasks_per_step=8")
 
 VARIANTS: Mapping[str, Sequence[str]] = {
-    "grpo": (),
-    "rloo": ("astune.algorithm.preset=rloo",),
-    "ppo": ("astune.algorithm.preset=ppo",),
-    "gspo": ("astune.algorithm.preset=gspo",),
-    "minirl": ("astune.algorithm.preset=minirl",),
+    "defaults": (),
+    **{
+        name: (f"astune.algorithm.preset={name}",)
+        for name in ("grpo", "dr_grpo", "rloo", "dapo", "gspo", "cispo", "minirl")
+    },
+    "ppo": (
+        "astune.algorithm.preset=ppo",
+        "astune.algorithm.critic.learning_rate=1e-3",
+        "astune.algorithm.critic.warmup_updates=2",
+    ),
 }
 """Options of each variant on top of the demo's file and `COMMON`."""
 
