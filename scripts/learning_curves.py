@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -33,10 +34,11 @@ SEEDS = (1, 2, 3)
 FIGURE_NAME = "eval/sampled/success"
 COMMON = (
     "astune.task_reader.max_validation_tasks=150",
-    "astune.evaluation.every=3",
+    "astune.evaluation.every=5",
     "astune.evaluation.decoding=[sampled]",
     "astune.trainer.tasks_per_step=8",
-    "astune.trainer.learning_rate=2e-4",
+    "astune.trainer.save_every=10",
+    "astune.trainer.learning_rate=3e-4",
     "astune.trainer.warmup_steps=0",
     "astune.trainer.lr_schedule=constant",
 )
@@ -63,7 +65,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(VARIANTS), default=list(VARIANTS), metavar="VARIANT")
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
-    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--draw", action="store_true", help="run nothing")
     given = parser.parse_args()
     jobs = [(variant, seed) for seed in given.seeds for variant in given.only]
@@ -96,7 +98,10 @@ def run(variant: str, seed: int, steps: int) -> str:
     ]
     RUNS.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "astune", "run", "--conf", str(DEMO), *options]
-    resume = ["--resume"] if folder(variant, seed).exists() else []
+    path = folder(variant, seed)
+    resume = ["--resume"] if path.exists() and RunDir(path).latest_checkpoint() else []
+    if not resume:
+        shutil.rmtree(path, ignore_errors=True)  # stopped before its first checkpoint
     with (RUNS / f"{name}.log").open("w") as log:
         done = subprocess.run(
             [*command, *resume], stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"}
@@ -109,7 +114,8 @@ def curves_of(variant: str) -> dict[int, Curve]:
     """The held-out success by step, of each seed that has a run."""
     found = {}
     for path in sorted(RUNS.glob(f"{variant}_[0-9]*")):
-        if path.is_dir() and (points := series(read_metrics(RunDir(path).metrics_path), FIGURE_NAME)):
+        metrics = RunDir(path).metrics_path
+        if metrics.is_file() and (points := series(read_metrics(metrics), FIGURE_NAME)):
             found[int(path.name.rpartition("_")[2])] = points
     return found
 
