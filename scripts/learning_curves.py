@@ -44,19 +44,29 @@ COMMON = (
 )
 """The demo learns in a few steps at its own learning rate, whatever the algorithm; here slowly enough to compare."""
 
+PRESETS = ("grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "gspo", "cispo", "minirl", "opmd")
 VARIANTS: Mapping[str, Sequence[str]] = {
     "defaults": (),
-    **{
-        name: (f"astune.algorithm.preset={name}",)
-        for name in ("grpo", "dr_grpo", "rloo", "dapo", "gspo", "cispo", "minirl")
-    },
+    **{name: (f"astune.algorithm.preset={name}",) for name in PRESETS},
     "ppo": (
         "astune.algorithm.preset=ppo",
         "astune.algorithm.critic.learning_rate=1e-3",
         "astune.algorithm.critic.warmup_updates=2",
     ),
+    "lora": ("astune.model.lora.rank=16", "astune.trainer.learning_rate=2e-3"),
+    "rft": ("astune.algorithm.method=rft",),
+    "sft_then_grpo": (
+        "astune.stages=[{algorithm: {method: sft}, trainer: {examples: {defaults}/episodes/train.jsonl, "
+        "examples_filter: reward>=1 and step<=10, total_steps: 10, tasks_per_step: 64}}, {trainer: {total_steps: 20}}]",
+    ),
+    "grpo_then_dpo": (
+        "astune.stages=[{trainer: {total_steps: 15}}, {algorithm: {method: dpo}, trainer: {examples_of_run: true, "
+        "total_steps: 15, tasks_per_step: 32, learning_rate: 1e-4}}]",
+    ),
+    "distill": ("astune.algorithm.method=distill", "astune.algorithm.teacher={defaults}/checkpoints/step_000030"),
 }
-"""Options of each variant on top of the demo's file and `COMMON`."""
+"""Options of each variant on top of the demo's file and `COMMON`. `{defaults}` is the folder of the run `defaults` of the
+same seed, which comes before."""
 
 Curve = Sequence[tuple[int, float]]
 
@@ -68,7 +78,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--draw", action="store_true", help="run nothing")
     given = parser.parse_args()
-    jobs = [(variant, seed) for seed in given.seeds for variant in given.only]
+    jobs = [(variant, seed) for variant in VARIANTS for seed in given.seeds if variant in given.only]
     if not given.draw:
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             failed = [name for name in pool.map(lambda job: run(*job, given.steps), jobs) if name]
@@ -94,7 +104,7 @@ def run(variant: str, seed: int, steps: int) -> str:
         f"astune.project_name={RUNS.name}",
         f"astune.experiment_name={name}",
         "astune.monitor.progress=off",
-        *VARIANTS[variant],
+        *(option.replace("{defaults}", str(folder("defaults", seed).resolve())) for option in VARIANTS[variant]),
     ]
     RUNS.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "astune", "run", "--conf", str(DEMO), *options]
