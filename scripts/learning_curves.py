@@ -65,8 +65,8 @@ VARIANTS: Mapping[str, Sequence[str]] = {
     ),
     "distill": ("astune.algorithm.method=distill", "astune.algorithm.teacher={defaults}/checkpoints/step_000030"),
 }
-"""Options of each variant on top of the demo's file and `COMMON`. `{defaults}` is the folder of the run `defaults` of the
-same seed, which comes before."""
+"""Options of each variant on top of the demo's file and `COMMON`. `{defaults}` is the folder of the run `defaults` of
+the same seed, which comes before."""
 
 Curve = Sequence[tuple[int, float]]
 
