@@ -37,7 +37,7 @@ test: $(VENV)/.done
 # What touches agentscope, with its older line.
 test-agentscope1: $(VENV1)/.done
 	OMP_NUM_THREADS=1 $(VENV1)/bin/python -m pytest tests/agents tests/gateway tests/workflow tests/tutorial tests/docs \
-		tests/recordings tests/backbone/debug/test_stepper.py \
+		tests/recordings tests/online/agent tests/backbone/debug/test_stepper.py \
 		$(SIDE_BY_SIDE) $(PYTEST_ARGS)
 
 # Real clients over HTTP: the newest of each, then the oldest openai package, in the process too. Without torch.

@@ -45,7 +45,7 @@ class ScriptedOnlineService:
 
     Answers are those of a list in turn, or what a function of the request says; reply number n has the id `msg-n`,
     from 0. Bodies are read as the real service reads them; with `token`, nothing is answered without it.
-    `service.fail[path]` is a list of HTTP errors to be given before any answer there; each says to come back at once.
+    `service.app` answers in the process too. `service.fail[path]` is a list of HTTP errors to be given before any answer there; each says to come back at once.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class ScriptedOnlineService:
                 Route(HEALTH_PATH, self._checked(self._health), methods=["GET"]),
             ]
         )
-        self._socket = bound_socket("127.0.0.1", 0)
-        self.url = url_of("127.0.0.1", self._socket)
         self._server = uvicorn.Server(server_config(self.app, log_config=None))
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
 
     def __enter__(self) -> ScriptedOnlineService:
+        self._socket = bound_socket("127.0.0.1", 0)
+        self.url = url_of("127.0.0.1", self._socket)
         self._socket.listen(BACKLOG)
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
         self._thread.start()
         return self
 

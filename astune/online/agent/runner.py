@@ -80,7 +80,8 @@ class TrainingRunner:
 
         runner = TrainingRunner("http://127.0.0.1:8010", "policy", reward=score, strategy=SamplingRateStrategy(0.1))
         async with runner:
-            answer = runner.wrap(answer, client=production)     # called as ever
+            runner.watch(agent)
+            ...                     # production goes on as ever
 
     - `strategy` selects requests; each is played `repeat_time` times, as runs "0", "1", ... of one task, so that they
       can be compared with each other.
@@ -195,6 +196,21 @@ class TrainingRunner:
         asyncio.run_coroutine_threadsafe(self.stop(), line.loop).result()
         portal.__exit__(None, None, None)
 
+    def watch(self, agent: Any, *, clone: Callable[[Any], Any] | None = None, middlewares: Any = None) -> Any:
+        """Tell this runner of the requests of an AgentScope agent (`Agent` of 2.x, `ReActAgent` of 1.x); returns it.
+
+        `clone(model)` makes an agent for a shadow run where the agent's class is not AgentScope's own, or where it has
+        what a shadow must not share (a long-term memory, a plan): with fresh state, on `model`. `middlewares` are those
+        of 2.x that a shadow has too; an agent with any needs it said, `[]` for none.
+
+        Raises:
+            OnlineError: the agent cannot be cloned without them, or is none of AgentScope's.
+        """
+        from astune.online.agent.agentscope import watch_agent
+
+        watch_agent(self, agent, clone=clone, middlewares=middlewares)
+        return agent
+
     def wrap(self, function: Callable[..., Any], *, client: Any) -> Callable[..., Any]:
         """`function(client, ...)` without its first argument, for production to call. The trained model's client takes
         its place in shadow runs: an `AsyncOpenAI` if the function is async, else an `OpenAI` (in a thread). Tools that
@@ -279,7 +295,17 @@ class TrainingRunner:
     async def _run(self, line: _Line, request: Request, play: Play, number: int) -> None:
         held = copy.deepcopy((request.inputs, request.output))
         guard = WriteGuard(self.writes, self.read_only, request.recorded)
-        shadow = ShadowRun(request.task_id, str(number), self.model, *held, request.context, guard, line.clients)
+        shadow = ShadowRun(
+            task_id=request.task_id,
+            run_id=str(number),
+            model=self.model,
+            inputs=held[0],
+            output=held[1],
+            context=request.context,
+            guard=guard,
+            clients=line.clients,
+            sampling=self.sampling,
+        )
         reward: Reward = None
         try:
             with anyio.move_on_after(self._timeout) as limit, as_shadow(shadow):

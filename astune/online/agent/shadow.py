@@ -47,6 +47,7 @@ class ShadowRun:
     context: RequestContext
     guard: WriteGuard
     clients: Clients
+    sampling: Mapping[str, Any]
     result: Any = None
     agent: Any = None
     msg_ids: list[str] = field(default_factory=list)

@@ -77,8 +77,8 @@ class WriteGuard:
     """
 
     def __init__(self, writes: object, read_only: Collection[str], recorded: Iterable[RecordedTool]) -> None:
-        self.sandbox = None if isinstance(writes, str) else sandbox_of(writes)
-        self._read_only = frozenset(read_only)
+        self.sandbox: Any = None if isinstance(writes, str) else sandbox_of(writes)
+        self.read_only = frozenset(read_only)
         self._recorded: dict[tuple[str, str], deque[Any]] = {}
         for call in recorded if writes == "recorded" else ():
             key = call.name, same_arguments(call.arguments)
@@ -89,7 +89,7 @@ class WriteGuard:
     def decide(self, name: str, arguments: Any, *, reads: bool, in_sandbox: bool = False) -> ToolFate:
         """`reads` says that the tool itself is marked, `in_sandbox` that the sandbox has it."""
         with self._lock:
-            use = self._decided(name, arguments, reads or name in self._read_only, in_sandbox)
+            use = self._decided(name, arguments, reads or name in self.read_only, in_sandbox)
             self.uses.append(use)
         return use
 

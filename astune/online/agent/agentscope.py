@@ -1,0 +1,117 @@
+"""Agents of AgentScope, 2.x or 1.x, whichever is installed: hearing of their replies, and making clones of them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Awaitable, Callable, Sequence
+from importlib import import_module
+from typing import Any, Protocol
+
+from astune.errors import OnlineError
+from astune.online.agent.functions import request_of
+from astune.online.agent.shadow import Play, ShadowRun, Watcher
+from astune.online.agent.writes import RecordedTool
+from astune.workflow.agentscope import chat_model, major_version
+from astune.workflow.tool_log import ToolLog
+
+SUFFIX = "-shadow"
+
+
+class Reply(Protocol):
+    """A reply of a production agent. Nothing is copied yet."""
+
+    agent: Any
+    inputs: Any
+    """The keyword arguments of the reply."""
+    output: Any
+    """The final message."""
+
+    @property
+    def unfinished(self) -> str | None:
+        """Why the reply cannot be played again, None if it can."""
+
+    async def messages(self) -> tuple[list[Any], list[Any]]:
+        """The agent's history: what was there before the inputs, and what came in the reply, the inputs included."""
+
+
+Told = Callable[[Reply], Awaitable[None]]
+Clone = Callable[[Any], Any]
+
+
+class Line(Protocol):
+    """What differs between AgentScope 1.x and 2.x."""
+
+    def hear(self, agent: Any, listener: object, told: Told) -> None:
+        """Call `told` after each reply of `agent`, once for each `listener`. `told` raises nothing."""
+
+    def check(self, agent: Any, clone: Clone | None, middlewares: Sequence[Any] | None) -> None:
+        """Raises OnlineError: `agent` cannot be cloned."""
+
+    def tool_results(self, messages: Sequence[Any]) -> list[RecordedTool]:
+        """Tool calls and their results, as blocks of AgentScope."""
+
+    async def play(self, made: Any, inputs: Any, before: list[Any], shadow: ShadowRun) -> Any:
+        """Let the clone answer, its tools guarded."""
+
+    def clone(self, agent: Any, model: Any, middlewares: Sequence[Any] | None) -> Any:
+        """An agent like `agent` on `model`."""
+
+    def conversation(self, agent: Any, messages: Sequence[Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Messages in OpenAI's shape, and the thoughts: see `wire.ConversationRecord`."""
+
+    async def tools(self, agent: Any) -> list[dict[str, Any]]:
+        """What the model is offered, in OpenAI's shape."""
+
+    def names(self, agent: Any) -> tuple[str, str]:
+        """The conversation and the model."""
+
+
+def installed_line() -> Line:
+    """Raises MissingDependency: AgentScope is not installed."""
+    line: Line = import_module(f"astune.online.agent.agentscope_v{major_version()}").LINE
+    return line
+
+
+def watch_agent(watcher: Watcher, agent: Any, *, clone: Clone | None, middlewares: Sequence[Any] | None) -> None:
+    """See `TrainingRunner.watch`."""
+    line = installed_line()
+    line.check(agent, clone, middlewares)
+
+    def play_of_reply(inputs: Any, before: list[Any]) -> Play:
+        async def play(shadow: ShadowRun) -> Any:
+            model = model_of(shadow)
+            made = clone(model) if clone is not None else line.clone(agent, model, middlewares)
+            if made is agent or made.model is not model:
+                raise OnlineError("clone(model) must make a new agent on the model that it is given")
+            made.name = agent.name + SUFFIX
+            shadow.agent = made
+            return await line.play(made, copy.deepcopy(inputs), copy.deepcopy(before), shadow)
+
+        return play
+
+    async def told(reply: Reply) -> None:
+        try:
+            context = watcher.selected(reply.agent, reply.inputs, reply.output)
+            if context is None:
+                return
+            if reply.unfinished is not None:
+                watcher.skip(reply.unfinished)
+                return
+            before, new = await reply.messages()
+            before, new, inputs, output = copy.deepcopy((before, new, reply.inputs, reply.output))
+            request = request_of(inputs, output, context, line.tool_results(new))
+            watcher.offer(request, play_of_reply(inputs, before))
+        except Exception as error:  # production goes on, whatever its messages do when they are copied
+            watcher.trouble(error)
+
+    line.hear(agent, watcher, told)
+
+
+def model_of(shadow: ShadowRun) -> Any:
+    """The trained model, as the installed AgentScope has models."""
+    client = shadow.client
+    key = "extra_body" if major_version() == 2 else "generate_kwargs"
+    options = {key: dict(shadow.sampling)} if shadow.sampling else {}
+    made = chat_model(client, client._client, ToolLog(), context_size=None, options=options)
+    setattr(made, "model" if major_version() == 2 else "model_name", shadow.model)
+    return made
