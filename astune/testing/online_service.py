@@ -45,7 +45,8 @@ class ScriptedOnlineService:
 
     Answers are those of a list in turn, or what a function of the request says; reply number n has the id `msg-n`,
     from 0. Bodies are read as the real service reads them; with `token`, nothing is answered without it.
-    `service.app` answers in the process too. `service.fail[path]` is a list of HTTP errors to be given before any answer there; each says to come back at once.
+    `service.app` answers in the process too.
+    `service.fail[path]` is a list of HTTP errors to be given before any answer there; each says to come back at once.
     """
 
     def __init__(
