@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from astune.online.agent.client import OnlineClient, ServiceAway, ServiceError, ServiceRefused, send_feedback
+    from astune.online.agent.collector import DataCollector
     from astune.online.agent.counts import RunnerStats
     from astune.online.agent.functions import shadow_safe
     from astune.online.agent.runner import TrainingRunner
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from astune.online.agent.writes import RecordedTool, read_only
 
 _LAZY = {
+    "DataCollector": "collector",
     "ExplicitMarkingStrategy": "selection",
     "OnlineClient": "client",
     "RequestContext": "selection",
@@ -45,6 +47,7 @@ _LAZY = {
 }
 
 __all__ = [
+    "DataCollector",
     "ExplicitMarkingStrategy",
     "OnlineClient",
     "RecordedTool",

@@ -56,6 +56,9 @@ class Line(Protocol):
     def clone(self, agent: Any, model: Any, middlewares: Sequence[Any] | None) -> Any:
         """An agent like `agent` on `model`."""
 
+    async def ask(self, agent: Any, text: str, told: Told) -> None:
+        """Put a user's question, and call `told` after the reply."""
+
     def conversation(self, agent: Any, messages: Sequence[Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Messages in OpenAI's shape, and the thoughts: see `wire.ConversationRecord`."""
 

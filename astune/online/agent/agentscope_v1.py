@@ -145,6 +145,10 @@ class _Line1:
         await made.memory.add(before)
         return await made(**inputs)
 
+    async def ask(self, agent: Any, text: str, told: Told) -> None:
+        inputs = {"msg": _message.Msg("user", text, "user")}
+        await told(_Reply(agent, inputs, await agent(**inputs)))
+
     def conversation(self, agent: Any, messages: Sequence[Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         written = Conversation()
         written.say("system", agent.sys_prompt)
@@ -159,6 +163,7 @@ class _Line1:
                 else:
                     written.say(message.role, _parts([block]))
             written.end()
+        written.whole()
         return written.messages, written.thoughts
 
     async def tools(self, agent: Any) -> list[dict[str, Any]]:

@@ -183,6 +183,12 @@ class _Line2:
         made.state.context = before
         return await made.reply(**inputs)
 
+    async def ask(self, agent: Any, text: str, told: Told) -> None:
+        inputs = {"inputs": _message.UserMsg(name="user", content=text)}
+        reply = _Reply(agent, inputs)
+        reply.output = await agent.reply(**inputs)
+        await told(reply)
+
     def conversation(self, agent: Any, messages: Sequence[Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         written = Conversation()
         written.say("system", agent._system_prompt)
@@ -199,6 +205,7 @@ class _Line2:
                 else:
                     written.say(message.role, _parts([block]))
             written.end()
+        written.whole()
         return written.messages, written.thoughts
 
     async def tools(self, agent: Any) -> list[dict[str, Any]]:

@@ -6,7 +6,8 @@ import copy
 import functools
 import inspect
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
@@ -21,6 +22,20 @@ _CALLS: ContextVar[list[RecordedTool] | None] = ContextVar("astune_tool_calls", 
 """Tool calls of the production request that this code is part of."""
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+@contextmanager
+def tool_calls_within() -> Iterator[list[RecordedTool]]:
+    """Calls of `shadow_safe` tools in production, as they end."""
+    calls: list[RecordedTool] = []
+    token = _CALLS.set(calls)
+    try:
+        yield calls
+    finally:
+        _CALLS.reset(token)
+        outer = _CALLS.get()
+        if outer is not None:
+            outer.extend(calls)
 
 
 def shadow_safe(function: _Function) -> _Function:
@@ -48,7 +63,7 @@ def shadow_safe(function: _Function) -> _Function:
 
     def record(args: Any, kwargs: Any, result: Any) -> None:
         calls = _CALLS.get()
-        if calls is not None and not is_read_only(function):
+        if calls is not None:
             bound = dict(signature.bind(*args, **kwargs).arguments)
             calls.append(RecordedTool(function.__name__, _copied(bound), _copied(result)))
 
@@ -102,12 +117,8 @@ def wrapped(watcher: Watcher, function: Callable[..., Any], client: Any) -> Call
 
         @functools.wraps(function)
         async def production(*args: Any, **kwargs: Any) -> Any:
-            calls: list[RecordedTool] = []
-            token = _CALLS.set(calls)
-            try:
+            with tool_calls_within() as calls:
                 output = await function(client, *args, **kwargs)
-            finally:
-                _CALLS.reset(token)
             _tell(watcher, function, (args, kwargs), output, calls)
             return output
 
@@ -115,12 +126,8 @@ def wrapped(watcher: Watcher, function: Callable[..., Any], client: Any) -> Call
 
     @functools.wraps(function)
     def production_sync(*args: Any, **kwargs: Any) -> Any:
-        calls: list[RecordedTool] = []
-        token = _CALLS.set(calls)
-        try:
+        with tool_calls_within() as calls:
             output = function(client, *args, **kwargs)
-        finally:
-            _CALLS.reset(token)
         _tell(watcher, function, (args, kwargs), output, calls)
         return output
 
