@@ -17,7 +17,7 @@ from astune.workflow.tool_log import ToolLog
 SUFFIX = "-shadow"
 
 
-class Reply(Protocol):
+class AgentReply(Protocol):
     """A reply of a production agent. Nothing is copied yet."""
 
     agent: Any
@@ -34,11 +34,11 @@ class Reply(Protocol):
         """The agent's history: what was there before the inputs, and what came in the reply, the inputs included."""
 
 
-Told = Callable[[Reply], Awaitable[None]]
+Told = Callable[[AgentReply], Awaitable[None]]
 Clone = Callable[[Any], Any]
 
 
-class Line(Protocol):
+class AgentLine(Protocol):
     """What differs between AgentScope 1.x and 2.x."""
 
     def hear(self, agent: Any, listener: object, told: Told) -> None:
@@ -69,9 +69,9 @@ class Line(Protocol):
         """The conversation and the model."""
 
 
-def installed_line() -> Line:
+def installed_line() -> AgentLine:
     """Raises MissingDependency: AgentScope is not installed."""
-    line: Line = import_module(f"astune.online.agent.agentscope_v{major_version()}").LINE
+    line: AgentLine = import_module(f"astune.online.agent.agentscope_v{major_version()}").LINE
     return line
 
 
@@ -92,7 +92,7 @@ def watch_agent(watcher: Watcher, agent: Any, *, clone: Clone | None, middleware
 
         return play
 
-    async def told(reply: Reply) -> None:
+    async def told(reply: AgentReply) -> None:
         try:
             context = watcher.selected(reply.agent, reply.inputs, reply.output)
             if context is None:

@@ -111,11 +111,11 @@ class DataCollector:
     def watch(self, agent: Any, *, user: str | None = None) -> Any:
         """Record each conversation of an AgentScope agent after each reply; returns it. An agent on which a session is
         loaded for each request, as on AgentScope 1.x, is one conversation: use one agent for each session."""
-        from astune.online.agent.agentscope import Reply, installed_line
+        from astune.online.agent.agentscope import AgentReply, installed_line
 
         line = installed_line()
 
-        async def told(reply: Reply) -> None:
+        async def told(reply: AgentReply) -> None:
             if shadow_run() is not None:
                 return
             try:
@@ -172,11 +172,11 @@ class DataCollector:
         Raises:
             WireError: feedback or rewards that are none.
         """
-        from astune.online.agent.agentscope import Reply, installed_line
+        from astune.online.agent.agentscope import AgentReply, installed_line
 
         line, heard = installed_line(), list[_Fields]()
 
-        async def told(reply: Reply) -> None:
+        async def told(reply: AgentReply) -> None:
             before, new = await reply.messages()
             heard.append(self._of_agent(line, reply.agent, [*before, *new], user))
 
