@@ -313,6 +313,9 @@ class Sample:
 
     `rewards` are for a learner with a critic, else empty: what each span is paid at its last token. The advantages are
     then their sums from each span to the end, and the learner makes its own.
+
+    The loss of the tokens of an `imitated` sample is minus log-probability times advantage, whatever loss is configured
+    and whoever said them: an example, or an answer that people preferred to another.
     """
 
     timeline: Timeline
@@ -321,6 +324,7 @@ class Sample:
     task_id: str
     episode_id: str
     rewards: tuple[float, ...] = ()
+    imitated: bool = False
 
     def __post_init__(self) -> None:
         if not len(self.advantages) == len(self.weights) == len(self.timeline.spans):

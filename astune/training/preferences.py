@@ -11,18 +11,26 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from astune.algorithm.preference import ScoredAnswer, answer_loss, pair_loss, reference_point
 from astune.config.algorithm import AlgorithmConfig
-from astune.training.engine import Learner
 from astune.types import Sample, Span, Timeline
+
+
+class Scorer(Protocol):
+    """What is needed of a learner."""
+
+    async def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[Sequence[float]]:
+        """As `Learner.logprobs`."""
+
 
 Rows = Mapping[bool, Sequence[int]]
 """The numbers of the samples of one example: of its good answer, and of its bad one."""
 
 
 async def with_slopes(
-    learner: Learner, samples: Sequence[Sample], config: AlgorithmConfig
+    learner: Scorer, samples: Sequence[Sample], config: AlgorithmConfig
 ) -> tuple[list[Sample], dict[str, float]]:
     """The samples with the advantages by which an update follows the loss, and the figures of the loss. Samples of
     one example have one `episode_id`; good answers come with advantages of 1, bad ones of -1."""
@@ -48,7 +56,7 @@ async def with_slopes(
     return weighed, figures
 
 
-async def _answers(learner: Learner, samples: Sequence[Sample], config: AlgorithmConfig) -> list[ScoredAnswer]:
+async def _answers(learner: Scorer, samples: Sequence[Sample], config: AlgorithmConfig) -> list[ScoredAnswer]:
     """One per sample."""
     policy = await learner.logprobs(samples)
     before = await learner.logprobs(samples, reference=True) if config.needs_reference else policy

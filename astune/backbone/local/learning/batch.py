@@ -24,7 +24,7 @@ class MicroBatch:
     temperature `temperatures` (p,). The loss entries, all (e,): `source` indexes `predictors`, `target` is the token
     that was sampled, `sampled` its recorded log-probability, `version` the policy's that sampled it, `advantage` and
     `weight` its credit, `row` the number of its sample within `samples`. They stand in the order of `samples` (numbers
-    of the samples of the update), of their spans with weight, and of the tokens."""
+    of the samples of the update), of their spans with weight, and of the tokens. All are `imitated`, or none is."""
 
     samples: tuple[int, ...]
     layout: TreeLayout | None
@@ -39,19 +39,25 @@ class MicroBatch:
     weight: torch.Tensor
     version: torch.Tensor
     row: torch.Tensor
+    imitated: bool = False
 
 
 def micro_batches(
     samples: Sequence[Sample], most_tokens: int, device: torch.device, layout: LayoutName = "tree"
 ) -> Iterator[MicroBatch]:
     """Sort samples so that shared prefixes meet, and cut them into trees of at most `most_tokens` tokens; with layout
-    "rows" each sample is a batch of its own."""
-    packed = [(TokenIds.of(sample.timeline.token_ids).packed(), number) for number, sample in enumerate(samples)]
-    order = sorted(packed)  # bytewise, which brings equal beginnings together as well as any order does
-    trees = split([_array(data) for data, _ in order], most_tokens)
-    for part in trees if layout == "tree" else (range(index, index + 1) for index in range(len(order))):
-        numbers = tuple(order[index][1] for index in part)
-        yield micro_batch(numbers, samples, device, layout)
+    "rows" each sample is a batch of its own. Those that are imitated come last, by themselves."""
+    for imitated in (False, True):
+        packed = [
+            (TokenIds.of(sample.timeline.token_ids).packed(), number)
+            for number, sample in enumerate(samples)
+            if sample.imitated is imitated
+        ]
+        order = sorted(packed)  # bytewise, which brings equal beginnings together as well as any order does
+        trees = split([_array(data) for data, _ in order], most_tokens) if order else []
+        for part in trees if layout == "tree" else (range(index, index + 1) for index in range(len(order))):
+            numbers = tuple(order[index][1] for index in part)
+            yield micro_batch(numbers, samples, device, layout)
 
 
 def micro_batch(
@@ -85,6 +91,7 @@ def micro_batch(
         weight=tensor(weight, torch.float32),
         version=tensor(version, torch.long),
         row=tensor(row, torch.long),
+        imitated=samples[0].imitated,
     )
 
 

@@ -76,11 +76,14 @@ class LocalLearner:
         weighed = None if self._teacher is None else await self._teacher.weigh(samples)
         if weighed is not None:
             samples = weighed.samples
-        judged = None if self._critic is None else self._critic.judge(samples)
+        samples = sorted(samples, key=lambda sample: sample.imitated)  # the critic has numbers for the others alone
+        played = [sample for sample in samples if not sample.imitated]
+        judged = self._critic.judge(played) if self._critic is not None and played else None
         warming_up = judged is not None and self.updates < self._algorithm.critic.warmup_updates
 
         def backward(batch: MicroBatch) -> dict[str, float]:
-            return self._backward(batch if judged is None else judged.credited(batch), not warming_up, weighed)
+            credited = batch if judged is None or batch.imitated else judged.credited(batch)
+            return self._backward(credited, not warming_up, weighed)
 
         totals, splits = self._accumulation.gather(samples, backward)
         norm = float(torch.nn.utils.clip_grad_norm_(self._loaded.trained(), self._trainer.max_grad_norm))
@@ -89,7 +92,7 @@ class LocalLearner:
         if finite:
             self.changes += 1  # first, as Ctrl-C may break the step off half-way
             if self._critic is not None and judged is not None:
-                totals |= self._critic.learn(samples, judged) | {"critic/warming_up": float(warming_up)}
+                totals |= self._critic.learn(played, judged) | {"critic/warming_up": float(warming_up)}
             if not warming_up:
                 self._step(learning_rate)
         else:
@@ -125,7 +128,7 @@ class LocalLearner:
     def objective(self, batch: MicroBatch, weighed: Weighed | None = None) -> Objective:
         """The loss of a micro-batch and its figures; with a teacher that of samples it has `weighed`. To be called
         within `LoadedModel.training`."""
-        if self._algorithm.method in IMITATING:
+        if batch.imitated or self._algorithm.method in IMITATING:
             return likelihood_objective(batch, predict(self._loaded.model, batch))
         version = self.policy_version + self._unpublished
         if weighed is not None:
@@ -195,6 +198,7 @@ class LocalLearner:
                 f"{directory} cannot be gone on from: {type(error).__name__}: {error}. If its files are damaged, "
                 "delete the folder to go on from the checkpoint before it"
             ) from error
+        self._unpublished = 0
         self._loaded.copy_to_sampler()
         self._sampler.forget()
         self._sampler.policy_version = state["policy_version"]

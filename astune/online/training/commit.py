@@ -1,0 +1,227 @@
+"""One commit: it either makes a version, or leaves everything as it was.
+
+    begun      its row says that a trainer is at it
+    planned    what it learns from is read
+    updated    the updates are taken, in memory
+    saved      the checkpoint is written, under a name that is no version's
+    sealed     its checksums too, and all is on the disk
+    renamed    it has its name
+    writing    all rows are written, in a transaction that is still open
+    written    that is done: the version is there
+
+Killed before the last, it is as if it had not begun, but for a folder that nobody names and the next trainer deletes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from astune.algorithm import observe
+from astune.config.schema import Config
+from astune.errors import AstuneError, StoreError
+from astune.online.training.checkpoint import new_folder, put_in_place, seal
+from astune.online.training.learning import CommitLearned, learn
+from astune.online.training.lesson import CommitLesson, Workshop, lesson_of
+from astune.online.training.outcome import Outcomes, figures_of, outcomes_of, turns_of, why_nothing
+from astune.online.training.plan import Plan, Situation, plan_of
+from astune.online.training.weights import Weights
+from astune.store import audit, commits, feedback, learned, leases, versions
+from astune.store.answers import judged_answers, known_answers
+from astune.store.commits import CommitRow, Wanted
+from astune.store.database import Database
+from astune.store.judgements import judgements, preferences
+from astune.store.recorded import RecordedAnswer, headings, recorded_answers
+from astune.store.versions import ModelVersion
+from astune.training.engine import Learner
+
+PHASES = ("begun", "planned", "updated", "saved", "sealed", "renamed", "writing", "written")
+LEASE = "train"
+LEASE_SECONDS = 30.0
+
+
+class LeaseLost(StoreError):
+    """Another trainer has taken over: what this one did must not count."""
+
+
+@dataclass(frozen=True)
+class Shop:
+    """What commits are made with. `clock` gives seconds since 1970; `phase` is told how far a commit has come."""
+
+    config: Config
+    database: Database
+    weights: Weights
+    versions: Path
+    holder: str
+    clock: Callable[[], float]
+    phase: Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class CommitInput:
+    """What a commit reads."""
+
+    plan: Plan
+    recorded: dict[str, RecordedAnswer]
+    paths: dict[str, tuple[str, ...]]
+    used: set[int]
+
+
+async def make(shop: Shop, row: CommitRow) -> CommitRow:
+    """Do what the row asks for; the row as it is afterwards. Raises LeaseLost, and RunFolderError where the version to
+    begin from cannot be loaded; other errors are the commit's own and stand in its row."""
+    base, now = _begin(shop, row)
+    shop.phase("begun")
+    rows = read(shop.database, shop.config, row, base.number, now)
+    shop.phase("planned")
+    engine = None if not rows.plan.count else await shop.weights.at(base)
+    try:
+        if engine is None:
+            return _end(shop, row, rows.plan, CommitLesson(), CommitLearned())
+        config = shop.config.astune
+        length = config.model.max_model_len or engine.chat_format.context_length
+        workshop = Workshop(config, engine.chat_format, shop.weights.estimator, length)
+        lesson = lesson_of(rows.plan, rows.recorded, rows.paths, rows.used, row.number, workshop)
+
+        async def restore() -> Learner:
+            shop.weights.changing()
+            return (await shop.weights.at(base)).learner
+
+        shop.weights.changing()
+        learner, done = await learn(engine.learner, lesson, config, restore)
+        shop.weights.changing()
+        shop.phase("updated")
+        if not done.taken:
+            return _end(shop, row, rows.plan, lesson, done)
+        return await _make_version(shop, row, base, rows, lesson, done, learner)
+    except LeaseLost:
+        raise
+    except (AstuneError, MemoryError, RuntimeError) as error:
+        return _fail(shop, row, rows.plan, error)
+
+
+def read(database: Database, config: Config, row: CommitRow, base: int, now: float) -> CommitInput:
+    """The rows that a commit works on, as they are now."""
+    with database.reading() as connection:
+        plan = plan_now(connection, config, row.wanted, base, now)
+        named = [msg_id for pair in plan.pairs for msg_id in pair.msg_ids]
+        known = known_answers(connection, named)
+        paths = {msg_id: judged_answers(known, [msg_id]) for msg_id in named}
+        wanted = [msg_id for candidate in plan.candidates for msg_id in candidate.msg_ids] + named
+        used = learned.trained_turns(connection, wanted)
+        return CommitInput(plan, recorded_answers(connection, wanted), paths, used)
+
+
+def plan_now(connection: sa.Connection, config: Config, wanted: Wanted, base: int, now: float) -> Plan:
+    """What a commit would learn from now, and what waits."""
+    online = config.astune.online
+    judged, compared = judgements(connection, online.feedback), preferences(connection)
+    ids = [msg_id for each in judged for msg_id in each.msg_ids]
+    ids += [msg_id for each in compared for msg_id in (each.better, each.worse)]
+    situation = Situation(online.commit, wanted, base, now, config.astune.rollout.num_repeat)
+    return plan_of(judged, compared, headings(connection, ids), situation)
+
+
+def _begin(shop: Shop, row: CommitRow) -> tuple[ModelVersion, float]:
+    now = shop.clock()
+    with shop.database.writing() as connection:
+        _keep_lease(shop, connection)
+        feedback.settle(connection, shop.config.astune.online.feedback, now)
+        base = versions.newest(connection)
+        began = commits.begin(connection, row, base.number, now)
+        audit.say(connection, "train", "commit begun", str(row.number), now=now, base=base.number, holder=shop.holder)
+    return base, began
+
+
+async def _make_version(
+    shop: Shop,
+    row: CommitRow,
+    base: ModelVersion,
+    rows: CommitInput,
+    lesson: CommitLesson,
+    done: CommitLearned,
+    learner: Learner,
+) -> CommitRow:
+    outcomes = outcomes_of(rows.plan, lesson, done, row.number, rows.paths)
+    observe(shop.weights.estimator, outcomes.settled(lesson.groups))
+    await learner.publish()
+    number = base.number + 1
+    with new_folder(shop.versions) as folder:
+        learner.save(folder)
+        shop.weights.estimator.save(folder)
+        shop.phase("saved")
+        sha256 = seal(folder)
+        shop.phase("sealed")
+        name = put_in_place(folder, number, sha256)
+    shop.phase("renamed")
+    figures = figures_of(rows.plan, lesson, done, outcomes) | {"policy_version": float(number)}
+    now = shop.clock()
+    version = ModelVersion(number, base.number, row.number, name, sha256, now, _settings(shop.config), figures)
+    with shop.database.writing() as connection:
+        _keep_lease(shop, connection)
+        versions.add(connection, version)
+        _write(connection, row.number, lesson, done, outcomes, now, number)
+        commits.end(connection, row.number, "made", now, figures, version=number)
+        audit.say(connection, "train", "version made", str(number), now=now, commit=row.number, parent=base.number)
+        shop.phase("writing")
+    shop.weights.became(number)
+    shop.phase("written")
+    return _now(shop.database, row.number)
+
+
+def _write(
+    connection: sa.Connection,
+    commit: int,
+    lesson: CommitLesson,
+    done: CommitLearned,
+    outcomes: Outcomes,
+    now: float,
+    version: int,
+) -> None:
+    learned.write(connection, commit, outcomes.episodes, turns_of(lesson, done))
+    feedback.mark(connection, outcomes.used_feedback, "trained", f"v{version}", now)
+    for reason, ids in outcomes.unused_feedback.items():
+        feedback.mark(connection, ids, "left_out", reason, now)
+
+
+def _end(shop: Shop, row: CommitRow, plan: Plan, lesson: CommitLesson, done: CommitLearned) -> CommitRow:
+    """End a commit that made no version. Nothing is changed but its row."""
+    outcomes = outcomes_of(plan, lesson, done, row.number, {})
+    figures: dict[str, Any] = figures_of(plan, lesson, done, outcomes)
+    figures["why"] = why_nothing(plan, lesson, done, shop.config.astune.online.commit)
+    return _close(shop, row, "empty", figures, None)
+
+
+def _fail(shop: Shop, row: CommitRow, plan: Plan, error: Exception) -> CommitRow:
+    said = f"{type(error).__name__}: {error}"
+    return _close(shop, row, "failed", {"rated": float(plan.count + sum(plan.waiting.values()))}, said)
+
+
+def _close(shop: Shop, row: CommitRow, state: commits.Ended, figures: dict[str, Any], error: str | None) -> CommitRow:
+    now = shop.clock()
+    with shop.database.writing() as connection:
+        _keep_lease(shop, connection)
+        commits.end(connection, row.number, state, now, figures, error=error)
+        audit.say(connection, "train", f"commit {state}", str(row.number), now=now, why=error or figures.get("why"))
+    return _now(shop.database, row.number)
+
+
+def _keep_lease(shop: Shop, connection: sa.Connection) -> None:
+    if not leases.keep(connection, LEASE, shop.holder, shop.clock(), LEASE_SECONDS):
+        raise LeaseLost("another trainer has taken over, as this one was not heard of for too long")
+
+
+def _now(database: Database, number: int) -> CommitRow:
+    with database.reading() as connection:
+        return commits.after(connection, number - 1)[0]
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    """What a version is made by, of the configuration."""
+    whole = config.astune.model_dump(mode="json")
+    kept = {name: whole[name] for name in ("backbone", "model", "algorithm", "trainer", "seed")}
+    return kept | {"online": {"commit": whole["online"]["commit"], "feedback": whole["online"]["feedback"]}}

@@ -1,0 +1,121 @@
+"""The updates of a commit, and how far they may go from the version before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from astune.config.schema import AstuneConfig
+from astune.errors import TrainingError
+from astune.online.training.lesson import CommitLesson, Method
+from astune.training.engine import Learner
+from astune.training.preferences import with_slopes
+from astune.training.schedule import learning_rate
+from astune.types import Sample
+
+_MOST = 700.0
+"""A token that got more than e to this times as likely counts as that: beyond, there are no numbers."""
+
+
+@dataclass(frozen=True)
+class OwnReference:
+    """Scores by the policy, which is its own reference as long as a commit has changed nothing."""
+
+    learner: Learner
+
+    async def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[Sequence[float]]:
+        return await self.learner.logprobs(samples)
+
+
+@dataclass
+class CommitLearned:
+    """`taken` are the samples of the updates that were taken, `skipped` those whose loss was no finite number, `undone`
+    those that were not learned from as a step would have become too large. `kl` is the mean divergence of a token from
+    the version before, of all that stands."""
+
+    taken: list[Sample] = field(default_factory=list)
+    skipped: list[Sample] = field(default_factory=list)
+    undone: list[Sample] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    updates: int = 0
+
+
+async def learn(
+    learner: Learner, lesson: CommitLesson, config: AstuneConfig, restore: Callable[[], Awaitable[Learner]]
+) -> tuple[Learner, CommitLearned]:
+    """Take the updates of a lesson. One after which the mean KL of a token from the version before is more than
+    `astune.online.commit.max_kl` is undone, and none follows: `restore` goes back to the version before, and what came
+    before that update is taken again, which gives the same weights. Raises TrainingError where all were skipped."""
+    parts, told = await _parts(learner, lesson, config)
+    before = await learner.logprobs(lesson.probes)
+    most = config.online.commit.max_kl
+    figures: list[Mapping[str, float]] = []
+    learned, kl, skipped = CommitLearned(metrics=told), 0.0, 0
+    for number, part in enumerate(parts):
+        update = await learner.update(part, _rate(learner, config))
+        if update.skipped:
+            learned.skipped += part
+            skipped += 1
+            continue
+        moved = mean_kl(before, await learner.logprobs(lesson.probes))
+        if most is not None and not moved <= most:
+            learned.metrics["kl/undone"] = moved
+            learned.undone = [sample for later in parts[number:] for sample in later]
+            learner = await restore()
+            for again in parts[:number]:
+                await learner.update(again, _rate(learner, config))
+            break
+        kl = moved
+        figures.append(update.metrics)
+        learned.taken += part
+        learned.updates += 1
+    if learned.skipped and not learned.taken and not learned.undone:
+        raise TrainingError("the loss or gradient of every update was not finite: nothing was learned")
+    means = {name: math.fsum(each[name] for each in figures) / len(figures) for name in (figures[0] if figures else ())}
+    learned.metrics |= means | {"kl/from_version_before": kl, "updates/taken": float(learned.updates)}
+    learned.metrics["updates/skipped"] = float(skipped)
+    return learner, learned
+
+
+async def _parts(
+    learner: Learner, lesson: CommitLesson, config: AstuneConfig
+) -> tuple[list[list[Sample]], dict[str, float]]:
+    """The samples of each update. What is no reward is learned in the first, where the policy is its own reference."""
+    rules, told = config.online.commit, dict[str, float]()
+    beside: list[Sample] = []
+    weighed: tuple[tuple[Method, list[Sample], float], ...] = (
+        ("kto", lesson.thumbs, rules.weight_thumbs),
+        ("dpo", lesson.comparisons, rules.weight_preferences),
+    )
+    for method, samples, weight in weighed:
+        if samples:
+            algorithm = config.algorithm.model_copy(update={"method": method})
+            sloped, figures = await with_slopes(OwnReference(learner), samples, algorithm)
+            beside += [_times(sample, weight) for sample in sloped]
+            told[f"loss/{method}"] = figures["loss"]
+    examples = {sample.episode_id for sample in lesson.corrections}
+    beside += [_times(sample, rules.weight_corrections / len(examples)) for sample in lesson.corrections]
+    if not beside:
+        return lesson.parts, told
+    first, *others = lesson.parts or [[]]
+    return [[*first, *beside], *others], told
+
+
+def _times(sample: Sample, weight: float) -> Sample:
+    return replace(sample, weights=tuple(weight * each for each in sample.weights), imitated=True)
+
+
+def _rate(learner: Learner, config: AstuneConfig) -> float:
+    return learning_rate(config.trainer, learner.updates, learner.updates + 1)
+
+
+def mean_kl(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]) -> float:
+    """Mean over all tokens of (r - 1) - log r with r the ratio of their probabilities after and before: the estimator
+    k3 (Schulman 2020) of KL(before, after). Each row has the log-probabilities of one sample's tokens.
+
+    >>> round(mean_kl([[-1.0, -2.0]], [[-1.0, -1.0]]), 4)
+    0.3591
+    """
+    moved = [new - old for rows in zip(before, after, strict=True) for old, new in zip(*rows, strict=True)]
+    return math.fsum(math.expm1(min(each, _MOST)) - each for each in moved) / len(moved) if moved else 0.0

@@ -1,0 +1,145 @@
+"""What became of all that a commit looked at, as rows and as figures."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from astune.config.online import CommitConfig
+from astune.online.training.learning import CommitLearned
+from astune.online.training.lesson import CommitLesson
+from astune.online.training.plan import Item, Plan, RatedAnswers
+from astune.store.learned import LearnedEpisode, LearnedTurn
+from astune.types import Group
+
+SKIPPED = "skipped_update"
+
+
+@dataclass
+class Outcomes:
+    """`episodes` are those that the commit is done with; what waits is not among them."""
+
+    episodes: list[LearnedEpisode] = field(default_factory=list)
+    used_feedback: list[int] = field(default_factory=list)
+    unused_feedback: dict[str, list[int]] = field(default_factory=dict)
+    waits_for_smaller_step: int = 0
+
+    def settled(self, groups: Sequence[Group]) -> list[Group]:
+        """The groups, less the episodes that wait."""
+        done = {episode.episode_id for episode in self.episodes}
+        return [
+            replace(group, episodes=tuple(each for each in group.episodes if each.episode_id in done))
+            for group in groups
+        ]
+
+
+def outcomes_of(
+    plan: Plan, lesson: CommitLesson, done: CommitLearned, commit: int, paths: Mapping[str, Sequence[str]]
+) -> Outcomes:
+    """Invariant: an episode is trained, left out for a reason, or waits."""
+    found = Outcomes()
+    trained = {sample.episode_id for sample in done.taken}
+    undone = {sample.episode_id for sample in done.undone} - trained
+    skipped = {sample.episode_id for sample in done.skipped} - trained
+    for episode_id, item in lesson.items.items():
+        if episode_id in undone:
+            found.waits_for_smaller_step += 1
+            continue
+        reason = None
+        if episode_id not in trained:
+            reason = SKIPPED if episode_id in skipped else lesson.left_out.get(episode_id, "no_signal")
+        _note(found, episode_id, item, reason, paths)
+    for number, (reason, item) in enumerate(plan.left_out):
+        _note(found, f"commit-{commit}/left-{number}", item, reason, paths)
+    return found
+
+
+def _note(found: Outcomes, episode_id: str, item: Item, reason: str | None, paths: Mapping[str, Sequence[str]]) -> None:
+    last = item.headings[-1]
+    said = item.judgement if isinstance(item, RatedAnswers) else item.preference
+    judged = item.judgement if isinstance(item, RatedAnswers) else None
+    found.episodes.append(
+        LearnedEpisode(
+            episode_id,
+            last.conversation_id,
+            last.task_id if judged is None else judged.task_id,
+            last.run_id if judged is None else judged.run_id,
+            None if judged is None else judged.reward,
+            "trained" if reason is None else "left_out",
+            reason,
+            tuple(step for msg_id in item.msg_ids for step in paths.get(msg_id, (msg_id,))),
+        )
+    )
+    if reason is None:
+        found.used_feedback += said.feedback_ids
+    else:
+        found.unused_feedback.setdefault(reason, []).extend(said.feedback_ids)
+
+
+def turns_of(lesson: CommitLesson, done: CommitLearned) -> Iterator[LearnedTurn]:
+    """The share of each turn in the updates that were taken."""
+    for sample in done.taken:
+        method, turn_ids = lesson.sources[sample.episode_id, sample.task_id]
+        for span, advantage, weight in zip(sample.timeline.spans, sample.advantages, sample.weights, strict=True):
+            if weight:
+                turn_id = turn_ids[span.turn] if turn_ids else None
+                yield LearnedTurn(sample.episode_id, turn_id, method, advantage, weight, len(span))
+
+
+def figures_of(plan: Plan, lesson: CommitLesson, done: CommitLearned, outcomes: Outcomes) -> dict[str, float | str]:
+    """What a commit leaves in the log."""
+    trained = [episode for episode in outcomes.episodes if episode.state == "trained"]
+    rewards = [episode.reward for episode in trained if episode.reward is not None]
+    left_out = Counter(episode.reason for episode in outcomes.episodes if episode.state == "left_out")
+    waiting = Counter(plan.waiting)
+    waiting["for_a_smaller_step"] += outcomes.waits_for_smaller_step
+    figures: dict[str, float | str] = {
+        "rated": float(len(outcomes.episodes) + sum(waiting.values())),
+        "episodes/trained": float(len(trained)),
+        "episodes/left_out": float(sum(left_out.values())),
+        "episodes/waiting": float(sum(waiting.values())),
+        "reward/n": float(len(rewards)),
+    }
+    if rewards:
+        figures["reward/mean"] = math.fsum(rewards) / len(rewards)
+    figures |= {f"left_out/{reason}": float(count) for reason, count in sorted(left_out.items(), key=str)}
+    figures |= {f"waiting/{reason}": float(count) for reason, count in sorted(waiting.items()) if count}
+    if done.taken:
+        told = Counter(turn.method for turn in turns_of(lesson, done))
+        figures |= {f"turns/{method}": float(count) for method, count in sorted(told.items())}
+        figures |= lesson.metrics | done.metrics
+        figures |= {name: value for name, value in lesson.receipt.metrics(0).items() if name.startswith("tokens/")}
+        figures["data_sha256"] = data_digest(outcomes)
+    return {name: value for name, value in figures.items() if isinstance(value, str) or math.isfinite(value)}
+
+
+def data_digest(outcomes: Outcomes) -> str:
+    """SHA-256 of what a version was made from: answers, rewards, and what was left out."""
+    rows = [[each.msg_ids, each.reward, each.state, each.reason] for each in outcomes.episodes]
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+def why_nothing(plan: Plan, lesson: CommitLesson, done: CommitLearned, rules: CommitConfig) -> str:
+    """Why a commit made no version, in words."""
+    if "kl/undone" in done.metrics:
+        return (
+            f"the first update would have moved a token by a mean KL of {done.metrics['kl/undone']:.3g} from the "
+            f"version before, more than astune.online.commit.max_kl of {rules.max_kl:g}; a lower "
+            "astune.trainer.learning_rate makes smaller steps"
+        )
+    if lesson.left_out:
+        counted = ", ".join(f"{count} {reason}" for reason, count in Counter(lesson.left_out.values()).items())
+        return f"nothing that was rated has anything to learn from: {counted}"
+    if plan.waiting["for_more"]:
+        return f"{plan.waiting['for_more']} are rated, and astune.online.commit.min_episodes is {rules.min_episodes}"
+    if +plan.waiting:
+        counted = ", ".join(f"{count} {reason}" for reason, count in plan.waiting.items() if count)
+        return f"all that is rated waits: {counted}"
+    if plan.left_out:
+        counted = ", ".join(f"{n} {reason}" for reason, n in Counter(reason for reason, _ in plan.left_out).items())
+        return f"all that is rated was left out: {counted}"
+    return "nobody has rated anything that was not trained yet"

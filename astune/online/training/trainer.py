@@ -1,0 +1,180 @@
+"""The role `train`: waits for what starts a commit, and makes it, alone over all processes and machines."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from astune.config.schema import Config
+from astune.online.places import versions_folder
+from astune.online.training.checkpoint import clean
+from astune.online.training.commit import LEASE, LEASE_SECONDS, LeaseLost, Shop, make, plan_now
+from astune.online.training.weights import Weights
+from astune.store import audit, commits, leases, versions
+from astune.store.commits import By, CommitRow, Wanted
+from astune.store.database import Database
+from astune.training.engine import LoadEngine
+
+POLL_SECONDS = 1.0
+MOST_BEGINNINGS = 5
+"""A commit during which so many trainers died fails, or all that come after would die of it too."""
+
+
+class Trainer:
+    """Makes the commits of the service in `folder`.
+
+        trainer = Trainer(config, load_engine, database, folder)
+        row = await trainer.tick()       # the commit that it has made, or None if none is due
+        trainer.leave()                  # others may train
+
+    Of several over one database one works, the others wait until it leaves or is not heard of for `LEASE_SECONDS`.
+    `clock` gives seconds since 1970, `phase` is told how far a commit has come (`commit.PHASES`).
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        load_engine: LoadEngine,
+        database: Database,
+        folder: Path,
+        *,
+        clock: Callable[[], float] = time.time,
+        phase: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._config, self._database, self._clock = config, database, clock
+        self._rules = config.astune.online.commit
+        self._holder = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
+        self._versions = versions_folder(folder)
+        weights = Weights(config.astune, load_engine, self._versions)
+        self._shop = Shop(config, database, weights, self._versions, self._holder, clock, phase)
+        self._since = clock()
+        self._is_holder = False
+        self._fruitless: frozenset[tuple[str, ...]] | None = None
+        """What the last commit looked at that made no version: there is no use in looking at just that again."""
+
+    async def run(self, told: Callable[[CommitRow], None]) -> None:
+        """Go on until cancelled. `told` is told of every commit."""
+        try:
+            while True:
+                row = await self.tick()
+                if row is None:
+                    await asyncio.sleep(POLL_SECONDS)
+                else:
+                    told(row)
+        finally:
+            self.leave()
+
+    async def tick(self) -> CommitRow | None:
+        """Make a commit if one is due and nobody else trains; the row as it is afterwards."""
+        row = self._take_up()
+        if row is None:
+            return None
+        if self._begun_too_often(row):
+            return self._given_up(row)
+        try:
+            with self._heartbeat():
+                done = await make(self._shop, row)
+        except LeaseLost:
+            self._is_holder = False
+            return None
+        self._fruitless = None if done.state == "made" else self._ready(done.wanted)
+        return done
+
+    def leave(self) -> None:
+        """Give the lease back; what was under way waits for the next trainer."""
+        if self._is_holder:
+            self._is_holder = False
+            with self._database.writing() as connection:
+                if leases.keep(connection, LEASE, self._holder, self._clock(), LEASE_SECONDS):
+                    commits.put_back(connection)
+                    leases.give_back(connection, LEASE, self._holder)
+
+    def _take_up(self) -> CommitRow | None:
+        """The commit to make now. Who gets the lease cleans up after the one before."""
+        now = self._clock()
+        with self._database.writing() as connection:
+            if not leases.take(connection, LEASE, self._holder, now, LEASE_SECONDS):
+                self._is_holder = False
+                return None
+            if not self._is_holder:
+                self._is_holder = True
+                self._clean_up(connection, now)
+            asked = commits.with_state(connection, "asked")
+            by = None if asked else self._due(connection, now)
+            if by is not None:
+                commits.ask(connection, by, now)
+                asked = commits.with_state(connection, "asked")
+            return asked[0] if asked else None
+
+    def _clean_up(self, connection: sa.Connection, now: float) -> None:
+        back = commits.put_back(connection)
+        kept = {version.folder for version in versions.every(connection) if version.folder is not None}
+        deleted = clean(self._versions, kept)
+        if back or deleted:
+            audit.say(connection, "train", "cleaned up", None, now=now, commits=back, folders=deleted)
+
+    def _due(self, connection: sa.Connection, now: float) -> By | None:
+        """What makes a commit due that nobody has asked for."""
+        before = commits.recent(connection, 1)
+        since = max([self._since, *(row.ended or row.asked for row in before)])
+        rules = self._rules
+        timer = rules.every_seconds is not None and now >= since + rules.every_seconds
+        if not timer and rules.every_episodes is None:
+            return None
+        base = versions.newest(connection).number
+        plan = plan_now(connection, self._config, Wanted(), base, now)
+        ready = frozenset(item.msg_ids for item in plan.items)
+        if not ready or ready == self._fruitless:
+            return None
+        if rules.every_episodes is not None and len(ready) >= min(rules.every_episodes, rules.max_episodes):
+            return "episodes"
+        return "timer" if timer else None
+
+    def _ready(self, wanted: Wanted) -> frozenset[tuple[str, ...]]:
+        with self._database.reading() as connection:
+            base = versions.newest(connection).number
+            plan = plan_now(connection, self._config, wanted, base, self._clock())
+        return frozenset(item.msg_ids for item in plan.items)
+
+    def _begun_too_often(self, row: CommitRow) -> bool:
+        with self._database.reading() as connection:
+            begun = audit.lines(connection, subjects=[str(row.number)], what="commit begun")
+            return sum(1 for _ in begun) >= MOST_BEGINNINGS
+
+    def _given_up(self, row: CommitRow) -> CommitRow:
+        said = f"{MOST_BEGINNINGS} trainers died in it; what was rated waits for another commit"
+        now = self._clock()
+        with self._database.writing() as connection:
+            commits.end(connection, row.number, "failed", now, {}, error=said)
+            audit.say(connection, "train", "commit failed", str(row.number), now=now, why=said)
+            return commits.after(connection, row.number - 1)[0]
+
+    @contextmanager
+    def _heartbeat(self) -> Iterator[None]:
+        """Renew the lease in a thread of its own, as updates compute in this one."""
+        done = threading.Event()
+
+        def beat() -> None:
+            while not done.wait(LEASE_SECONDS / 6):
+                try:
+                    with self._database.writing() as connection:
+                        leases.keep(connection, LEASE, self._holder, self._clock(), LEASE_SECONDS)
+                except sa.exc.SQLAlchemyError:  # the database is away: whether the lease was kept, the commit asks
+                    continue
+
+        thread = threading.Thread(target=beat, name="astune-lease", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()

@@ -1,0 +1,77 @@
+"""What a commit learned from: its episodes, the answers in them, and the weight of each turn in the updates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from astune.store.tables import episode_messages, episodes, requests, samples
+from astune.store.tables import turns as said
+
+
+@dataclass(frozen=True)
+class LearnedEpisode:
+    """`state` is `trained`, or `left_out` with the reason."""
+
+    episode_id: str
+    conversation_id: str
+    task_id: str | None
+    run_id: str | None
+    reward: float | None
+    state: str
+    reason: str | None
+    msg_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LearnedTurn:
+    """The share of a turn in the updates of a commit. `turn_id` is None for what the model did not say itself: a
+    correction. `weight` is that of each of its `tokens`."""
+
+    episode_id: str
+    turn_id: int | None
+    method: str
+    advantage: float
+    weight: float
+    tokens: int
+
+
+def write(connection: sa.Connection, commit: int, told: Iterable[LearnedEpisode], turns: Iterable[LearnedTurn]) -> None:
+    """Belongs into the transaction that makes the version."""
+    of_episode = [(each, _columns(each, commit)) for each in told]
+    _insert(connection, episodes, [columns for _, columns in of_episode])
+    links = [
+        dict[str, object](episode_id=each.episode_id, msg_id=msg_id)
+        for each, _ in of_episode
+        for msg_id in dict.fromkeys(each.msg_ids)
+    ]
+    _insert(connection, episode_messages, links)
+    _insert(connection, samples, [{"commit_id": commit, **vars(turn)} for turn in turns])
+
+
+def trained_turns(connection: sa.Connection, msg_ids: Sequence[str]) -> set[int]:
+    """The numbers of the turns that any commit has trained, of these answers' conversations."""
+    found: set[int] = set()
+    for start in range(0, len(msg_ids), 500):
+        some = list(msg_ids[start : start + 500])
+        conversations = sa.select(requests.c.conversation_id).where(requests.c.msg_id.in_(some))
+        found.update(
+            connection.scalars(
+                sa.select(samples.c.turn_id)
+                .join(said, said.c.id == samples.c.turn_id)
+                .join(requests, requests.c.msg_id == said.c.msg_id)
+                .where(requests.c.conversation_id.in_(conversations))
+            )
+        )
+    return found
+
+
+def _columns(each: LearnedEpisode, commit: int) -> dict[str, object]:
+    return {name: value for name, value in vars(each).items() if name != "msg_ids"} | {"commit_id": commit}
+
+
+def _insert(connection: sa.Connection, table: sa.Table, rows: list[dict[str, object]]) -> None:
+    if rows:
+        connection.execute(table.insert(), rows)

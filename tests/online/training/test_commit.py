@@ -1,0 +1,105 @@
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from astune.online.training.trainer import Trainer
+from astune.store import tables, versions
+from astune.store.database import Database, open_database
+from astune.store.feedback import Said
+from astune.testing.engine import STATE_FILE
+from tests.online.training.world import World, config_of
+from tests.store.databases import database as database
+from tests.store.databases import url as url
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Iterator[Database]:
+    opened = open_database(f"sqlite:///{tmp_path}/store.db")
+    yield opened
+    opened.close()
+
+
+def weight(world: World, number: int) -> float:
+    """The only weight of a version of the counting engine."""
+    with world.database.reading() as connection:
+        version = versions.find(connection, number)
+    assert version is not None and version.folder is not None
+    return float(json.loads((world.folder / "versions" / version.folder / STATE_FILE).read_text())["weight"])
+
+
+def test_rated_answers_make_a_version_that_says_what_it_was_made_of(database: Database, tmp_path: Path) -> None:
+    world = World(database, tmp_path)
+    world.rate(1.0, 2)
+    world.rate(0.0, 2)
+    row = world.commit()
+    assert (row.state, row.base_version, row.version, row.error) == ("made", 0, 1, None)
+    assert row.figures is not None and row.figures["reward/mean"] == 0.5 and row.figures["reward/n"] == 4.0
+    with database.reading() as connection:
+        version = versions.newest(connection)
+    assert (version.number, version.parent, version.commit_id) == (1, 0, row.number)
+    assert version.config["trainer"]["learning_rate"] == 0.01
+    assert {each["state"] for each in world.rows(tables.episodes)} == {"trained"}
+    assert len(world.rows(tables.episode_messages)) == 4
+    learned = world.rows(tables.samples)
+    assert [(each["method"], each["tokens"]) for each in learned] == [("policy", 2)] * 4
+    assert [each["advantage"] for each in learned] == pytest.approx([2 / 3, 2 / 3, -2 / 3, -2 / 3])
+    assert {each["state"] for each in world.rows(tables.feedback)} == {"trained"}
+
+
+def test_nothing_is_trained_twice(database: Database, tmp_path: Path) -> None:
+    world = World(database, tmp_path)
+    world.rate(1.0)
+    world.rate(0.0)
+    assert world.commit().state == "made"
+    again = world.commit()
+    assert again.state == "empty" and again.figures is not None
+    assert again.figures["why"] == "nobody has rated anything that was not trained yet"
+    assert len(world.rows(tables.versions)) == 1
+
+
+def test_a_trainer_goes_on_from_the_newest_version(tmp_path: Path) -> None:
+    """Bit for bit the same, whether it is the process that made it or a new one."""
+    found = []
+    for same_process in (True, False):
+        database = open_database(f"sqlite:///{tmp_path}/{same_process}.db")
+        world = World(database, tmp_path / str(same_process))
+        trainer: Trainer | None = world.trainer() if same_process else None
+        for _ in range(3):
+            world.rate(1.0, 2)
+            world.rate(0.25)
+            assert world.commit(trainer).state == "made"
+        found.append([weight(world, number) for number in (1, 2, 3)])
+        database.close()
+    assert found[0] == found[1]
+
+
+def test_repeats_of_a_task_are_compared_with_each_other(sqlite: Database, tmp_path: Path) -> None:
+    world = World(sqlite, tmp_path)
+    for task, rewards in (("hard", (0.0, 0.2)), ("easy", (0.8, 1.0))):
+        for run, reward in enumerate(rewards):
+            msg_id = world.answer(f"{task}-{run}", task_id=task, run_id=str(run))
+            world.say(reward, about=[msg_id])
+    assert world.commit().state == "made"
+    learned = [each["advantage"] for each in world.rows(tables.samples)]
+    assert learned == pytest.approx([-1.0, 1.0, -1.0, 1.0]), "grpo, within each task"
+
+
+def test_corrections_comparisons_and_thumbs_are_learned_beside_rewards(sqlite: Database, tmp_path: Path) -> None:
+    world = World(sqlite, tmp_path, config_of(weight_thumbs=0.5))
+    world.rate(1.0)
+    world.rate(0.0)
+    for liked in (1.0, 0.0):
+        world.say(Said("thumb", value=liked), about=[world.answer(f"thumb-{liked}")])
+    world.say(Said("correction", correction="It is 5."), about=[world.answer("wrong")])
+    better, worse = world.answer("better"), world.answer("worse")
+    world.say(Said("preference"), better=better, worse=worse)
+    row = world.commit()
+    assert row.state == "made" and row.figures is not None
+    learned = world.rows(tables.samples)
+    assert sorted(each["method"] for each in learned) == ["dpo", "dpo", "kto", "kto", "policy", "policy", "sft"]
+    by_method = {(each["method"], each["advantage"] > 0): each for each in learned}
+    assert by_method["dpo", True]["weight"] == pytest.approx(0.5)
+    assert by_method["sft", True]["turn_id"] is None
+    assert row.figures["episodes/trained"] == 6.0
