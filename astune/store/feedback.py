@@ -25,6 +25,7 @@ from astune.store.answers import chunks, conversations_of, is_trained, judged_an
 from astune.store.audit import Role
 from astune.store.feedback_rows import JUDGE, Row, insert, load, note, write_state
 from astune.store.feedback_rules import Facts, decided, winners
+from astune.store.outliers import hold_outliers
 from astune.store.tables import feedback, feedback_messages, requests
 
 Kind = Literal["number", "thumb", "rating", "correction", "preference"]
@@ -115,6 +116,7 @@ def settle(connection: sa.Connection, rules: FeedbackConfig, now: float, role: R
     used_up = load(connection, feedback.c.state == "counts", feedback.c.kind != "correction", known, ~untrained)
     for row in used_up:
         write_state(connection, row, "late", "its answers were trained before it was used", now, role)
+    hold_outliers(connection, rules, now)
 
 
 def mark(

@@ -10,6 +10,7 @@ from astune.config.online import FeedbackConfig
 from astune.store.feedback import NewFeedback, Outcome, Said, add
 from astune.store.feedback_rows import Row, load
 from astune.store.tables import commits, conversations, episode_messages, episodes, requests
+from tests.store.rows import add as add_row
 
 
 def record(
@@ -27,32 +28,20 @@ def record(
     there = sa.select(sa.func.count()).where(requests.c.conversation_id == conversation)
     number = connection.scalar(there) or 0
     if not number:
-        connection.execute(
-            conversations.insert().values(
-                conversation_id=conversation, client=client, user=user, began=answered, last=answered
-            )
-        )
+        add_row(connection, conversations, conversation_id=conversation, client=client, user=user)
     for place, msg_id in enumerate(msg_ids):
-        connection.execute(
-            requests.insert().values(
-                msg_id=msg_id,
-                conversation_id=conversation,
-                number=number + place,
-                exchange=msg_ids[0] if exchanges is None else exchanges[place],
-                follows=msg_ids[place - 1] if place else None,
-                agent="agent",
-                client=client,
-                user=user,
-                task_id=task_id,
-                model="m",
-                version=0,
-                seen=number + place,
-                asked=answered,
-                answered=answered,
-                messages_kept=0,
-                messages=[{"role": "user", "content": f"question {msg_id}"}],
-                redacted=False,
-            )
+        add_row(
+            connection,
+            requests,
+            msg_id=msg_id,
+            conversation_id=conversation,
+            number=number + place,
+            exchange=msg_ids[0] if exchanges is None else exchanges[place],
+            follows=msg_ids[place - 1] if place else None,
+            client=client,
+            user=user,
+            task_id=task_id,
+            answered=answered,
         )
 
 
