@@ -214,7 +214,7 @@ def test_a_server_that_cannot_teach_is_told_before_the_run(
 
 def test_a_server_that_tells_no_texts_is_taken_at_its_word(server: Server, student: LoadedModel) -> None:
     server.answer = each_entry(lambda token, entry: (token, {**entry, "decoded_token": None}))
-    teacher_of(server, student)
+    assert len(asyncio.run(teacher_of(server, student).weigh(samples())).samples) == 3
 
 
 def test_a_run_is_drawn_towards_a_teacher_behind_an_api(server: Server, folder: Path, tmp_path: Path) -> None:
