@@ -20,9 +20,10 @@ from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.sampled_answer import SampledAnswer
 from astune.context_tracker.request import ChatRequest
 from astune.context_tracker.sources import Answer, Call, PolicySource, Source, WrapSource
-from astune.context_tracker.turns import ChatAnswer, chat_answer, turn_of
+from astune.context_tracker.turns import ChatAnswer, KnownTurn, chat_answer, turn_of
 from astune.errors import ContextOverflow, TooManyTokens, TooManyTurns, WorkflowError, nearest
 from astune.support.concurrency import all_or_none
+from astune.token_ids import TokenIds
 from astune.types import Policy, Sampling, Timeline, Turn
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class ContextTracker:
         self._prompts = {name: PromptBuilder(chat_format) for name in self._sources}
         self._forest = TurnForest()
         self._numbers: dict[SampledAnswer, int] = {}
+        self._made: list[tuple[int, int, int | None]] = []  # `seen`, `forced` and `shown` of each turn
         self._cut: set[int] = set()  # turns whose message ends before a stop text that was sampled
         self._calls = 0
         self._sampled = 0
@@ -105,6 +107,35 @@ class ContextTracker:
                 f"astune.rollout.auxiliary_models has: {', '.join(self.auxiliary_models) or 'none'}"
             )
 
+    def recorded(self, number: int) -> KnownTurn:
+        """Turn `number` with what `take_back` needs; a negative one counts from the end."""
+        return KnownTurn(self._forest.turns[number], *self._made[number])
+
+    def take_back(self, turns: Sequence[KnownTurn]) -> None:
+        """Go on from the policy's turns of another tracker, all in their order, as that one would: later prompts have
+        the same ids, turns the same causes of forks, calls the same seeds. To be called before any call."""
+        begun: dict[int, list[int]] = {}
+        for number, each in enumerate(turns):
+            begun.setdefault(each.seen, []).append(number)
+        drafts: dict[int, Prompt] = {}
+        for number, (turn, seen, forced, shown) in enumerate(turns):
+            for later in begun.pop(number, ()):
+                drafts[later] = self._drafted(turns[later].turn)
+            prompt = drafts.pop(number, None) or self._drafted(turn)
+            ids = TokenIds.of(turn.prompt_ids)
+            if prompt.match is not None:
+                turn = replace(turn, messages=prompt.match.sent, tools=prompt.match.tools)
+            start_ids = ids[len(ids) - forced :]
+            self._keep(None, turn, replace(prompt, ids=ids, start_ids=start_ids), seen, shown)
+            self._calls = max(self._calls, turn.call + 1)
+
+    def _drafted(self, turn: Turn) -> Prompt:
+        """The prompt of a recorded turn as far as it is known now."""
+        prompts = self._prompts[None]
+        if turn.messages:
+            return prompts.draft(turn.agent, turn.messages, turn.tools).prompt
+        return prompts.draft_text(turn.agent, tuple(turn.prompt_ids)).prompt
+
     def timelines(self) -> tuple[Timeline, ...]:
         """The turns merged into timelines; `Span.turn` counts in `turns`."""
         return self._forest.timelines()
@@ -125,6 +156,7 @@ class ContextTracker:
         whatever the model raises.
         """
         self._check(request, n, source)
+        seen = len(self._forest.turns)
         prompt = await self._build(agent, request, source)
         self._check(request, n, source)  # again, as other calls may have begun meanwhile
         trained = trainable and self._sources[source].is_policy
@@ -136,7 +168,7 @@ class ContextTracker:
         if request.retry:
             self._forest.exclude_repeated(agent, answers[0].prompt_ids, n, "retried")
         return [
-            self._record(call, choice, sampling.temperature, answer)
+            self._record(call, choice, sampling.temperature, answer, seen)
             for choice, (call, sampling, answer) in enumerate(zip(calls, samplings, answers, strict=True))
         ]
 
@@ -190,26 +222,26 @@ class ContextTracker:
             self.lost_calls += len(work)
             raise
 
-    def _record(self, call: Call, choice: int, temperature: float, answer: Answer) -> ChatAnswer:
-        """Make the answer a turn, and remember its tokens for the prompts that go on from it."""
+    def _record(self, call: Call, choice: int, temperature: float, answer: Answer, seen: int) -> ChatAnswer:
+        """Make the answer a turn."""
         follows = None if call.prompt.follows is None else self._numbers[call.prompt.follows]
         turn = turn_of(call, answer, temperature, fork=self._fork(call, choice, answer, follows), follows=follows)
-        number = len(self._forest.turns)
-        self._forest.add(turn)
-        raw = call.request.prompt is not None or call.prompt.match is None
-        sampled = self._prompts[call.source].record(
-            call.agent,
-            replace(call.prompt, ids=answer.prompt_ids),
-            answer.output_ids[: answer.shown],
-            None if raw else turn.response,
-        )
-        self._numbers[sampled] = number
-        if answer.shown is not None:
-            self._cut.add(number)
-        self._sampled += len(turn.output_ids)
+        self._keep(call.source, turn, replace(call.prompt, ids=answer.prompt_ids), seen, answer.shown)
         if call.source is not None and call.trainable and not turn.exact:
             self.inexact_turns[call.source] += 1
         return chat_answer(turn)
+
+    def _keep(self, source: str | None, turn: Turn, prompt: Prompt, seen: int, shown: int | None) -> None:
+        """Remember a turn, and its tokens for the prompts that go on from it."""
+        number = len(self._forest.turns)
+        self._forest.add(turn)
+        message = None if prompt.match is None else turn.response
+        sampled = self._prompts[source].record(turn.agent, prompt, turn.output_ids[:shown], message)
+        self._numbers[sampled] = number
+        self._made.append((seen, len(prompt.start_ids), shown))
+        if shown is not None:
+            self._cut.add(number)
+        self._sampled += len(turn.output_ids)
 
     def _fork(self, call: Call, choice: int, answer: Answer, follows: int | None) -> str | None:
         # A source that gave other ids than it was sent made them anew (`ChatSource`); equal ones are the same object.

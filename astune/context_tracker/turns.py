@@ -5,10 +5,22 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from astune.context_tracker.sources import Answer, Call
 from astune.types import Turn
+
+
+class KnownTurn(NamedTuple):
+    """A turn, and what a tracker needs besides to go on from it as the one that recorded it (`take_back`)."""
+
+    turn: Turn
+    seen: int
+    """Turns that were recorded when its prompt was made."""
+    forced: int
+    """The last so many ids of the prompt are what the answer had to begin with."""
+    shown: int | None
+    """`Answer.shown`."""
 
 
 @dataclass(frozen=True)

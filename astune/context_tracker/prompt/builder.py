@@ -199,10 +199,10 @@ class PromptBuilder:
         text if that is None."""
         ids = prompt.ids + output_ids
         if prompt.match is None or answer is None:
-            sampled = SampledAnswer(prompt.rendering, (), ids)
+            sampled = SampledAnswer(prompt.rendering, (), ids, ids.own)
             self._texts.setdefault(agent, []).append(sampled)
         else:
-            sampled = SampledAnswer(prompt.rendering, prompt.match.tools, ids, prompt.start_ids)
+            sampled = SampledAnswer(prompt.rendering, prompt.match.tools, ids, ids.own, prompt.start_ids)
             self._conversations.setdefault(agent, Conversations()).add(prompt.match, answer, sampled)
         return sampled
 

@@ -78,18 +78,20 @@ class Beginnings:
 class SampledAnswer:
     """An answer that was sampled: the template's text of its prompt, and the tokens of both.
 
-    `ids` is the prompt's rope and the sampled ids as its last link: what later prompts extend. `start_ids` are the
-    tokens at the end of the prompt that the answer was made to begin with.
+    `ids` is the prompt's rope and the sampled ids: what later prompts extend. `sampled` are the sampled ids alone,
+    packed: where the rope is cut changes when forests share it. `start_ids` are the tokens at the end of the prompt
+    that the answer was made to begin with.
     """
 
     rendering: TextRope
     tools: tuple[Message, ...]
     ids: TokenIds
+    sampled: bytes
     start_ids: tuple[int, ...] = ()
 
     def answer_ids(self) -> tuple[int, ...]:
         """The forced start and the sampled ids."""
-        return (*self.start_ids, *memoryview(self.ids.own).cast("i").tolist())
+        return (*self.start_ids, *memoryview(self.sampled).cast("i").tolist())
 
 
 class AnswerText:
