@@ -25,6 +25,7 @@ AREAS = (
     "Rubrics",
     "The OpenAI-compatible endpoint",
     "Foreign servers",
+    "Online training",
     "What people see",
     "Input files and settings",
 )

@@ -54,6 +54,11 @@ def runner_of(service: ScriptedOnlineService, runs: list[ShadowRun], **options: 
     return TrainingRunner(service.url, "policy", **(defaults | options))
 
 
+@pytest.mark.fault(
+    "Online training",
+    "a shadow run calls a tool that writes",
+    "the tool does not run: equal calls have production's result, others are refused",
+)
 async def test_shadows_of_an_agent_have_its_history_and_tools_and_write_nothing(
     service: ScriptedOnlineService, live: ScriptedOnlineService
 ) -> None:

@@ -88,6 +88,11 @@ async def test_a_collector_with_nowhere_to_write_cannot_be_started() -> None:
         await DataCollector().start()
 
 
+@pytest.mark.fault(
+    "Online training",
+    "a conversation cannot be recorded",
+    "it is counted as lost, with the cause; production goes on",
+)
 async def test_a_record_that_cannot_be_written_is_lost_and_counted_and_production_goes_on(tmp_path: Path) -> None:
     async with DataCollector(path=tmp_path / "no" / "folder.jsonl") as collector:
         assert collector.wrap(lambda question: question)("x") == "x"

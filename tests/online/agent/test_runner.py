@@ -105,6 +105,11 @@ def test_a_program_without_an_event_loop_has_shadow_runs_too() -> None:
     assert runner.stats().rewarded == 4
 
 
+@pytest.mark.fault(
+    "Online training",
+    "a selection strategy, a reward function or an agent raises in a shadow run",
+    "it is counted by its cause; production has answered",
+)
 async def test_what_goes_wrong_is_counted_by_cause_and_production_answers() -> None:
     class Broken:
         def should_select(self, *_: Any) -> bool:
@@ -152,6 +157,11 @@ async def test_production_that_raises_raises_and_is_not_played_again() -> None:
     assert runner.stats().requests == 0
 
 
+@pytest.mark.fault(
+    "Online training",
+    "more requests are selected than shadow runs can be played",
+    "the queue is bounded: a request that finds no room is dropped whole, and counted",
+)
 async def test_a_request_that_finds_no_room_is_dropped_whole_and_what_stop_leaves_is_counted() -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -174,6 +184,11 @@ async def test_a_request_that_finds_no_room_is_dropped_whole_and_what_stop_leave
     assert (stats.runs, stats.unplayed, stats.dropped, stats.under_way, stats.queued) == (6, 6, 4, 0, 0)
 
 
+@pytest.mark.fault(
+    "Online training",
+    "a shadow run hangs, or blocks its thread",
+    "it ends at its time limit, is counted, and earns nothing",
+)
 async def test_a_run_ends_at_its_time_limit_even_if_it_takes_its_cancellation_for_something_else() -> None:
     async def stubborn(client: Any) -> str:
         try:
@@ -195,6 +210,11 @@ async def test_a_run_ends_at_its_time_limit_even_if_it_takes_its_cancellation_fo
     assert (runner.stats().timed_out, runner.stats().rewarded) == (2, 0)
 
 
+@pytest.mark.fault(
+    "Online training",
+    "the online service is away when rewards are sent",
+    "they are sent again until it acknowledges them",
+)
 async def test_rewards_and_commits_survive_a_service_that_is_away() -> None:
     with ScriptedOnlineService(lambda body: "x") as service:
         service.fail[FEEDBACK_PATH] = [503, 500, 429]
@@ -215,6 +235,11 @@ async def test_a_reward_that_is_refused_is_counted_and_not_sent_again() -> None:
     assert service.feedback == [] and runner.stats().feedback_refused == {"ServiceRefused": 1}
 
 
+@pytest.mark.fault(
+    "Online training",
+    "an agent's process ends with rewards that were not sent",
+    "they are in its spool, and the next one sends them",
+)
 async def test_rewards_that_one_runner_could_not_send_are_sent_by_the_next(tmp_path: Path) -> None:
     with ScriptedOnlineService(lambda body: "x") as service:
         service.fail[FEEDBACK_PATH] = [503] * 10_000
@@ -287,6 +312,11 @@ async def played(account: Account, *amounts: float, **options: Any) -> list[Shad
     return runs
 
 
+@pytest.mark.fault(
+    "Online training",
+    "a shadow run calls a tool that writes",
+    "the tool does not run: equal calls have production's result, others are refused",
+)
 async def test_a_tool_that_writes_runs_once_and_shadows_have_its_result_where_the_arguments_are_equal() -> None:
     runs = await played(Account(), 3, 3.0, 4.0)
     for run in runs:
