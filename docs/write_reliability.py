@@ -19,6 +19,7 @@ AREAS = (
     "Runs and resuming",
     "Records and checkpoints",
     "The store",
+    "Online training",
     "What a run says",
     "Tools and environments",
     "Judges",

@@ -19,3 +19,8 @@ def online_folder(config: Config) -> Path:
 def store_url(config: Config) -> str:
     """`astune.online.store`, by default `online.db` in the folder."""
     return config.astune.online.store or f"sqlite:///{online_folder(config) / 'online.db'}"
+
+
+def versions_folder(folder: Path) -> Path:
+    """Where the checkpoints of versions stand, in the service's folder; `ModelVersion.folder` is a name in it."""
+    return folder / "versions"

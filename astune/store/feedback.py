@@ -140,6 +140,12 @@ def decide_again(connection: sa.Connection, rows: Sequence[Row], rules: Feedback
     _decide(connection, [replace(row, state="accepted") for row in rows], rules, now, role)
 
 
+def counted(connection: sa.Connection) -> dict[str, int]:
+    """How much feedback is in each state, of those that there are (`astune.store.feedback_rules.STATES`)."""
+    found = sa.select(feedback.c.state, sa.func.count()).group_by(feedback.c.state).order_by(feedback.c.state)
+    return {str(state): int(count) for state, count in connection.execute(found)}
+
+
 def lock(connection: sa.Connection) -> None:
     """One transaction at a time decides on feedback. SQLite has only one that writes, anyway."""
     if connection.dialect.name == "postgresql":

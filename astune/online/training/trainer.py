@@ -15,7 +15,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from astune.config.schema import Config
-from astune.online.places import versions_folder
+from astune.online.place import versions_folder
 from astune.online.training.checkpoint import clean
 from astune.online.training.commit import LEASE, LEASE_SECONDS, LeaseLost, Shop, make, plan_now
 from astune.online.training.weights import Weights

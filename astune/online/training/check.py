@@ -1,0 +1,46 @@
+"""What of a configuration cannot be trained online, said before anything is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from astune.config.load import LoadedConfig
+from astune.config.schema import AstuneConfig
+from astune.errors import ConfigError
+
+
+def check_online(loaded: LoadedConfig) -> None:
+    """Raises ConfigError that names every key which online training has no use for, or cannot honour."""
+    found = [f"{loaded.where(key)}: {said}" for key, said in _wrong(loaded.config.astune)]
+    if loaded.stages:
+        found.append(f"{loaded.where('astune.stages')}: online training has no stages; take the key out")
+    if found:
+        raise ConfigError("\n".join(found))
+
+
+def _wrong(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+    algorithm, trainer = astune.algorithm, astune.trainer
+    if astune.backbone != "local":
+        yield (
+            "astune.backbone",
+            f"got {astune.backbone!r}, but versions are trained by 'local' alone; expected 'local'",
+        )
+    if algorithm.method != "rl":
+        yield (
+            "astune.algorithm.method",
+            f"got {algorithm.method!r}; online training learns from rewards, thumbs, comparisons and corrections, as "
+            "astune.online.commit weighs them; expected 'rl'",
+        )
+    if algorithm.dynamic_sampling:
+        yield "astune.algorithm.dynamic_sampling", "users ask what they like: there are no further tasks; expected 0"
+    if trainer.lr_schedule != "constant":
+        yield (
+            "astune.trainer.lr_schedule",
+            f"got {trainer.lr_schedule!r}, which ends with the run; online training has no end; expected 'constant'",
+        )
+    rules = astune.online.commit
+    if rules.min_episodes > rules.max_episodes:
+        yield (
+            "astune.online.commit.min_episodes",
+            f"got {rules.min_episodes}, but a commit has at most max_episodes, {rules.max_episodes}",
+        )

@@ -1,0 +1,66 @@
+"""The figures of commits: `metrics.jsonl` and TensorBoard events in the service's folder, and lines on the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from astune.monitor.metrics import MetricsLog, read_metrics
+from astune.monitor.run_dir import RunDir
+from astune.store import commits
+from astune.store.commits import CommitRow
+from astune.store.database import Database
+
+COLUMNS = ("commit", "asked by", "rated", "trained", "left out", "wait", "reward (n)", "KL", "made")
+WIDTHS = (6, 8, 6, 7, 8, 6, 13, 8, 7)
+
+
+class CommitLog:
+    """Writes the figures of every commit once, with the commit's number as the step. What a trainer that was killed did
+    not get to write is written by the next one, from the database."""
+
+    def __init__(self, folder: Path, database: Database, *, tensorboard: bool) -> None:
+        run_dir = RunDir(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        there = read_metrics(run_dir.metrics_path) if run_dir.metrics_path.exists() else []
+        self._written = max((int(row["step"]) for row in there), default=0)
+        self._log = MetricsLog(run_dir, tensorboard)
+        self._database = database
+
+    def catch_up(self) -> list[CommitRow]:
+        """Write the commits that ended since; they are returned."""
+        with self._database.reading() as connection:
+            ended = [row for row in commits.after(connection, self._written) if row.ended is not None]
+        for row in ended:
+            figures = {name: value for name, value in (row.figures or {}).items() if isinstance(value, int | float)}
+            self._log.log(row.number, {**figures, "made": float(row.state == "made")})
+            self._written = row.number
+        self._log.sync()
+        return ended
+
+    def close(self) -> None:
+        self._log.close()
+
+
+def header() -> str:
+    return "  ".join(name.rjust(width) for name, width in zip(COLUMNS, WIDTHS, strict=True))
+
+
+def line_of(row: CommitRow) -> str:
+    """A commit as a line below `header`; one that made no version says why."""
+    figures = row.figures or {}
+
+    def count(name: str) -> str:
+        return f"{figures.get(name, 0):g}"
+
+    reward = f"{figures['reward/mean']:.3f} ({figures['reward/n']:g})" if "reward/mean" in figures else "-"
+    kl = f"{figures['kl/from_version_before']:.2g}" if row.state == "made" else "-"
+    made = f"v{row.version}" if row.version is not None else row.state
+    counts = [count(name) for name in ("rated", "episodes/trained", "episodes/left_out", "episodes/waiting")]
+    cells = [str(row.number), row.by, *counts, reward, kl, made]
+    line = "  ".join(cell.rjust(width) for cell, width in zip(cells, WIDTHS, strict=True))
+    why = row.error or figures.get("why")
+    left_out = ", ".join(
+        f"{value:g} {name.removeprefix('left_out/')}" for name, value in figures.items() if name.startswith("left_out/")
+    )
+    notes = [note for note in (why, f"left out: {left_out}" if left_out else "") if note]
+    return "\n".join([line, *(f"        {note}" for note in notes)])

@@ -1,0 +1,47 @@
+"""What a service has come to: versions, commits, what was said and what waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from astune.config.online import FeedbackConfig
+from astune.online.training.commit import LEASE
+from astune.store import commits, feedback, leases, versions
+from astune.store.commits import CommitRow
+from astune.store.database import Database
+from astune.store.judgements import judgements, preferences
+from astune.store.versions import ModelVersion
+
+MOST_COMMITS = 20
+
+
+@dataclass(frozen=True)
+class ServiceStatus:
+    """`feedback` counts by state (`astune.store.feedback_rules.STATES`); `rated` are the episodes that no version was
+    made from yet; `trainer` is the process that has the lease."""
+
+    now: float
+    versions: Sequence[ModelVersion]
+    commits: Sequence[CommitRow]
+    feedback: Mapping[str, int]
+    rated: int
+    trainer: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def status_of(database: Database, now: float) -> ServiceStatus:
+    """As it is at `now`, in seconds since 1970."""
+    with database.reading() as connection:
+        rated = len(judgements(connection, FeedbackConfig())) + len(preferences(connection))
+        return ServiceStatus(
+            now,
+            versions.every(connection),
+            commits.recent(connection, MOST_COMMITS),
+            feedback.counted(connection),
+            rated,
+            leases.held_by(connection, LEASE, now),
+        )

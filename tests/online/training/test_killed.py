@@ -1,0 +1,158 @@
+"""A trainer that is killed has made a version, or has changed nothing: at every phase, and at random moments."""
+
+import asyncio
+import os
+import random
+import signal
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from astune.online.training.checkpoint import check
+from astune.online.training.commit import LEASE_SECONDS, PHASES
+from astune.store import commits, tables, versions
+from astune.store.database import Database, open_database
+from astune.support.resources import tiny_model_dir
+from tests.online.training.world import World, config_of
+from tests.store.databases import database as database
+from tests.store.databases import url as url
+
+KILLS = 12
+
+
+class Killed(BaseException):
+    """Ends a trainer at once, as nothing catches it."""
+
+
+def kill_at(world: World, wanted: str) -> None:
+    """The next trainer dies when it comes to that phase, and is not heard of any more."""
+
+    def phase(name: str) -> None:
+        if name == wanted:
+            raise Killed
+
+    with pytest.raises(Killed):
+        world.tick(world.trainer(phase))
+    world.now += LEASE_SECONDS + 1
+
+
+def rated(database: Database, folder: Path) -> World:
+    world = World(database, folder)
+    world.rate(1.0, 2)
+    world.rate(0.0)
+    return world
+
+
+def folders(world: World) -> list[str]:
+    return sorted(path.name for path in (world.folder / "versions").glob("*"))
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.fault(
+    "Online training",
+    "the trainer is killed (kill -9) in any phase of a commit",
+    "the version is there whole, or nothing is changed and the next trainer makes the same one",
+)
+def test_killed_in_a_phase_a_trainer_leaves_a_version_or_nothing(
+    database: Database, tmp_path: Path, phase: str
+) -> None:
+    world = rated(database, tmp_path / "killed")
+    world.ask()
+    kill_at(world, phase)
+    with database.reading() as connection:
+        there = versions.every(connection)
+    assert len(there) == (phase == "written")
+    if phase != "written":
+        assert not world.rows(tables.samples) and not world.rows(tables.episodes)
+        assert {row["state"] for row in world.rows(tables.feedback)} == {"counts"}
+        done = world.tick(world.trainer())
+        assert done is not None and done.state == "made"
+    unharmed_database = open_database(f"sqlite:///{tmp_path}/unharmed.db")
+    unharmed = rated(unharmed_database, tmp_path / "unharmed")
+    unharmed.commit()
+    assert folders(world) == folders(unharmed), "one folder, named after the same digest: nobody's are left"
+    for table in (tables.samples, tables.episodes):
+        assert len(world.rows(table)) == len(unharmed.rows(table))
+    unharmed_database.close()
+
+
+def train_in_a_child(url: str, world: World, seconds: float) -> None:
+    """A process of its own that makes commits until it is killed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: none of them is needed
+        child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    try:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which ends a process as SIGKILL does
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        opened = World(open_database(url), world.folder, world.config)
+        opened.now = world.now
+        trainer = opened.trainer()
+        while asyncio.run(trainer.tick()) is not None:
+            pass
+    finally:
+        os._exit(0)
+
+
+@pytest.mark.fault(
+    "Online training", "the trainer is killed (SIGKILL) at random moments", "every rated answer is trained once"
+)
+def test_killed_at_random_moments_every_answer_is_trained_once(tmp_path: Path) -> None:
+    draw, url = random.Random(7), f"sqlite:///{tmp_path}/store.db"
+    database = open_database(url)
+    world = World(database, tmp_path / "service")
+    rated_ids = []
+    for _ in range(KILLS):
+        rated_ids += [*world.rate(1.0), *world.rate(0.25)]
+        world.ask()
+        database.close()
+        train_in_a_child(url, world, draw.uniform(0.001, 0.12))
+        world.now += LEASE_SECONDS + 1
+    trainer = world.trainer()
+    while world.tick(trainer) is not None:
+        pass
+    assert {row["state"] for row in world.rows(tables.commits)} <= {"made", "empty"}
+    trained = Counter(row["msg_id"] for row in world.rows(tables.episode_messages))
+    assert trained == Counter(rated_ids)
+    turns = Counter(row["turn_id"] for row in world.rows(tables.samples))
+    assert set(turns.values()) == {1}
+    with database.reading() as connection:
+        made = versions.every(connection)
+        assert not commits.with_state(connection, "training")
+    assert [version.number for version in made] == list(range(1, len(made) + 1))
+    assert folders(world) == sorted(str(version.folder) for version in made)
+    for version in made:
+        check(world.folder / "versions" / str(version.folder), version.sha256)
+    database.close()
+
+
+@pytest.mark.parametrize("lora", [None, 4], ids=["weights", "adapter"])
+def test_what_comes_after_a_kill_is_the_same_bit_for_bit(tmp_path: Path, lora: int | None) -> None:
+    pytest.importorskip("torch")
+    if lora:
+        pytest.importorskip("peft")
+    from astune.backbone.local import load_engine
+
+    model = {"device": "cpu", "path": str(tiny_model_dir()), "lora": {"rank": lora}}
+    config = config_of(astune={"model": model, "trainer": {"learning_rate": 1e-3, "updates_per_step": 2}}, max_kl=None)
+    found = []
+    for phases in ((), ("updated", "renamed")):
+        database = open_database(f"sqlite:///{tmp_path}/{len(phases)}.db")
+        world = World(database, tmp_path / str(len(phases)), config, load_engine)
+        for number in range(2):
+            for token in range(4):
+                world.rate(float(token % 2), prompt=(1, 2, 3), output=(40 + token, 50 + number), logprobs=(-3.0, -4.0))
+            world.ask()
+            for phase in phases if number else ():
+                kill_at(world, phase)
+            row = world.tick(trainer := world.trainer())
+            trainer.leave()
+            assert row is not None and row.state == "made" and row.figures is not None
+        found.append((folders(world), row.figures["kl/from_version_before"]))
+        database.close()
+    assert found[0] == found[1], "folders are named after the digest of all their files"
+    assert found[0][1] > 0

@@ -1,0 +1,50 @@
+"""From what users say to other weights, with a small model."""
+
+import asyncio
+import math
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from astune.backbone.local import load_engine
+from astune.store import versions
+from astune.store.database import Database
+from astune.training.engine import Engine
+from astune.types import Sample, Sampling, Span, Timeline
+from tests.online.training.world import World, config_of
+from tests.store.databases import database as database
+from tests.store.databases import url as url
+
+PROMPT = (1, 2, 3)
+ANSWERS = 24
+
+
+def probability(engine: Engine, token: int) -> float:
+    line = Timeline("agent", (*PROMPT, token), (Span(0, 3, 4, 0, 1.0, True, (0.0,)),))
+    return math.exp(asyncio.run(engine.learner.logprobs([Sample(line, (1.0,), (1.0,), "t", "e")]))[0][0])
+
+
+def test_what_users_like_gets_likelier_from_commit_to_commit(database: Database, tmp_path: Path) -> None:
+    config = config_of(astune={"trainer": {"learning_rate": 1e-4}}, max_kl=1.0)
+    world = World(database, tmp_path, config, load_engine)
+    serving, trainer = load_engine(config.astune), world.trainer()
+    greedy = asyncio.run(serving.policy.generate(PROMPT, Sampling(max_tokens=1, temperature=0.0)))
+    liked = greedy.output_ids[0]
+    found = [probability(serving, liked)]
+    for commit in range(3):
+        for number in range(ANSWERS):
+            said = asyncio.run(serving.policy.generate(PROMPT, Sampling(max_tokens=1, seed=ANSWERS * commit + number)))
+            right = said.output_ids[0] == liked
+            world.rate(
+                float(right), prompt=PROMPT, output=said.output_ids, logprobs=said.logprobs, version=said.policy_version
+            )
+        row = world.commit(trainer)
+        assert row.state == "made", row
+        with database.reading() as connection:
+            version = versions.newest(connection)
+        serving.learner.load(tmp_path / "versions" / str(version.folder))
+        assert serving.learner.policy_version == version.number == commit + 1
+        found.append(probability(serving, liked))
+    assert found == sorted(found) and found[-1] > found[0] + 0.1, found
