@@ -150,6 +150,11 @@ class MonitorConfig(Section):
     progress: Literal["auto", "bar", "plain", "off"] = Field(
         "auto", description="auto: bars on a terminal, lines elsewhere"
     )
+    store: str | None = Field(
+        None,
+        description="database that gets episodes and samples of a run besides: sqlite:///FILE or postgresql://...; "
+        "null: none",
+    )
 
 
 class AstuneConfig(Section):

@@ -19,7 +19,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from astune.monitor.jsonl import LineFile, broken_line, keep_lines, plain, plain_foreign, read_lines
 from astune.monitor.run_dir import RunDir
@@ -40,6 +40,16 @@ class EpisodeRecord:
     episode: Episode
 
 
+class EpisodeSink(Protocol):
+    """A second place for the lines of a log, which goes back as the files do."""
+
+    def write(self, row: Mapping[str, Any]) -> None: ...
+
+    def truncate_after(self, step: int, phases: Collection[str] | None = None) -> None: ...
+
+    def sync(self) -> None: ...
+
+
 class EpisodeLog:
     """Writes `episodes/train.jsonl`, `episodes/eval_sampled.jsonl` and so on, one file per phase.
 
@@ -47,8 +57,9 @@ class EpisodeLog:
         log.write(episode, step=3, phase="train")
     """
 
-    def __init__(self, run_dir: RunDir) -> None:
+    def __init__(self, run_dir: RunDir, sink: EpisodeSink | None = None) -> None:
         self._folder = run_dir.episodes_dir
+        self._sink = sink
         self._files: dict[str, LineFile] = {}
 
     def write(self, episode: Episode, *, step: int, phase: str) -> None:
@@ -56,12 +67,17 @@ class EpisodeLog:
         RunFolderError where the disk does not take it."""
         if phase not in self._files:
             self._files[phase] = LineFile(episodes_path(self._folder, phase))
-        self._files[phase].append_plain(episode_to_row(EpisodeRecord(step, phase, episode)))
+        row = episode_to_row(EpisodeRecord(step, phase, episode))
+        self._files[phase].append_plain(row)
+        if self._sink is not None:
+            self._sink.write(row)
 
     def sync(self) -> None:
         """Waits until all that was written is on the disk."""
         for file in self._files.values():
             file.sync()
+        if self._sink is not None:
+            self._sink.sync()
 
     def truncate_after(self, step: int, evaluated: Collection[str] | None = None) -> None:
         """Forgets the episodes of later steps: a run resumed from that checkpoint plays them again. With `evaluated`,
@@ -73,6 +89,8 @@ class EpisodeLog:
                 path,
                 lambda row: row["step"] < step or (row["step"] == step and (done is None or row.get("phase") in done)),
             )
+        if self._sink is not None:
+            self._sink.truncate_after(step, done)
 
     def close(self) -> None:
         for file in self._files.values():

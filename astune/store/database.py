@@ -87,8 +87,8 @@ def open_database(url: str) -> Database:
         StoreError: it cannot be reached, or a newer version of ASTune has upgraded it.
     """
     with _opening(url) as database:
-        if database.is_sqlite and not _is_uri(database.url):
-            Path(str(database.url.database)).parent.mkdir(parents=True, exist_ok=True)
+        if (file := _file(database)) is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
         upgrade(database)
     return database
 
@@ -100,8 +100,7 @@ def open_existing(url: str) -> Database:
         StoreError: as `open_database`, and where there is no store at `url`.
     """
     with _opening(url) as database:
-        file = None if not database.is_sqlite or _is_uri(database.url) else Path(str(database.url.database))
-        if (file is not None and not file.is_file()) or revision_of(database) is None:
+        if ((file := _file(database)) is not None and not file.is_file()) or revision_of(database) is None:
             raise StoreError(
                 f"there is no store at {shown(url)}: astune.online.store, or astune.monitor.store, names it"
             )
@@ -123,25 +122,53 @@ def _opening(url: str) -> Iterator[Database]:
         raise StoreError(f"the database {shown(url)} cannot be used: {reason(error)}") from error
 
 
+def check_usable(url: str) -> bool:
+    """Whether there is a store at `url` already; makes none. Raises StoreError as `open_database` would, as far as can
+    be told without writing."""
+    with _opening(url) as database:
+        file = _file(database)
+        known = (file is None or file.exists()) and _needs(database) is not None
+        database.close()
+    return known
+
+
 def upgrade(database: Database) -> None:
     """Bring the tables to this version; processes that start together do it once. A database that has them is not
     written to. Raises StoreError where a newer version of ASTune has upgraded it."""
-    config = AlembicConfig()
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    scripts = ScriptDirectory.from_config(config)
-    head, present = scripts.get_current_head(), revision_of(database)
-    if present == head:
+    if _needs(database) == []:
         return
-    if present is not None and present not in {script.revision for script in scripts.walk_revisions()}:
-        raise StoreError(
-            f"the database {database.shown} was upgraded by a newer ASTune (its tables are of revision {present}, this "
-            f"ASTune knows up to {head}): install that ASTune here too, or name another database"
-        )
+    config = _alembic()
     with database.writing() as connection:
         if not database.is_sqlite:
             connection.execute(sa.text(f"SELECT pg_advisory_xact_lock({UPGRADE_LOCK})"))
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
+
+
+def _alembic() -> AlembicConfig:
+    config = AlembicConfig()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    return config
+
+
+def _needs(database: Database) -> list[str] | None:
+    """The revisions that its tables lack; None where it has none of ours. Raises StoreError for those of a newer
+    ASTune."""
+    known = [script.revision for script in ScriptDirectory.from_config(_alembic()).walk_revisions()]  # newest first
+    present = revision_of(database)
+    if present is None:
+        return None
+    if present not in known:
+        raise StoreError(
+            f"the database {database.shown} was upgraded by a newer ASTune (its tables are of revision {present}, this "
+            f"ASTune knows up to {known[0]}): install that ASTune here too, or name another database"
+        )
+    return known[: known.index(present)]
+
+
+def _file(database: Database) -> Path | None:
+    """The file of a SQLite database that is named as one."""
+    return None if not database.is_sqlite or _is_uri(database.url) else Path(str(database.url.database))
 
 
 def revision_of(database: Database) -> str | None:

@@ -62,6 +62,8 @@ async def train_step(run: Run) -> None:
     are written."""
     started = time.perf_counter()
     lesson = await play(run) if isinstance(run.schedule, TaskSchedule) else take_examples(run, run.schedule)
+    if run.store is not None:
+        run.store.write_samples(run.step + 1, lesson.samples)
     learned, lost = await learn(run, lesson.samples)
     version = await run.learner.publish()
     finished = time.perf_counter()

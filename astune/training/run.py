@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from astune.algorithm import BatchRules, StepEstimator
 from astune.config.schema import AstuneConfig
@@ -23,6 +24,9 @@ from astune.training.held_out import Evaluation
 from astune.training.schedule import TaskSchedule
 from astune.training.stages import Stage
 from astune.types import Group, Sample, Sampling, Task
+
+if TYPE_CHECKING:
+    from astune.store.runs import RunStore
 
 
 @dataclass
@@ -49,6 +53,7 @@ class Run:
     evaluations: Sequence[Evaluation]
     held_out_examples: Sequence[Sample] = ()
     stage: Stage | None = None
+    store: RunStore | None = None
     step: int = 0
     changes: int = 0
     skipped_in_a_row: int = 0

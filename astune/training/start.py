@@ -24,6 +24,7 @@ from astune.training.examples import ExampleSchedule
 from astune.training.held_out import Evaluation, are_examples_left, evaluations_left, evaluations_of
 from astune.training.rollout_setup import environment_service, rollout_setup
 from astune.training.run import Run
+from astune.training.run_store import begin_run, open_run_store
 from astune.training.schedule import TaskSchedule
 from astune.training.stages import Stage, check_start, started
 from astune.training.stopping import train_to_the_end
@@ -153,9 +154,11 @@ def assemble(
     """Put the parts of a run together. `run_dir` is that of a run to go on with. Everything that can be wrong in the
     input is found before the folder of a new one is made."""
     config = inputs.config
+    store = open_run_store(config, stack)
     engine = load_engine(config)  # may take minutes, so `read_inputs` found first what is wrong without it
     plays = plays_episodes(config) or evaluates_tasks(config)
     setup = rollout_setup(config, engine.policy, engine.chat_format) if plays else None
+    new = run_dir is None
     if run_dir is None:
         run_dir = stack.enter_context(RunDir.open(loaded.config, resume=False))
     else:
@@ -163,7 +166,8 @@ def assemble(
     progress = stack.enter_context(Progress(config.monitor.progress))
     metrics = MetricsLog(run_dir, config.monitor.tensorboard)
     stack.callback(metrics.close)
-    episodes = stack.enter_context(EpisodeLog(run_dir))
+    begin_run(store, loaded.config, run_dir, new)
+    episodes = stack.enter_context(EpisodeLog(run_dir, store))
     run = Run(
         config,
         run_dir,
@@ -179,6 +183,7 @@ def assemble(
         inputs.evaluations,
         inputs.held_out_examples,
         stage,
+        store,
     )
     if stage is not None:
         progress.note(f"stage {stage.number} of {stage.count}: {config.algorithm.method}, to step {run.total_steps}")

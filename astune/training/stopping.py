@@ -7,7 +7,7 @@ import os
 from contextlib import nullcontext
 from typing import Literal
 
-from astune.errors import CtrlC, RunFolderError, SetupError, TrainingError
+from astune.errors import CtrlC, RunFolderError, SetupError, StoreError, TrainingError
 from astune.support.signals import on_ctrl_c
 from astune.training.checkpoints import save, sync_logs
 from astune.training.loop import train
@@ -47,13 +47,13 @@ async def _until_stopped(run: Run) -> tuple[Status, Exception | None]:
 
     with on_ctrl_c(stop):
         status, error = await _ended(task)
-        if not isinstance(error, RunFolderError):
+        if not isinstance(error, RunFolderError | StoreError):
             try:
                 save(run)
                 sync_logs(run)
-            except RunFolderError as unsaved:
+            except (RunFolderError, StoreError) as unsaved:
                 status, error = "failed", unsaved
-    if isinstance(error, TrainingError | RunFolderError):
+    if isinstance(error, TrainingError | RunFolderError | StoreError):
         run.progress.note(f"stopped: {error}")
         error = None
     return status, error

@@ -328,6 +328,10 @@ FAULTS = {
         {"runs_dir": "agent.py"}, {}, "run folder", "fail", "agent.py is a file", "x.yaml:2: astune.runs_dir",
         "another",
     ),
+    "a database that is none": Fault(
+        {"monitor": {"store": "sqlite:///agent.py"}}, {}, "run folder", "fail", "file is not a database",
+        "x.yaml:22: astune.monitor.store", "null for none",
+    ),
 }  # fmt: skip
 
 

@@ -33,6 +33,7 @@ from astune.support.concurrency import run_and_leave
 from astune.support.signals import on_ctrl_c
 from astune.support.terminal import Console
 from astune.training.rollout_setup import environment_service, rollout_setup
+from astune.training.run_store import begin_run, open_run_store
 from astune.types import Episode, RunReport
 
 NO_LIMIT = 7 * 24 * 3600.0
@@ -54,7 +55,9 @@ class DebugBackbone:
     ignored_sections: ClassVar[frozenset[str]] = UPDATE_SECTIONS | {
         "astune.allow_changes",
         "astune.evaluation",
-        "astune.monitor",
+        "astune.monitor.check_invariants",
+        "astune.monitor.progress",
+        "astune.monitor.tensorboard",
         "astune.online",
         "astune.resume",
         "astune.rollout.episode_timeout",
@@ -86,28 +89,32 @@ class DebugBackbone:
         show_update = update_view(config, model, self._screen.console) if config.debug.with_update else None
         run = DebugRun(config, setup, model, self._screen, terminal, advantage, show_update)
         settings = _named_debug(loaded.config)
-        with RunDir.open(settings, resume=False) as run_dir:
+        with contextlib.ExitStack() as stack:
+            store = open_run_store(config, stack)
+            run_dir = stack.enter_context(RunDir.open(settings, resume=False))
+            begin_run(store, settings, run_dir, new=True)
+            log = stack.enter_context(EpisodeLog(run_dir, store))
             self._screen.run_started(config, model.name, run_dir.path, _in_words(groups, config))
-            finished = self._played(run, groups, settings, run_dir)
+            finished = self._played(run, groups, EpisodeFiles(settings, run_dir, log))
+            log.sync()
         self._screen.run_finished(run.episodes)
         summary = {"episodes": len(run.episodes)}
         return RunReport(run_dir.path, 0, _status(finished, run.episodes), summary)
 
-    def _played(self, run: DebugRun, groups: Sequence[Attempts], settings: Config, run_dir: RunDir) -> bool:
+    def _played(self, run: DebugRun, groups: Sequence[Attempts], files: EpisodeFiles) -> bool:
         """True if all were played, False if Ctrl-C or the end of pdb ended it before."""
-        config, name = run.config, run_dir.path.name
+        config, name = run.config, files.run_dir.path.name
         studio_id = f"{config.project_name}/{name}/{int(time.time())}"
         with (
-            EpisodeLog(run_dir) as log,
             studio(config.debug.studio_url, project=config.project_name, name=name, run_id=studio_id) as studio_run,
             on_ctrl_c(partial(_ctrl_c, run)),
             contextlib.suppress(KeyboardInterrupt, bdb.BdbQuit, asyncio.CancelledError),
         ):
             try:
-                run_and_leave(run.play(groups, EpisodeFiles(settings, run_dir, log), studio_run))
+                run_and_leave(run.play(groups, files, studio_run))
                 return True
             except SetupError:
-                run_dir.discard()  # a run that never began leaves nothing behind
+                files.run_dir.discard()  # a run that never began leaves nothing behind
                 raise
         return False
 

@@ -31,6 +31,7 @@ from astune.monitor.progress import Progress
 from astune.monitor.run_dir import RunDir
 from astune.monitor.summary import report_of
 from astune.training.rollout_setup import environment_service
+from astune.training.run_store import begin_run, open_run_store
 from astune.training.schedule import Schedule, TaskSchedule
 from astune.training.tasks import read_tasks
 from astune.types import RunReport
@@ -51,13 +52,18 @@ class TrinityBackbone:
             prepared = prepare(loaded)
             from astune.backbone.trinity.driver.run import open_run
 
+            store = open_run_store(loaded.config.astune, stack)
             run_dir = stack.enter_context(RunDir.open(loaded.config, resume=loaded.config.astune.resume))
             progress = stack.enter_context(Progress(loaded.config.astune.monitor.progress))
             progress.run_started(loaded.config, run_dir, prepared.steps)
             for note in prepared.notes:
                 progress.note(note)
             converted = convert(loaded, run_dir.path, num_tasks=prepared.items)
-            recorder = open_recorder(loaded, run_dir, converted, progress, stack)
+            begin_run(store, loaded.config, run_dir, new=not loaded.config.astune.resume)
+            if store is not None:
+                progress.note("astune.monitor.store gets the episodes; Trinity weighs samples in processes of its own")
+            episodes = stack.enter_context(EpisodeLog(run_dir, store))
+            recorder = open_recorder(loaded, run_dir, converted, progress, episodes, stack)
             try:
                 run = open_run(loaded, converted, recorder, prepared.steps, stack)
             except ConfigError:
@@ -119,14 +125,18 @@ def prepare_examples(loaded: LoadedConfig) -> Prepared:
 
 
 def open_recorder(
-    loaded: LoadedConfig, run_dir: RunDir, converted: Converted, progress: Progress, stack: ExitStack
+    loaded: LoadedConfig,
+    run_dir: RunDir,
+    converted: Converted,
+    progress: Progress,
+    episodes: EpisodeLog,
+    stack: ExitStack,
 ) -> Recorder:
     """The writer of the run folder; a resumed run goes back to its newest checkpoint first."""
     tree, config = converted.tree, loaded.config.astune
     job_dir = Path(tree["checkpoint_root_dir"]) / tree["project"] / tree["name"]
     metrics = MetricsLog(run_dir, config.monitor.tensorboard)
     stack.callback(metrics.close)
-    episodes = stack.enter_context(EpisodeLog(run_dir))
     recorder = Recorder(
         run_dir,
         metrics,

@@ -11,13 +11,14 @@ from pathlib import Path
 from astune.backbone.base import covers
 from astune.doctor.checked_config import CheckedConfig, Missing
 from astune.doctor.checks.training import total_steps
-from astune.doctor.findings import Finding, fail, ok, warn
+from astune.doctor.findings import Finding, fail, ok, skip, warn
 from astune.doctor.units import show_bytes
-from astune.errors import ConfigError
+from astune.errors import ConfigError, StoreError
 from astune.monitor.episodes import EpisodeRecord, episode_to_row
 from astune.monitor.run_dir import RunDir
 
 KEY = "astune.runs_dir"
+STORE = "astune.monitor.store"
 BYTES_PER_PARAMETER = 12
 """Weights in float32 and two figures of Adam."""
 BYTES_PER_TOKEN = 20
@@ -40,6 +41,7 @@ def check_run_folder(checked: CheckedConfig) -> Iterator[Finding]:
     if config.resume:
         yield from _resume(checked, runs)
     yield from _room(checked, existing)
+    yield from _store(checked)
     name = (config.experiment_name or "run") + "-debug" * (config.backbone == "debug")
     old = (
         "a run of that name is there and is kept: the new one gets a number"
@@ -57,6 +59,28 @@ def _resume(checked: CheckedConfig, runs: Path) -> Iterator[Finding]:
     except ConfigError as error:
         what, _, fix = str(error).removeprefix("astune.resume: ").partition(". ")
         yield fail(what, where=checked.where("astune.resume"), fix=fix or "start without --resume")
+
+
+def _store(checked: CheckedConfig) -> Iterator[Finding]:
+    """The database that gets episodes too, which is asked but not written to."""
+    url = checked.config.monitor.store
+    if url is None:
+        return
+    if checked.offline and not url.startswith("sqlite"):
+        yield skip("astune.monitor.store is a server, and this is --offline")
+        return
+    try:
+        from astune.store.database import check_usable, shown
+    except ModuleNotFoundError as error:
+        yield fail(f"{STORE} needs {error.name!r}", where=checked.where(STORE), fix="pip install 'astune[online]'")
+        return
+    try:
+        there = check_usable(url)
+    except StoreError as error:
+        fix = "name a database that can be reached, as sqlite:///runs.db, or null for none"
+        yield fail(str(error), where=checked.where(STORE), fix=fix)
+        return
+    yield ok(f"{shown(url)} {'is there' if there else 'will be made'}")
 
 
 def _room(checked: CheckedConfig, folder: Path) -> Iterator[Finding]:

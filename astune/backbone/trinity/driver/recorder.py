@@ -150,6 +150,7 @@ class Recorder:
         """Note in the run folder that Trinity has saved `step`, whose last explored batch was `batch`."""
         if self.run_dir.checkpoint_path(step) in self.run_dir.checkpoints():
             return
+        self.episodes.sync()  # first: a checkpoint without the records of its step could not be gone on from
         with self.run_dir.save_checkpoint(step) as folder:
             place = {"trinity": str(self.job_dir / f"global_step_{step}"), "step": step, "batch": batch}
             (folder / CHECKPOINT_FILE).write_text(json.dumps(place, indent=2) + "\n")
