@@ -262,14 +262,13 @@ def _has_trained(connection: sa.Connection, target: str) -> bool:
 
 
 def _bodies_in_hour(connection: sa.Connection, row: Row) -> int:
-    """What the same author sent in the hour before it."""
+    """What the same author sent in the hour before it, and what came later and was written earlier."""
     return int(
         connection.scalar(
             sa.select(sa.func.count(feedback.c.body.distinct())).where(
                 feedback.c.author == row.author,
                 feedback.c.client == row.client,
                 feedback.c.received > row.received - HOUR,
-                feedback.c.received <= row.received,
                 feedback.c.body != row.body,
                 feedback.c.state != "refused",
             )

@@ -22,9 +22,10 @@ def record(
     user: str | None = None,
     exchanges: Sequence[str] | None = None,
     task_id: str | None = None,
+    follows: str | None = None,
     answered: float = 0.0,
 ) -> None:
-    """Requests that follow each other. `exchanges` names the exchange of each; without it all are one."""
+    """Requests that follow each other, the first `follows`. `exchanges` are theirs; without it all are one."""
     there = sa.select(sa.func.count()).where(requests.c.conversation_id == conversation)
     number = connection.scalar(there) or 0
     if not number:
@@ -37,7 +38,7 @@ def record(
             conversation_id=conversation,
             number=number + place,
             exchange=msg_ids[0] if exchanges is None else exchanges[place],
-            follows=msg_ids[place - 1] if place else None,
+            follows=msg_ids[place - 1] if place else follows,
             client=client,
             user=user,
             task_id=task_id,
