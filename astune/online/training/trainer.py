@@ -87,6 +87,10 @@ class Trainer:
             self._is_holder = False
             return None
         self._fruitless = None if done.state == "made" else self._ready(done.wanted)
+        if done.state == "made":
+            with self._database.writing() as connection:
+                if leases.keep(connection, LEASE, self._holder, self._clock(), LEASE_SECONDS):
+                    self._clean_folders(connection)
         return done
 
     def leave(self) -> None:
@@ -117,10 +121,16 @@ class Trainer:
 
     def _clean_up(self, connection: sa.Connection, now: float) -> None:
         back = commits.put_back(connection)
-        kept = {version.folder for version in versions.every(connection) if version.folder is not None}
-        deleted = clean(self._versions, kept)
+        deleted = self._clean_folders(connection)
         if back or deleted:
             audit.say(connection, "train", "cleaned up", None, now=now, commits=back, folders=deleted)
+
+    def _clean_folders(self, connection: sa.Connection) -> list[str]:
+        """Delete the checkpoints that are neither the newest `astune.trainer.keep_checkpoints` nor, as the service may
+        be loading it, the one before the newest; and what no row names."""
+        most = max(self._config.astune.trainer.keep_checkpoints, 2)
+        kept = {version.folder for version in versions.every(connection)[-most:] if version.folder is not None}
+        return clean(self._versions, kept)
 
     def _due(self, connection: sa.Connection, now: float) -> By | None:
         """What makes a commit due that nobody has asked for."""
