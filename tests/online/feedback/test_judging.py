@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -114,3 +115,26 @@ async def test_without_a_share_no_judge_is_needed_and_with_one_it_is(world: Worl
     assert (await judge_of(world, None, share=0.0).judge_unrated()).scored == 0
     with pytest.raises(ConfigError, match="judge_share needs a judge"):
         judge_of(world, None)
+
+
+async def test_a_trainer_at_work_has_what_nobody_rated_judged(world: World) -> None:
+    world.answer("m")
+    world.now += 100
+    judge_of(world)
+    trainer = world.trainer()
+    running = asyncio.create_task(trainer.run(lambda _: None))
+    while not judged(world) and not running.done():
+        await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.wait([running])
+    assert [one.reward for one in judged(world)] == [0.75]
+
+
+def test_an_answer_that_came_after_its_feedback_makes_a_commit_due(world: World) -> None:
+    world.config = config_of(every_episodes=1)
+    assert world.say(1.0, about=["m"]).state == "waits"
+    trainer = world.trainer()
+    assert world.tick(trainer) is None
+    world.answer("m")
+    made = world.tick(trainer)
+    assert made is not None and made.by == "episodes"
