@@ -35,7 +35,7 @@ MOST_COMMENT = 10_000
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedExchanges:
     scored: int
     failed: int
 
@@ -67,11 +67,11 @@ class UnratedJudge:
         self._again: dict[str, float] = {}
         """Exchanges that the judge failed on, and when it is asked again."""
 
-    async def judge_unrated(self) -> Judged:
+    async def judge_unrated(self) -> JudgedExchanges:
         """Looks for exchanges that have come of age, and waits for the judge."""
         judge = self._judge
         if judge is None:
-            return Judged(0, 0)
+            return JudgedExchanges(0, 0)
         unrated, answers = self._due()
         gate = asyncio.Semaphore(AT_ONCE)
 
@@ -80,7 +80,7 @@ class UnratedJudge:
                 return await self._score(judge, exchange, [answers[msg_id] for msg_id in exchange.msg_ids])
 
         told = await asyncio.gather(*(one(exchange) for exchange in unrated))
-        return Judged(sum(told), len(told) - sum(told))
+        return JudgedExchanges(sum(told), len(told) - sum(told))
 
     def _due(self) -> tuple[list[UnratedExchange], dict[str, RecordedAnswer]]:
         now = self._clock()
