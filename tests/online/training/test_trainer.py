@@ -1,5 +1,6 @@
 """When a commit is due, who makes it, and how far it goes."""
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -147,6 +148,23 @@ def test_a_lease_is_given_back_with_what_was_under_way(database: Database, tmp_p
         world.tick(trainer)
     trainer.leave()
     assert [row["state"] for row in world.rows(tables.commits)] == ["asked"]
+    with database.reading() as connection:
+        assert leases.held_by(connection, LEASE, world.now) is None
+
+
+def test_a_trainer_that_is_stopped_lets_others_train(database: Database, tmp_path: Path) -> None:
+    world = World(database, tmp_path)
+    pair(world)
+    world.ask()
+    seen: list[Any] = []
+
+    def told(row: Any) -> None:
+        seen.append(row.version)
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(world.trainer().run(told))
+    assert seen == [1]
     with database.reading() as connection:
         assert leases.held_by(connection, LEASE, world.now) is None
 
