@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from astune.cli import online
 from astune.cli.suggesting_parser import SuggestingParser
 from astune.support.visible import tell
 
@@ -96,6 +97,7 @@ Stopped with Ctrl-C it has lost nothing: the same command goes on.""",
   {program} env serve --env countdown --env apps --max-instances 256 --ttl 600
   ENV_TOKEN=secret {program} env serve --env my_shop.py:Shop --host 0.0.0.0 --token-variable ENV_TOKEN
   {program} env check my_shop.py:Shop --option customers=3""",
+    "online": online.EXAMPLES,
     "tinker-server": """\
   {program} tinker-server --model tiny                     on the CPU, for a first try
   {program} tinker-server --model Qwen/Qwen3-0.6B --dir runs/tinker --port 0
@@ -126,6 +128,7 @@ def make_parser(program: str) -> argparse.ArgumentParser:
     _add_rubrics(commands.add_parser("rubrics", help="learn from a few examples what to judge answers by"))
     _add_tinker_server(commands.add_parser("tinker-server", help="serve a model to clients of the tinker SDK"))
     _add_env(commands.add_parser("env", help="serve environments that agents act in"))
+    online.add_online(commands.add_parser("online", help="serve a deployed agent, and train from what its users say"))
     for name, examples in COMMAND_EXAMPLES.items():
         commands.choices[name].epilog = "examples:\n" + examples.format(program=program)
         commands.choices[name].formatter_class = argparse.RawDescriptionHelpFormatter

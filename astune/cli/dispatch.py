@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from astune.cli import online
 from astune.cli.arguments import make_parser
 
 DEBUG_OPTIONS = ("tasks", "index", "split", "num_tasks", "num_repeat", "filter", "step", "commands", "with_update")
@@ -36,12 +37,14 @@ def parse(arguments: Sequence[str], program: str) -> Callable[[], int]:
 
 
 def _with_command(arguments: Sequence[str]) -> Sequence[str]:
-    """`arguments` with the command that may be left out: `run`, and `learn` after `rubrics`."""
+    """`arguments` with the command that may be left out: `run`, `learn` after `rubrics`, and `both` after `online`."""
     first = arguments[0]
     if (first.startswith("-") and first not in ("-h", "--help", "--version")) or "=" in first:
         return ["run", *arguments]
     if first == "rubrics" and not {*RUBRICS_ACTIONS, "-h", "--help"} & {*arguments[1:2]}:
         return ["rubrics", "learn", *arguments[1:]]
+    if first == "online" and not {*online.ACTIONS, "-h", "--help"} & {*arguments[1:2]}:
+        return ["online", online.BOTH, *arguments[1:]]
     return arguments
 
 
@@ -58,6 +61,8 @@ def _command(known: argparse.Namespace, command_line: str) -> Callable[[], int]:
         return _rubrics(known)
     if known.command == "env":
         return _env(known)
+    if known.command == "online":
+        return online.chosen(known)
     if known.command == "export":
         from astune.cli.export import export
 

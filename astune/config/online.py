@@ -29,6 +29,11 @@ class ServeConfig(Section):
         default_factory=dict,
         description="who may call: a name for each client, and the environment variable that holds its token",
     )
+    feedback_without_token: bool = Field(
+        False,
+        description="take feedback and commits without a token, as the Java client sends them; it counts as that of "
+        "the client whose answers it is about",
+    )
     engine: OnlineEngineConfig | None = Field(None, description="a vLLM to sample from: {base_url, model}; null: ours")
     max_conversations: PositiveInt = Field(2000, description="kept in memory; others are read from the store")
     max_under_way: PositiveInt = Field(1024, description="requests at the same time; more are told to come back (429)")

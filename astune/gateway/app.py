@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
-import logging
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,23 +21,18 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest
 from astune.errors import ContextOverflow
-from astune.gateway.api_request import ApiRequest, to_json
+from astune.gateway.api_request import ApiRequest
 from astune.gateway.body import from_json, read_body
 from astune.gateway.chat_completions import parse_chat_completion
 from astune.gateway.completions import parse_completion
 from astune.gateway.errors import ApiError, api_error, episode_over
+from astune.gateway.http import api_route, json_response, model_object, unknown_url, unless_disconnected
 from astune.gateway.responses import parse_response
 from astune.gateway.responses_request import StoredResponses
-
-logger = logging.getLogger(__name__)
-
-# OpenAI's clients repeat a failed request, unless told not to; a repeated call would be a second turn.
-_ERROR_HEADERS = {"x-should-retry": "false"}
 
 Choices = Callable[[ChatRequest, int], Coroutine[Any, Any, Sequence[ChatAnswer]]]
 Parse = Callable[[object, StoredResponses], ApiRequest]
@@ -73,10 +67,10 @@ class OpenAIApp:
                 self._route("chat/completions", lambda body, _: parse_chat_completion(body)),
                 self._route("responses", parse_response),
                 self._route("completions", lambda body, _: parse_completion(body)),
-                Route("/{token}/v1/models", self._models, methods=["GET"]),
-                Route("/{token}/v1/models/{model:path}", self._model, methods=["GET"]),
+                api_route("/{token}/v1/models", self._models, ("GET",)),
+                api_route("/{token}/v1/models/{model:path}", self._model, ("GET",)),
             ],
-            exception_handlers={ApiError: _error_response, HTTPException: _http_error_response},
+            exception_handlers={HTTPException: unknown_url},
         )
 
     def add(self, endpoint: Endpoint) -> str:
@@ -90,20 +84,7 @@ class OpenAIApp:
         del self._endpoints[token]
 
     def _route(self, path: str, parse: Parse) -> Route:
-        async def handle(scope: Scope, receive: Receive, send: Send) -> None:
-            request = Request(scope, receive)
-            try:
-                response = await self._answer(request, parse)
-            except ClientDisconnect:
-                return
-            except ApiError as error:
-                response = _error_response(request, error)
-            except Exception as error:
-                logger.exception("the endpoint failed at a request")
-                response = _error_response(request, ApiError(500, "internal_error", f"{type(error).__name__}: {error}"))
-            await response(scope, receive, send)
-
-        return Route(f"/{{token}}/v1/{path}", _Asgi(handle), methods=["POST"])
+        return api_route(f"/{{token}}/v1/{path}", functools.partial(self._answer, parse=parse))
 
     def _endpoint(self, request: Request) -> Endpoint:
         endpoint = self._endpoints.get(request.path_params["token"])
@@ -111,7 +92,7 @@ class OpenAIApp:
             raise episode_over()
         return endpoint
 
-    async def _answer(self, request: Request, parse: Parse) -> Response:
+    async def _answer(self, request: Request, *, parse: Parse) -> Response:
         endpoint = self._endpoint(request)
         try:
             body = await read_body(request, endpoint.context_length)
@@ -129,7 +110,7 @@ class OpenAIApp:
             if asyncio.get_running_loop() is endpoint.loop:  # called in the process: there is no connection to watch
                 answers = await endpoint.choices(asked, parsed.n)
             else:
-                answers = await _unless_disconnected(request, endpoint.from_elsewhere(asked, parsed.n))
+                answers = await unless_disconnected(request, endpoint.from_elsewhere(asked, parsed.n), episode_over())
         except ClientDisconnect:
             raise
         except Exception as error:
@@ -137,27 +118,17 @@ class OpenAIApp:
         answers = [replace(answer, answer_id=_unique(answer.answer_id, request)) for answer in answers]
         if parsed.stream:
             return Response("".join(parsed.events(answers, endpoint.chat_format)), media_type="text/event-stream")
-        return _json_response(parsed.body(answers, endpoint.chat_format))
+        return json_response(parsed.body(answers, endpoint.chat_format))
 
     async def _models(self, request: Request) -> Response:
-        return _json_response({"object": "list", "data": [_model_object(self._endpoint(request))]})
+        return json_response({"object": "list", "data": [model_object(self._endpoint(request).model)]})
 
     async def _model(self, request: Request) -> Response:
         endpoint, asked = self._endpoint(request), request.path_params["model"]
         if asked != endpoint.model:
             message = f"The model {asked!r:.200} does not exist: there is {endpoint.model!r}."
             raise ApiError(404, "model_not_found", message, "model")
-        return _json_response(_model_object(endpoint))
-
-
-class _Asgi:
-    """A callable that Starlette takes for an app of its own: functions it would wrap a second time."""
-
-    def __init__(self, handle: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
-        self._handle = handle
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._handle(scope, receive, send)
+        return json_response(model_object(endpoint.model))
 
 
 @functools.cache
@@ -166,52 +137,8 @@ def openai_app() -> OpenAIApp:
     return OpenAIApp()
 
 
-def _model_object(endpoint: Endpoint) -> dict[str, Any]:
-    return {"id": endpoint.model, "object": "model", "created": 0, "owned_by": "astune"}
-
-
 def _unique(answer_id: str, request: Request) -> str:
     """The id of an answer, of no other answer of any episode: the number in its episode behind a hash of the token,
     which stays secret."""
     token = hashlib.blake2b(request.path_params["token"].encode(), digest_size=8).hexdigest()
     return f"{token}_{answer_id.rpartition('_')[2]}"
-
-
-async def _unless_disconnected(request: Request, work: asyncio.Future[Sequence[ChatAnswer]]) -> Sequence[ChatAnswer]:
-    """The answers, unless the client goes away first: then the call is cancelled.
-
-    Raises:
-        ClientDisconnect: nobody waits for the answer any more.
-        ApiError: the episode ended first.
-    """
-    gone = asyncio.ensure_future(_disconnected(request))
-    try:
-        await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        gone.cancel()
-        work.cancel()
-    if work.cancelled():
-        raise episode_over()
-    if not work.done():
-        raise ClientDisconnect
-    return work.result()
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-def _error_response(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
-    return _json_response(error.body(), error.status, _ERROR_HEADERS)
-
-
-def _http_error_response(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    message = f"{request.method} {request.url.path.split('/', 2)[-1]}: {error.detail}"
-    return _error_response(request, ApiError(error.status_code, "unknown_url", message))
-
-
-def _json_response(body: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(to_json(body), status, headers, "application/json")

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from astune.store import tables
+from astune.store.once import insert_once
 from astune.store.packing import pack_ids, pack_logprobs, unpack_ids, unpack_logprobs
 from astune.token_ids import Logprobs, TokenIds, shared_bytes
 from astune.types import Turn
@@ -72,6 +72,8 @@ class RecordedRequest:
     """What clients call the conversation, behind whose it is; None where the history alone tells."""
     instructions: int | None = None
     """Of a request to /v1/responses that may be continued: its first messages that do not carry over."""
+    redacted: bool = False
+    """Not all that was said is here, so the turns have no ids."""
 
     @property
     def messages(self) -> tuple[Mapping[str, Any], ...]:
@@ -106,7 +108,6 @@ def record(connection: sa.Connection, request: RecordedRequest, before: Turn | N
             messages_kept=kept,
             messages=list(request.messages[kept:]),
             tools=sa.null() if same_tools else list(request.tools),
-            redacted=False,
         )
     )
     _record_turns(connection, request, before)
@@ -127,6 +128,7 @@ _PLAIN = (
     "asked",
     "answered",
     "instructions",
+    "redacted",
 )
 """Fields that are columns as they are."""
 
@@ -135,7 +137,7 @@ def _enter_conversation(connection: sa.Connection, request: RecordedRequest) -> 
     """Make its row if there is none. The row is locked until the transaction ends."""
     known = tables.conversations
     row = {name: getattr(request, name) for name in ("conversation_id", "key", "client", "user", "task_id", "run_id")}
-    _insert_once(connection, known, row | {"began": request.asked, "last": request.answered})
+    insert_once(connection, known, row | {"began": request.asked, "last": request.answered})
     its_row = known.c.conversation_id == request.conversation_id
     later = sa.case((known.c.last < request.answered, request.answered), else_=known.c.last)
     connection.execute(known.update().where(its_row).values(last=later))
@@ -188,15 +190,7 @@ def exclude(connection: sa.Connection, places: Sequence[TurnPlace], reason: str)
 
 def expose(connection: sa.Connection, conversation_id: str, version: int, now: float) -> None:
     """Remember that the conversation was answered by this version, and since when."""
-    _insert_once(connection, tables.exposures, {"conversation_id": conversation_id, "version": version, "first": now})
-
-
-def _insert_once(connection: sa.Connection, table: sa.Table, row: Mapping[str, object]) -> None:
-    """Insert the row unless there is one with its key."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(postgresql.insert(table).values(**row).on_conflict_do_nothing())
-    else:
-        connection.execute(sqlite.insert(table).values(**row).on_conflict_do_nothing())
+    insert_once(connection, tables.exposures, {"conversation_id": conversation_id, "version": version, "first": now})
 
 
 def turn_number(connection: sa.Connection, place: TurnPlace) -> int | None:
@@ -237,6 +231,12 @@ def find_request(connection: sa.Connection, msg_id: str) -> str | None:
     """The id of the conversation that a message belongs to; None if it is not known."""
     requests = tables.requests.c
     return connection.scalar(sa.select(requests.conversation_id).where(requests.msg_id == msg_id))
+
+
+def clients_of(connection: sa.Connection, msg_ids: Sequence[str]) -> set[str]:
+    """The clients that these messages went to, as far as they are known."""
+    requests = tables.requests.c
+    return set(connection.scalars(sa.select(requests.client).where(requests.msg_id.in_(msg_ids)).distinct()))
 
 
 def load_conversation(connection: sa.Connection, conversation_id: str) -> list[RecordedRequest]:

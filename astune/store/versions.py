@@ -9,13 +9,14 @@ from typing import Any
 import sqlalchemy as sa
 
 from astune.errors import StoreError
+from astune.store.once import insert_once
 from astune.store.tables import versions
 
 
 @dataclass(frozen=True)
 class ModelVersion:
-    """`folder` is that of its checkpoint within the folder of versions, where the newest are kept; `sha256` is that of
-    its files. Both are None of the model as configured, which is version 0. `made` is in seconds since 1970."""
+    """`folder` is that of its checkpoint within the folder of versions, `sha256` the digest of its files; both None of
+    the model as configured, which is version 0. `made` is in seconds since 1970."""
 
     number: int
     parent: int | None = None
@@ -55,18 +56,25 @@ def add(connection: sa.Connection, version: ModelVersion) -> None:
         raise StoreError(
             f"version {version.number} was made from version {version.parent}, but the newest is {now} by now"
         )
-    connection.execute(
-        versions.insert().values(
-            version=version.number,
-            parent=version.parent,
-            commit_id=version.commit_id,
-            folder=version.folder,
-            sha256=version.sha256,
-            made=version.made,
-            config=dict(version.config),
-            figures=dict(version.figures),
-        )
-    )
+    connection.execute(versions.insert().values(**_row_of(version)))
+
+
+def register(connection: sa.Connection, configured: ModelVersion) -> None:
+    """Write down what version 0 is, at the first start of a service."""
+    insert_once(connection, versions, _row_of(configured))
+
+
+def _row_of(version: ModelVersion) -> dict[str, object]:
+    return {
+        "version": version.number,
+        "parent": version.parent,
+        "commit_id": version.commit_id,
+        "folder": version.folder,
+        "sha256": version.sha256,
+        "made": version.made,
+        "config": dict(version.config),
+        "figures": dict(version.figures),
+    }
 
 
 def _version(row: sa.Row[Any]) -> ModelVersion:

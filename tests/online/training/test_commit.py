@@ -70,8 +70,7 @@ def test_a_trainer_goes_on_from_the_newest_version(tmp_path: Path) -> None:
             world.rate(1.0, 2)
             world.rate(0.25)
             assert world.commit(trainer).state == "made"
-        assert len(list((world.folder / "versions").iterdir())) == 2, "astune.trainer.keep_checkpoints"
-        found.append([weight(world, number) for number in (2, 3)])
+        found.append([weight(world, number) for number in (1, 2, 3)])
         database.close()
     assert found[0] == found[1]
 

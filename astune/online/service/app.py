@@ -1,0 +1,226 @@
+"""The web app of `astune online serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from astune.context_tracker.prompt.chat_format import ChatFormat
+from astune.errors import ContextOverflow, RolloutError
+from astune.gateway.body import from_json, read_body
+from astune.gateway.chat_completions import parse_chat_completion
+from astune.gateway.errors import ApiError, api_error
+from astune.gateway.http import api_route, error_response, json_response, model_object, unless_disconnected
+from astune.gateway.responses import parse_response
+from astune.gateway.responses_request import StoredResponses
+from astune.online.service.callers import caller_of, checked_name
+from astune.online.service.chat import Answering, Asked, Recordable
+from astune.online.service.doors import Doors, TooMany
+from astune.online.service.lookups import Lookups
+from astune.online.service.metrics import ServiceMetrics
+from astune.online.service.stored_responses import PREFIX, refers, stored_responses
+from astune.online.service.taking import Taking
+from astune.online.service.versions import ServedVersions
+from astune.online.wire import CHAT_PATH, COMMIT_PATH, FEEDBACK_PATH, HEALTH_PATH
+from astune.store.database import Database
+
+logger = logging.getLogger(__name__)
+
+CONVERSATION_ID_HEADER = "X-ASTune-Conversation-Id"
+VERSION_HEADER = "X-ASTune-Version"
+RESPONSES_PATH = "/v1/responses"
+JAVA_WISHES = ("thinking_budget", "include_reasoning")
+"""Options that AgentScope Java's client may send, and that say nothing to this model: how it reasons is set by
+astune.model.chat_template_kwargs."""
+LATER = 1.0
+"""Seconds after which to come back where nobody can say better."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the app is made of."""
+
+    model: str
+    chat_format: ChatFormat
+    database: Database
+    versions: ServedVersions
+    answering: Answering
+    taking: Taking
+    doors: Doors
+    lookups: Lookups
+    metrics: ServiceMetrics
+    feedback_without_token: bool = False
+
+
+class OnlineApp:
+    """`asgi` is the application. Every error has OpenAI's shape."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._noted: set[str] = set()
+        lookups = parts.lookups
+        self.asgi = Starlette(
+            routes=[
+                self._route(CHAT_PATH, self._chat),
+                self._route(RESPONSES_PATH, self._responses),
+                self._route(FEEDBACK_PATH, self._feedback, token=not parts.feedback_without_token),
+                self._route(COMMIT_PATH, self._commit, token=not parts.feedback_without_token),
+                self._route("/v1/models", self._models, "GET"),
+                self._route("/v1/models/{model:path}", self._model, "GET"),
+                self._route(HEALTH_PATH, self._health, "GET", token=False),
+                self._route("/metrics", self._metrics, "GET"),
+                self._route("/v1/astune/requests/{msg_id}", self._looked_up(lookups.request), "GET"),
+                self._route("/v1/astune/conversations/{conversation_id}", self._looked_up(lookups.conversation), "GET"),
+                self._route("/v1/astune/versions", self._looked_up(lookups.versions), "GET"),
+                self._route("/v1/astune/status", self._looked_up(lookups.status), "GET"),
+            ],
+            exception_handlers={HTTPException: _unknown_url},
+        )
+
+    def _route(
+        self,
+        path: str,
+        answer: Callable[[Request, str | None], Coroutine[Any, Any, Response]],
+        method: str = "POST",
+        *,
+        token: bool = True,
+    ) -> Route:
+        """`token`: whether one is demanded where the service has any. Without one, the client is None."""
+
+        async def checked(request: Request) -> Response:
+            authorization, doors = request.headers.get("authorization"), self._parts.doors
+            client = doors.client(authorization) if token or authorization or not doors.has_tokens else None
+            with self._parts.metrics.request(path):
+                if method == "GET":
+                    return await answer(request, client)
+                with doors.enter(client or _peer(request)):
+                    return await answer(request, client)
+
+        return api_route(path, checked, (method,), self._error_headers)
+
+    def _error_headers(self, error: ApiError) -> Mapping[str, str]:
+        self._parts.metrics.errors.labels(error.code).inc()
+        if isinstance(error, TooMany):
+            return {"retry-after": str(error.seconds)}
+        return {"retry-after": str(round(LATER))} if error.status == 503 else {}
+
+    async def _body(self, request: Request) -> object:
+        """The body as JSON, None where it is empty."""
+        try:
+            body = await read_body(request, self._parts.versions.context_length)
+        except ContextOverflow as error:
+            raise api_error(error, None) from None
+        return from_json(body) if body.strip() else None
+
+    async def _chat(self, request: Request, client: str | None) -> Response:
+        body = await self._body(request)
+        if isinstance(body, dict):
+            for name in JAVA_WISHES:
+                if body.pop(name, None) is not None:
+                    self._note(f"{name} is ignored: see astune.model.chat_template_kwargs")
+        parsed = parse_chat_completion(body)
+        its = caller_of(request.headers, _field(body, "user"), client or "")
+        return await self._answer(request, Asked(parsed, its, _model(body), "chatcmpl-"))
+
+    async def _responses(self, request: Request, client: str | None) -> Response:
+        body = await self._body(request)
+        its = caller_of(request.headers, _field(body, "user"), client or "")
+        stored = await asyncio.to_thread(self._stored, body, its) if refers(body) else StoredResponses()
+        parsed = parse_response(body, stored)
+        instructions = len(parsed.request.messages) - len(parsed.conversation) if parsed.store else None
+        return await self._answer(request, Asked(parsed, its, _model(body), PREFIX, instructions))
+
+    def _stored(self, body: object, its: Any) -> StoredResponses:
+        with self._parts.database.reading() as connection:
+            return stored_responses(connection, body, its)
+
+    async def _answer(self, request: Request, asked: Asked) -> Response:
+        parsed: Recordable = asked.parsed
+        for note in parsed.notes:
+            self._note(note)
+        # OpenAI's clients count here how often they have sent this request before.
+        if request.headers.get("x-stainless-retry-count", "0") != "0":
+            asked = replace(asked, retry=True)
+        work = asyncio.ensure_future(self._parts.answering.answer(asked))
+        over = ApiError(503, "stopping", "the service is ending")
+        try:
+            answers, live = await unless_disconnected(request, work, over)
+        except RolloutError as error:
+            raise api_error(error, parsed.prompt_field) from error
+        headers = {
+            CONVERSATION_ID_HEADER: live.conversation_id,
+            VERSION_HEADER: str(answers[0].turn.policy_version),
+        }
+        self._parts.metrics.answered(answers)
+        if parsed.stream:
+            events = "".join(parsed.events(answers, self._parts.chat_format))
+            return Response(events, headers=headers, media_type="text/event-stream")
+        return json_response(parsed.body(answers, self._parts.chat_format), headers=headers)
+
+    def _note(self, text: str) -> None:
+        """Say once what a request asked for and did not get."""
+        if text not in self._noted:
+            self._noted.add(text)
+            logger.warning("%s", text)
+
+    async def _feedback(self, request: Request, client: str | None) -> Response:
+        status, outcome = await self._parts.taking.feedback(await self._body(request), client)
+        headers = {"X-Accepted": outcome.state, "X-Duplicate": str(outcome.duplicate).lower()}
+        return json_response(status.to_json(), headers=headers)
+
+    async def _commit(self, request: Request, client: str | None) -> Response:
+        status, number = await self._parts.taking.commit(await self._body(request))
+        return json_response(status.to_json(), headers={"X-Commit": str(number)})
+
+    async def _models(self, request: Request, client: str | None) -> Response:
+        return json_response({"object": "list", "data": [model_object(self._parts.model)]})
+
+    async def _model(self, request: Request, client: str | None) -> Response:
+        asked = request.path_params["model"]
+        if asked != self._parts.model:
+            message = f"The model {asked!r:.200} does not exist: there is {self._parts.model!r}."
+            raise ApiError(404, "model_not_found", message, "model")
+        return json_response(model_object(asked))
+
+    async def _health(self, request: Request, client: str | None) -> Response:
+        return json_response({"state": "well", "version": self._parts.versions.newest})
+
+    async def _metrics(self, request: Request, client: str | None) -> Response:
+        text = await asyncio.to_thread(self._parts.metrics.text)
+        return Response(text, media_type="text/plain; version=0.0.4")
+
+    def _looked_up(
+        self, look: Callable[[Mapping[str, Any], str], object]
+    ) -> Callable[[Request, str | None], Coroutine[Any, Any, Response]]:
+        async def answer(request: Request, client: str | None) -> Response:
+            return json_response(await asyncio.to_thread(look, request.path_params, client or ""))
+
+        return answer
+
+
+def _unknown_url(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = f"{request.method} {request.url.path:.200}: {error.detail}"
+    return error_response(ApiError(error.status_code, "unknown_url", message), dict(error.headers or {}))
+
+
+def _peer(request: Request) -> str:
+    """Who a request without a token is from, for limits."""
+    return f"address {request.client.host}" if request.client else ""
+
+
+def _field(body: object, name: str) -> object:
+    return body.get(name) if isinstance(body, Mapping) else None
+
+
+def _model(body: object) -> str:
+    return checked_name("model", _field(body, "model") or None) or ""

@@ -1,0 +1,74 @@
+"""Caller a request is, and which conversation it belongs to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from astune.context_tracker.prompt.messages import CallPlaces, Message, meaning
+from astune.gateway.errors import invalid
+from astune.online.wire import CONVERSATION_HEADER, RUN_HEADER, TASK_HEADER
+
+MOST_NAME = 255
+
+
+@dataclass(frozen=True)
+class Caller:
+    """`client` is the name of the token that came with the request, empty without tokens. `conversation`, `task_id` and
+    `run_id` are what its headers say, `user` is what its body says."""
+
+    client: str = ""
+    user: str | None = None
+    conversation: str | None = None
+    task_id: str | None = None
+    run_id: str | None = None
+
+    @property
+    def key(self) -> str | None:
+        """A digest of what the client calls the conversation and of whose it is; None where it does not say."""
+        if self.conversation is not None:
+            return _digest([self.client, self.user, "conversation", self.conversation])
+        if self.task_id is not None:
+            return _digest([self.client, self.user, "run", self.task_id, self.run_id])
+        return None
+
+
+def caller_of(headers: Mapping[str, str], user: object, client: str) -> Caller:
+    """Raises ApiError (400) for a name that is empty, longer than `MOST_NAME`, or has control characters."""
+    names = {name: checked_name(name, headers.get(name)) for name in (CONVERSATION_HEADER, TASK_HEADER, RUN_HEADER)}
+    return Caller(
+        client=client,
+        user=checked_name("user", user),
+        conversation=names[CONVERSATION_HEADER],
+        task_id=names[TASK_HEADER],
+        run_id=names[RUN_HEADER],
+    )
+
+
+def histories(messages: Sequence[Message], of: Caller) -> list[str]:
+    """Digests of whose conversation it is and of all that was said up to and with each message of the assistant, the
+    last one first. What is said is compared in meaning: without reasoning, ids of calls and layout, which clients
+    change."""
+    calls = CallPlaces(messages)
+    running = hashlib.sha256(json.dumps([of.client, of.user]).encode())
+    found = []
+    for index, message in enumerate(messages):
+        running.update(json.dumps(meaning(messages, index, calls)).encode())
+        if message.get("role") == "assistant":
+            found.append(running.hexdigest())
+    return found[::-1]
+
+
+def checked_name(name: str, value: object) -> str | None:
+    """`value`, if it may be a name. None is none. Raises ApiError (400)."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 0 < len(value) <= MOST_NAME or not value.isprintable():
+        raise invalid(name, value, f"a text of 1 to {MOST_NAME} characters, none of them a control character")
+    return value
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()

@@ -1,0 +1,120 @@
+"""Conversations that are under way: a tracker for each, made anew from the store where it is not in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import sqlalchemy as sa
+
+from astune.context_tracker.tracker import ContextTracker
+from astune.context_tracker.turns import KnownTurn
+from astune.online.service.callers import Caller
+from astune.store.database import Database
+from astune.store.requests import (
+    RecordedRequest,
+    TurnPlace,
+    conversation_of_history,
+    load_conversation,
+    requests_in,
+)
+from astune.types import Turn
+
+MakeTracker = Callable[[str], ContextTracker]
+"""A tracker for the conversation with this id."""
+
+
+@dataclass(eq=False)
+class LiveConversation:
+    """A conversation in memory. `places` and `written` say of each turn of the tracker where it stands in the store and
+    how; `requests` counts those of the store, of which the tracker may not have all: what was redacted is gone."""
+
+    conversation_id: str
+    key: str | None
+    tracker: ContextTracker
+    places: list[TurnPlace] = field(default_factory=list)
+    written: list[Turn] = field(default_factory=list)
+    exchanges: dict[str, str] = field(default_factory=dict)
+    requests: int = 0
+
+    def take_back(self, requests: Sequence[RecordedRequest]) -> None:
+        """Go on from what the store has."""
+        self.requests = len(requests)
+        redacted = next((number for number, request in enumerate(requests) if request.redacted), len(requests))
+        known: list[KnownTurn] = []
+        for request in requests[:redacted]:
+            self.exchanges[request.msg_id] = request.exchange
+            for choice, each in enumerate(request.turns):
+                known.append(KnownTurn(each.turn, request.seen, each.forced, each.shown))
+                self.places.append(TurnPlace(request.msg_id, choice))
+                self.written.append(each.turn)
+        self.tracker.take_back(known)
+
+
+class LiveConversations:
+    """At most `most` conversations in memory. What is not there is read from the store, and read anew where another
+    process has written to it: it is the store that knows them."""
+
+    def __init__(self, database: Database, make_tracker: MakeTracker, *, most: int, new_id: Callable[[], str]) -> None:
+        self._database, self._make_tracker = database, make_tracker
+        self._most, self._new_id = most, new_id
+        self._live: OrderedDict[str, LiveConversation] = OrderedDict()
+        self._loading: dict[str, asyncio.Task[LiveConversation]] = {}
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    async def find(self, whose: Caller, histories: Sequence[str]) -> LiveConversation:
+        """The conversation of a request: the one that it names, else the one with an answer up to which all was said
+        as one of `histories` tells (see `callers.histories`), else a new one."""
+        conversation_id, requests = await asyncio.to_thread(self._known, whose, histories)
+        live = self._live.get(conversation_id)
+        if live is None and not requests:
+            live = LiveConversation(conversation_id, whose.key, self._make_tracker(conversation_id))
+        elif live is None or live.requests < requests:
+            live = await self._loaded(conversation_id, whose.key)
+        self._live[conversation_id] = live
+        self._live.move_to_end(conversation_id)
+        while len(self._live) > self._most:
+            self._live.popitem(last=False)
+        return live
+
+    def forget(self, live: LiveConversation) -> None:
+        """The store has something else than the tracker: the next request reads it."""
+        if self._live.get(live.conversation_id) is live:
+            del self._live[live.conversation_id]
+
+    def _known(self, whose: Caller, histories: Sequence[str]) -> tuple[str, int]:
+        """The conversation's id, and how many requests the store has of it."""
+        with self._database.reading() as connection:
+            if (key := whose.key) is not None:
+                return f"c-{key[:32]}", requests_in(connection, f"c-{key[:32]}")
+            found = _by_history(connection, histories)
+            return (self._new_id(), 0) if found is None else (found, requests_in(connection, found))
+
+    async def _loaded(self, conversation_id: str, key: str | None) -> LiveConversation:
+        """Requests that come meanwhile wait for the same reading."""
+        if conversation_id not in self._loading:
+            reading = asyncio.to_thread(partial(self._load, conversation_id, key))
+            task = self._loading[conversation_id] = asyncio.create_task(reading)
+            task.add_done_callback(lambda _: self._loading.pop(conversation_id, None))
+        return await asyncio.shield(self._loading[conversation_id])
+
+    def _load(self, conversation_id: str, key: str | None) -> LiveConversation:
+        with self._database.reading() as connection:
+            requests = load_conversation(connection, conversation_id)
+        live = LiveConversation(conversation_id, key, self._make_tracker(conversation_id))
+        live.take_back(requests)
+        return live
+
+
+def _by_history(connection: sa.Connection, histories: Sequence[str]) -> str | None:
+    """Almost always the last answer is known; the earlier ones are asked for only where it is not."""
+    if not histories:
+        return None
+    return conversation_of_history(connection, histories[:1]) or (
+        conversation_of_history(connection, histories[1:]) if len(histories) > 1 else None
+    )

@@ -1,0 +1,90 @@
+"""`GET /v1/astune/...`: what the store knows. With tokens a client sees what is its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import sqlalchemy as sa
+
+from astune.gateway.errors import ApiError
+from astune.online.service.versions import ServedVersions
+from astune.store.commits import with_state
+from astune.store.database import Database
+from astune.store.feedback_figures import feedback_figures
+from astune.store.requests import RecordedRequest, find_request, load_conversation
+from astune.store.versions import every
+
+COMMIT_STATES = ("asked", "training", "made", "empty", "failed")
+
+
+class Lookups:
+    def __init__(self, database: Database, versions: ServedVersions, clock: Callable[[], float]) -> None:
+        self._database, self._versions, self._clock = database, versions, clock
+        self._began = clock()
+
+    def request(self, names: Mapping[str, Any], client: str) -> object:
+        """One reply: what was asked, the tokens, the version that answered."""
+        msg_id = str(names["msg_id"])
+        with self._database.reading() as connection:
+            conversation = find_request(connection, msg_id)
+            requests = _own(connection, conversation, client)
+        found = [each for each in requests if each.msg_id == msg_id]
+        if not found:
+            raise ApiError(404, "not_found", f"no message {msg_id!r:.300} is known")
+        return _shown(found[0], tokens=True)
+
+    def conversation(self, names: Mapping[str, Any], client: str) -> object:
+        """Its requests in their order, without tokens."""
+        conversation = str(names["conversation_id"])
+        with self._database.reading() as connection:
+            requests = _own(connection, conversation, client)
+        if not requests:
+            raise ApiError(404, "not_found", f"no conversation {conversation!r:.300} is known")
+        return {"conversation_id": conversation, "requests": [_shown(each, tokens=False) for each in requests]}
+
+    def versions(self, names: Mapping[str, Any], client: str) -> object:
+        with self._database.reading() as connection:
+            made = [asdict(version) for version in every(connection)]
+        return {"serving": self._versions.newest, "versions": made}
+
+    def status(self, names: Mapping[str, Any], client: str) -> object:
+        with self._database.reading() as connection:
+            commits = {state: len(with_state(connection, state)) for state in COMMIT_STATES}
+            by_kind = feedback_figures(connection).by_kind
+        states: dict[str, int] = {}
+        for (_, state), count in by_kind.items():
+            states[state] = states.get(state, 0) + count
+        return {
+            "serving": self._versions.newest,
+            "seconds": self._clock() - self._began,
+            "commits": commits,
+            "feedback": states,
+        }
+
+
+def _own(connection: sa.Connection, conversation: str | None, client: str) -> Sequence[RecordedRequest]:
+    requests = [] if conversation is None else load_conversation(connection, conversation)
+    return [each for each in requests if each.client == client]
+
+
+def _shown(request: RecordedRequest, *, tokens: bool) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        name: getattr(request, name)
+        for name in ("msg_id", "conversation_id", "exchange", "user", "task_id", "run_id", "model", "version")
+    }
+    shown |= {"asked": request.asked, "answered": request.answered, "redacted": request.redacted}
+    shown["follows"] = None if request.follows is None else request.follows.msg_id
+    shown |= {"messages": list(request.messages), "tools": list(request.tools), "answers": []}
+    for each in request.turns:
+        turn = each.turn
+        answer: dict[str, Any] = {"message": turn.response, "finish_reason": turn.finish_reason, "fork": turn.fork}
+        if tokens:
+            answer |= {
+                "prompt_token_ids": list(turn.prompt_ids),
+                "token_ids": list(turn.output_ids),
+                "logprobs": list(turn.logprobs),
+            }
+        shown["answers"].append(answer)
+    return shown

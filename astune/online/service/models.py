@@ -1,0 +1,57 @@
+"""The model behind the service: ASTune's own sampler over the weights of each version."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from pathlib import Path
+
+from astune.backbone.local.engine import load_policy
+from astune.backbone.local.sampling.sampler import Sampler
+from astune.config.schema import Config
+from astune.context_tracker.model_dir import load_chat_format, resolve_model_dir
+from astune.online.place import online_folder, versions_folder
+from astune.online.service.serving import Model
+from astune.online.training.checkpoint import check
+from astune.store.versions import ModelVersion
+
+PIECE = 2**20
+
+
+def local_model(config: Config) -> Model:
+    """The model of `astune.model`. Raises ModelError where there is none."""
+    directory = resolve_model_dir(config.astune.model.path)
+
+    def load(version: ModelVersion) -> Sampler:
+        return load_version(config, version)
+
+    return Model(
+        config.astune.model.path,
+        load_chat_format(config.astune.model, directory),
+        load,
+        configured_version(config, directory),
+    )
+
+
+def load_version(config: Config, version: ModelVersion) -> Sampler:
+    """A sampler of its own for that version. Raises RunFolderError for a checkpoint that is not as it was written."""
+    loaded, sampler, _ = load_policy(config.astune)
+    if version.folder is not None:
+        folder = versions_folder(online_folder(config)) / version.folder
+        check(folder, version.sha256)
+        loaded.load_weights(folder)
+        loaded.copy_to_sampler()
+    sampler.policy_version = version.number
+    return sampler
+
+
+def configured_version(config: Config, directory: Path) -> ModelVersion:
+    """Version 0: the model as configured, with the digest of its files."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in directory.iterdir() if path.is_file()):
+        digest.update(f"{path.name}\n".encode())
+        with path.open("rb") as file:
+            while piece := file.read(PIECE):
+                digest.update(piece)
+    made = config.astune.model_dump(mode="json", include={"model", "seed", "rollout"})
+    return ModelVersion(0, sha256=digest.hexdigest(), made=time.time(), config=made)

@@ -1,0 +1,80 @@
+"""What clients tell the service besides chat: feedback, commits, records. Rows in the store; nothing is computed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+import sqlalchemy as sa
+
+from astune.config.online import FeedbackConfig
+from astune.errors import StoreError
+from astune.gateway.errors import ApiError
+from astune.online.feedback import read_feedback
+from astune.online.redaction import Redactor
+from astune.online.wire import Commit, Status, WireError, read_wire
+from astune.store.commits import Wanted, ask
+from astune.store.feedback import NewFeedback, Outcome, add
+from astune.store.requests import clients_of
+from astune.store.writer import Writer
+
+Result = TypeVar("Result")
+
+
+class Taking:
+    """Invariant: what was acknowledged is in the store."""
+
+    def __init__(
+        self, writer: Writer, rules: FeedbackConfig, redactor: Redactor, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._writer, self._rules, self._redactor, self._clock = writer, rules, redactor, clock
+
+    async def feedback(self, body: object, client: str | None) -> tuple[Status, Outcome]:
+        """`client` is None where the service has tokens and the feedback came without one: it then counts as that of
+        the client whose answers it is about, and can be about no other's."""
+        new = _read(lambda: read_feedback(body, client=client or "", received=self._clock(), rules=self._rules))
+        new = self._redacted(new)
+        outcome = await self._write(lambda connection: add(connection, _owned(connection, new, client), self._rules))
+        if outcome.state == "refused":
+            raise ApiError(403, "feedback_refused", outcome.reason or "the feedback was refused")
+        said = f"{outcome.state}: {outcome.reason}" if outcome.reason else outcome.state
+        return Status(status="success", message=said), outcome
+
+    async def commit(self, body: object) -> tuple[Status, int]:
+        """Ask for a commit; its number."""
+        asked = _read(lambda: read_wire(Commit, body))
+        threshold = None if asked.time_threshold is None else asked.time_threshold / 1000
+        wanted = Wanted(asked.task_id, asked.run_id, threshold)
+        number = await self._write(lambda connection: ask(connection, "client", self._clock(), wanted))
+        return Status(status="success", message=f"commit {number} is asked for"), number
+
+    def _redacted(self, new: NewFeedback) -> NewFeedback:
+        said = (replace(each, correction=self._redactor.text(each.correction, "assistant")) for each in new.said)
+        return replace(new, comment=self._redactor.text(new.comment), said=tuple(said))
+
+    async def _write(self, work: Callable[[sa.Connection], Result]) -> Result:
+        try:
+            return await self._writer.write(work)
+        except (StoreError, sa.exc.SQLAlchemyError) as error:
+            raise ApiError(503, "store_unavailable", "it could not be written, so it is not taken") from error
+
+
+def _read(read: Callable[[], Result]) -> Result:
+    try:
+        return read()
+    except WireError as error:
+        raise ApiError(400, "invalid_value", str(error), error.param or None) from None
+
+
+def _owned(connection: sa.Connection, new: NewFeedback, client: str | None) -> NewFeedback:
+    if client is not None:
+        return new
+    ids = [*new.msg_ids, *(each for each in (new.better, new.worse) if each is not None)]
+    owners = clients_of(connection, ids)
+    if len(owners) != 1:
+        said = "is about no answer that is known" if not owners else "is about answers of several clients"
+        raise ApiError(403, "feedback_refused", f"feedback without a token {said}")
+    (owner,) = owners
+    return replace(new, client=owner, author=new.author or owner)
