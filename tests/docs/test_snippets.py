@@ -65,7 +65,7 @@ LIMITS = {"TooManyTurns", "ContextOverflow"}
 needs_agentscope_2 = pytest.mark.skipif(AGENTSCOPE != "2", reason="the pages are written for AgentScope 2.x")
 LOOKING = (
     *("config", "doctor", "eval", "report", "view", "replay", "rescore", "diff"),
-    *("check-tasks", "judge-report", "rubrics", "tasks", "env", "export"),
+    *("check-tasks", "judge-report", "rubrics", "tasks", "env", "export", "online"),
 )
 """Commands that take no keys of training."""
 LEARNED_NOTHING = 3
@@ -277,5 +277,7 @@ def test_what_is_not_run_here_names_what_there_is(block: Block, tmp_path: Path) 
             conf = arguments[arguments.index("--conf") + 1]
             keys = [part for part in arguments if part.startswith("astune.")]
             load_config(
-                (ROOT if conf.startswith("tutorial/") else tmp_path) / conf, keys, for_run=arguments[0] != "rubrics"
+                (ROOT if conf.startswith("tutorial/") else tmp_path) / conf,
+                keys,
+                for_run=arguments[0] not in ("rubrics", "online"),
             )
