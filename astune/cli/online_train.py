@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from astune.cli.exit_codes import DONE, INTERRUPTED
 from astune.cli.online_store import add_store, opened
+from astune.support.concurrency import run_and_leave
 from astune.support.visible import tell
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _train(known: argparse.Namespace) -> int:
         tell(f"training the versions of {folder}\n{header()}", flush=True)
         with closing(log):
             try:
-                asyncio.run(trainer.run(told))
+                run_and_leave(trainer.run(told))
             except KeyboardInterrupt:
                 return INTERRUPTED
     return DONE

@@ -68,6 +68,41 @@ def trained_turns(connection: sa.Connection, msg_ids: Sequence[str]) -> set[int]
     return found
 
 
+@dataclass(frozen=True)
+class TrainedEpisode:
+    """An episode that a version was made from, by rewards."""
+
+    episode_id: str
+    commit: int
+    task_id: str | None
+    reward: float
+    msg_ids: tuple[str, ...]
+
+
+def trained_by_rewards(connection: sa.Connection, most: int) -> list[TrainedEpisode]:
+    """The last so many, oldest first."""
+    by_reward = sa.select(samples.c.episode_id).where(samples.c.method == "policy")
+    rows = connection.execute(
+        sa.select(episodes.c.episode_id, episodes.c.commit_id, episodes.c.task_id, episodes.c.reward)
+        .where(episodes.c.state == "trained", episodes.c.reward.is_not(None), episodes.c.episode_id.in_(by_reward))
+        .order_by(episodes.c.commit_id.desc(), episodes.c.episode_id.desc())
+        .limit(most)
+    ).all()
+    linked = sa.select(episode_messages.c.episode_id, episode_messages.c.msg_id, requests.c.number)
+    linked = linked.join(requests, requests.c.msg_id == episode_messages.c.msg_id)
+    links: dict[str, list[str]] = {}
+    for start in range(0, len(rows), 500):
+        some = [row.episode_id for row in rows[start : start + 500]]
+        chosen = linked.where(episode_messages.c.episode_id.in_(some))
+        for link in connection.execute(chosen.order_by(requests.c.conversation_id, requests.c.number)):
+            links.setdefault(link.episode_id, []).append(link.msg_id)
+    return [
+        TrainedEpisode(row.episode_id, row.commit_id, row.task_id, row.reward, tuple(links[row.episode_id]))
+        for row in reversed(rows)
+        if row.episode_id in links
+    ]
+
+
 def _columns(each: LearnedEpisode, commit: int) -> dict[str, object]:
     return {name: value for name, value in vars(each).items() if name != "msg_ids"} | {"commit_id": commit}
 

@@ -15,8 +15,8 @@ from astune.store.tables import versions
 
 @dataclass(frozen=True)
 class ModelVersion:
-    """`folder` is that of its checkpoint within the folder of versions, `sha256` the digest of its files; both None of
-    the model as configured, which is version 0. `made` is in seconds since 1970."""
+    """`folder` is that of its checkpoint within the folder of versions, where the newest are kept; `sha256` is that of
+    its files. Both are None of the model as configured, which is version 0. `made` is in seconds since 1970."""
 
     number: int
     parent: int | None = None

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from astune.errors import named
+from astune.online.agent.writes import FATES
 
 
 @dataclass
@@ -83,3 +85,61 @@ class RunnerStats:
             "tool calls refused": self.tool_calls.get("refused", 0),
         }
         return ", ".join(said + [f"{count} {what}" for what, count in rest.items() if count])
+
+
+class Sends(Protocol):
+    """What is asked of an outbox."""
+
+    sent: int
+    lost: int
+    refused: CauseCounts
+
+    @property
+    def waiting(self) -> int: ...
+
+
+@dataclass
+class RunnerCounts:
+    """What `RunnerStats` is made of."""
+
+    requests: int = 0
+    selected: int = 0
+    dropped: int = 0
+    runs: int = 0
+    under_way: int = 0
+    unplayed: int = 0
+    rewarded: int = 0
+    unrewarded: int = 0
+    without_replies: int = 0
+    timed_out: int = 0
+    commits: int = 0
+    skipped: CauseCounts = field(default_factory=CauseCounts)
+    failed: CauseCounts = field(default_factory=CauseCounts)
+    trouble: CauseCounts = field(default_factory=CauseCounts)
+    commits_failed: CauseCounts = field(default_factory=CauseCounts)
+    tool_calls: CauseCounts = field(default_factory=CauseCounts)
+
+    def stats(self, *, queued: int, outbox: Sends | None) -> RunnerStats:
+        return RunnerStats(
+            requests=self.requests,
+            selected=self.selected,
+            dropped=self.dropped,
+            skipped=dict(self.skipped.counts),
+            runs=self.runs,
+            queued=queued,
+            under_way=self.under_way,
+            unplayed=self.unplayed,
+            rewarded=self.rewarded,
+            unrewarded=self.unrewarded,
+            without_replies=self.without_replies,
+            timed_out=self.timed_out,
+            failed=dict(self.failed.counts),
+            trouble=dict(self.trouble.counts),
+            tool_calls={fate: self.tool_calls.counts[fate] for fate in FATES},
+            feedback_sent=outbox.sent if outbox else 0,
+            feedback_waiting=outbox.waiting if outbox else 0,
+            feedback_refused=dict(outbox.refused.counts) if outbox else {},
+            feedback_lost=outbox.lost if outbox else 0,
+            commits=self.commits,
+            commits_failed=dict(self.commits_failed.counts),
+        )

@@ -48,33 +48,16 @@ def shadow_safe(function: _Function) -> _Function:
     as `TrainingRunner(writes=)` says. A tool that runs in a thread which the agent starts itself must be given the
     context: `contextvars.copy_context().run`; else it does not know that it is in a shadow run.
     """
-    signature = inspect.signature(function)
-
-    def decided(args: Any, kwargs: Any) -> tuple[ToolFate | None, Any]:
-        """What becomes of the call, None in production; and the function to call if one is."""
-        run = shadow_run()
-        if run is None:
-            return None, function
-        name, sandbox = function.__name__, run.guard.sandbox
-        inside = isinstance(sandbox, Mapping) and name in sandbox
-        arguments = dict(signature.bind(*args, **kwargs).arguments)
-        use = run.guard.decide(name, arguments, reads=is_read_only(function), in_sandbox=inside)
-        return use, sandbox[name] if inside and sandbox is not None else function
-
-    def record(args: Any, kwargs: Any, result: Any) -> None:
-        calls = _CALLS.get()
-        if calls is not None:
-            bound = dict(signature.bind(*args, **kwargs).arguments)
-            calls.append(RecordedTool(function.__name__, _copied(bound), _copied(result)))
+    tool = _Tool(function)
 
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def guarded(*args: Any, **kwargs: Any) -> Any:
-            use, called = decided(args, kwargs)
+            use, called = tool.decided(args, kwargs)
             if use is None:
                 result = await function(*args, **kwargs)
-                record(args, kwargs, result)
+                tool.record(args, kwargs, result)
                 return result
             if use.fate in ("ran", "sandbox"):
                 result = called(*args, **kwargs)
@@ -85,14 +68,45 @@ def shadow_safe(function: _Function) -> _Function:
 
     @functools.wraps(function)
     def guarded_sync(*args: Any, **kwargs: Any) -> Any:
-        use, called = decided(args, kwargs)
+        use, called = tool.decided(args, kwargs)
         if use is None:
             result = function(*args, **kwargs)
-            record(args, kwargs, result)
+            tool.record(args, kwargs, result)
             return result
         return called(*args, **kwargs) if use.fate in ("ran", "sandbox") else _answer(use)
 
     return cast(_Function, guarded_sync)
+
+
+class _Tool:
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._name = function.__name__
+        self._signature = inspect.signature(function)
+
+    def _arguments(self, args: Any, kwargs: Any) -> dict[str, Any]:
+        """By name, with defaults; a method's object is none of them. Raises TypeError, as the call would."""
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return {name: value for name, value in bound.arguments.items() if name != "self"}
+
+    def decided(self, args: Any, kwargs: Any) -> tuple[ToolFate | None, Any]:
+        """What becomes of the call, None in production; and the function to call if one is."""
+        run = shadow_run()
+        if run is None:
+            return None, self._function
+        sandbox = run.guard.sandbox
+        inside = isinstance(sandbox, Mapping) and self._name in sandbox
+        reads = is_read_only(self._function)
+        use = run.guard.decide(self._name, self._arguments(args, kwargs), reads=reads, in_sandbox=inside)
+        return use, sandbox[self._name] if use.fate == "sandbox" else self._function
+
+    def record(self, args: Any, kwargs: Any, result: Any) -> None:
+        """For the shadows of this request, if it is one."""
+        calls = _CALLS.get()
+        if calls is not None:
+            arguments = _copied(self._arguments(args, kwargs))
+            calls.append(RecordedTool(self._name, arguments, _copied(result)))
 
 
 def _answer(use: ToolFate) -> Any:

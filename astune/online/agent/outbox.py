@@ -28,7 +28,11 @@ class Outbox:
     While the service is away it pauses, longer each time up to half a minute, or as long as the service asks. With a
     spool a letter is on disk before `put` returns, so that it outlives this process. It belongs to one event loop.
 
-    Invariant: `put` = `sent` + `refused.total` + `lost` + `waiting`, with what the spool held counted as put.
+    A record takes the place of an earlier one of the same conversation that still waits, so that none arrives after a
+    later one.
+
+    Invariant: `put` = `sent` + `superseded` + `refused.total` + `lost` + `waiting`, with what the spool held counted as
+    put, and what `close` left in the spool still waiting.
     """
 
     def __init__(self, client: OnlineClient, spool: Spool | None = None) -> None:
@@ -40,7 +44,7 @@ class Outbox:
         self._empty.set()
         self._hurry = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self.put = self.sent = self.lost = 0
+        self.put = self.sent = self.superseded = self.lost = 0
         self.refused = CauseCounts()
         self.away = CauseCounts()
         """Tries that will be made again."""
@@ -73,6 +77,9 @@ class Outbox:
 
     def _take(self, letter: Letter) -> None:
         self.put += 1
+        if letter.about is not None:
+            for earlier in self._letters:
+                earlier.superseded = earlier.superseded or earlier.about == letter.about
         self._letters.append(letter)
         self._empty.clear()
         self._came.set()
@@ -103,7 +110,10 @@ class Outbox:
                 self._came.clear()
                 await self._came.wait()
             letter = self._letters[0]
-            letter.tries += 1
+            if letter.superseded:
+                self.superseded += 1
+                await self._forget(self._letters.popleft())
+                continue
             try:
                 await self._client.send(letter.path, letter.body)
             except ServiceAway as error:
@@ -118,8 +128,7 @@ class Outbox:
             else:
                 self.sent += 1
             failures = 0
-            self._letters.popleft()
-            await self._forget(letter)
+            await self._forget(self._letters.popleft())
 
     async def _forget(self, letter: Letter) -> None:
         if self._spool is not None:

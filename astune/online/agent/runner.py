@@ -11,6 +11,7 @@ import copy
 import inspect
 import logging
 import math
+import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -23,19 +24,20 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from astune.errors import OnlineError
 from astune.online.agent.client import OnlineClient, ServiceError, endpoint_of
-from astune.online.agent.counts import CauseCounts, RunnerStats
+from astune.online.agent.counts import RunnerCounts, RunnerStats
 from astune.online.agent.functions import play_of, request_of, wrapped
 from astune.online.agent.outbox import Outbox
 from astune.online.agent.selection import RequestContext, SamplingRateStrategy, SelectionStrategy, take_mark
 from astune.online.agent.shadow import Clients, Play, Request, ShadowRun, as_shadow, shadow_run
 from astune.online.agent.spool import Spool
-from astune.online.agent.writes import FATES, RecordedTool, WriteGuard, check_policy
+from astune.online.agent.writes import RecordedTool, WriteGuard, check_policy
 from astune.online.wire import FEEDBACK_PATH, Feedback
 
 logger = logging.getLogger(__name__)
 
 Reward = float | Mapping[str, float] | None
 RewardFunction = Callable[[ShadowRun], Reward | Awaitable[Reward]]
+_CLOSING_SECONDS = 5.0
 Job = tuple[Request, Play, int]
 
 
@@ -52,26 +54,6 @@ class _Line:
     open: bool = True
     committed: int = 0
     """Rewards that were sent before the last commit."""
-
-
-@dataclass
-class _Counts:
-    requests: int = 0
-    selected: int = 0
-    dropped: int = 0
-    runs: int = 0
-    under_way: int = 0
-    unplayed: int = 0
-    rewarded: int = 0
-    unrewarded: int = 0
-    without_replies: int = 0
-    timed_out: int = 0
-    commits: int = 0
-    skipped: CauseCounts = field(default_factory=CauseCounts)
-    failed: CauseCounts = field(default_factory=CauseCounts)
-    trouble: CauseCounts = field(default_factory=CauseCounts)
-    commits_failed: CauseCounts = field(default_factory=CauseCounts)
-    tool_calls: CauseCounts = field(default_factory=CauseCounts)
 
 
 class TrainingRunner:
@@ -136,7 +118,9 @@ class TrainingRunner:
         self._interval, self._repeat, self._pool, self._capacity = commit_interval, repeat_time, pool_size, capacity
         self._timeout = timeout
         self._spool = Spool(Path(spool)) if spool is not None else None
-        self._counts = _Counts()
+        self._counts = RunnerCounts()
+        self._counting = threading.Lock()
+        """Requests come from any thread; all else is counted in the loop's."""
         self._line: _Line | None = None
         self._portal: AbstractContextManager[BlockingPortal] | None = None
 
@@ -175,7 +159,6 @@ class TrainingRunner:
             with anyio.move_on_after(seconds):
                 await self._commit(line)
             await line.client.close()
-            await line.clients.close()
             logger.info("online training: %s", self.stats())
 
     async def __aenter__(self) -> TrainingRunner:
@@ -237,13 +220,15 @@ class TrainingRunner:
             return None
         try:
             context = take_mark()
-            self._counts.requests += 1
+            with self._counting:
+                self._counts.requests += 1
             if not self._strategy.should_select(agent, inputs, output, context):
                 return None
         except Exception as error:  # a strategy's fault is not production's
             self.trouble(error)
             return None
-        self._counts.selected += 1
+        with self._counting:
+            self._counts.selected += 1
         return context
 
     def skip(self, why: str) -> None:
@@ -313,6 +298,8 @@ class TrainingRunner:
                 if shadow.msg_ids:
                     reward = await self._reward_of(shadow)
         finally:
+            with anyio.move_on_after(_CLOSING_SECONDS, shield=True):
+                await shadow.close()
             for use in guard.uses:
                 self._counts.tool_calls.add(use.fate)
         if limit.cancel_called:  # asked of the clock: AgentScope takes a cancellation for an interruption by the user
@@ -354,31 +341,10 @@ class TrainingRunner:
         self._counts.commits += 1
 
     def stats(self) -> RunnerStats:
-        counts, line = self._counts, self._line
-        outbox = line.outbox if line is not None else None
-        return RunnerStats(
-            requests=counts.requests,
-            selected=counts.selected,
-            dropped=counts.dropped,
-            skipped=dict(counts.skipped.counts),
-            runs=counts.runs,
-            queued=line.jobs.qsize() if line is not None else 0,
-            under_way=counts.under_way,
-            unplayed=counts.unplayed,
-            rewarded=counts.rewarded,
-            unrewarded=counts.unrewarded,
-            without_replies=counts.without_replies,
-            timed_out=counts.timed_out,
-            failed=dict(counts.failed.counts),
-            trouble=dict(counts.trouble.counts),
-            tool_calls={fate: counts.tool_calls.counts[fate] for fate in FATES},
-            feedback_sent=outbox.sent if outbox else 0,
-            feedback_waiting=outbox.waiting if outbox else 0,
-            feedback_refused=dict(outbox.refused.counts) if outbox else {},
-            feedback_lost=outbox.lost if outbox else 0,
-            commits=counts.commits,
-            commits_failed=dict(counts.commits_failed.counts),
-        )
+        line = self._line
+        if line is None:
+            return self._counts.stats(queued=0, outbox=None)
+        return self._counts.stats(queued=line.jobs.qsize(), outbox=line.outbox)
 
 
 def _feedback(shadow: ShadowRun, reward: Reward) -> Feedback:

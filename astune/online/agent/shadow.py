@@ -80,6 +80,15 @@ class ShadowRun:
             "timeout": self.clients.timeout,
         }
 
+    async def close(self) -> None:
+        """Ends its connections, those of a thread that goes on included. Each run has its own, as a pool of httpx does
+        not get over requests that are cancelled."""
+        made = vars(self)
+        if "client" in made:
+            await self.client.close()
+        if "sync_client" in made:
+            self.sync_client.close()
+
     def saw(self, msg_id: str) -> None:
         """Keep the id of a reply, for clients that are not made here."""
         if msg_id not in self.msg_ids:
@@ -123,15 +132,15 @@ def as_shadow(run: ShadowRun) -> Iterator[None]:
 
 
 class Clients:
-    """Connections to the trained model, shared by all runs."""
+    """Makes connections to the trained model."""
 
     def __init__(self, endpoint: str, token: str | None, timeout: float) -> None:
         self.endpoint = endpoint
         self.token = token
         self.timeout = timeout
         self._library = http_library()
-        self._transport = self._library.AsyncHTTPTransport()
-        self._sync_transport = self._library.HTTPTransport()
+        secure = endpoint.startswith("https:")
+        self._verify = self._library.create_ssl_context() if secure else False  # certificates are read once
 
     def watched(self, run: ShadowRun) -> Any:
         async def look(response: Any) -> None:
@@ -139,9 +148,8 @@ class Clients:
                 await response.aread()  # a stream too: nobody looks on
                 _keep_ids(run, response.text)
 
-        return self._library.AsyncClient(
-            transport=self._transport, event_hooks={"response": [look]}, timeout=self.timeout
-        )
+        hooks = {"response": [look]}
+        return self._library.AsyncClient(verify=self._verify, event_hooks=hooks, timeout=self.timeout)
 
     def watched_sync(self, run: ShadowRun) -> Any:
         def look(response: Any) -> None:
@@ -149,13 +157,8 @@ class Clients:
                 response.read()
                 _keep_ids(run, response.text)
 
-        return self._library.Client(
-            transport=self._sync_transport, event_hooks={"response": [look]}, timeout=self.timeout
-        )
-
-    async def close(self) -> None:
-        await self._transport.aclose()
-        self._sync_transport.close()
+        hooks = {"response": [look]}
+        return self._library.Client(verify=self._verify, event_hooks=hooks, timeout=self.timeout)
 
 
 def _keep_ids(run: ShadowRun, text: str) -> None:

@@ -31,7 +31,14 @@ class Letter:
     path: str
     body: Body
     file: Path | None = None
-    tries: int = 0
+    superseded: bool = False
+    """A later letter says the same and more."""
+
+    @property
+    def about(self) -> tuple[str, str | None] | None:
+        """The conversation whose record this is: the last record of one counts. None for all else."""
+        body = self.body
+        return (body.conversation_id, body.run_id) if isinstance(body, ConversationRecord) else None
 
 
 class Spool:

@@ -14,6 +14,7 @@ Killed before the last, it is as if it had not begun, but for a folder that nobo
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,7 @@ from astune.store.answers import judged_answers, known_answers
 from astune.store.commits import CommitRow, Wanted
 from astune.store.database import Database
 from astune.store.judgements import judgements, preferences
+from astune.store.learned import TrainedEpisode
 from astune.store.recorded import RecordedAnswer, headings, recorded_answers
 from astune.store.versions import ModelVersion
 from astune.training.engine import Learner
@@ -42,6 +44,8 @@ from astune.training.engine import Learner
 PHASES = ("begun", "planned", "updated", "saved", "sealed", "renamed", "writing", "written")
 LEASE = "train"
 LEASE_SECONDS = 30.0
+MOST_REPLAYED_FROM = 10_000
+"""The last so many trained episodes are those that may be learned from again."""
 
 
 class LeaseLost(StoreError):
@@ -69,6 +73,7 @@ class CommitInput:
     recorded: dict[str, RecordedAnswer]
     paths: dict[str, tuple[str, ...]]
     used: set[int]
+    replayed: list[list[TrainedEpisode]]
 
 
 async def make(shop: Shop, row: CommitRow) -> CommitRow:
@@ -85,7 +90,7 @@ async def make(shop: Shop, row: CommitRow) -> CommitRow:
         config = shop.config.astune
         length = config.model.max_model_len or engine.chat_format.context_length
         workshop = Workshop(config, engine.chat_format, shop.weights.estimator, length)
-        lesson = lesson_of(rows.plan, rows.recorded, rows.paths, rows.used, row.number, workshop)
+        lesson = lesson_of(rows.plan, rows.recorded, rows.paths, rows.used, row.number, workshop, rows.replayed)
 
         async def restore() -> Learner:
             shop.weights.changing()
@@ -101,7 +106,9 @@ async def make(shop: Shop, row: CommitRow) -> CommitRow:
     except LeaseLost:
         raise
     except (AstuneError, MemoryError, RuntimeError) as error:
-        return _fail(shop, row, rows.plan, error)
+        return _fail(shop, row, rows.plan, f"{type(error).__name__}: {error}")
+    except sa.exc.IntegrityError:
+        return _fail(shop, row, rows.plan, "answers that it had learned from were deleted meanwhile")
 
 
 def read(database: Database, config: Config, row: CommitRow, base: int, now: float) -> CommitInput:
@@ -113,7 +120,28 @@ def read(database: Database, config: Config, row: CommitRow, base: int, now: flo
         paths = {msg_id: judged_answers(known, [msg_id]) for msg_id in named}
         wanted = [msg_id for candidate in plan.candidates for msg_id in candidate.msg_ids] + named
         used = learned.trained_turns(connection, wanted)
-        return CommitInput(plan, recorded_answers(connection, wanted), paths, used)
+        replayed = replay(connection, config, plan, base)
+        again = [msg_id for group in replayed for episode in group for msg_id in episode.msg_ids]
+        return CommitInput(plan, recorded_answers(connection, wanted + again), paths, used, replayed)
+
+
+def replay(connection: sa.Connection, config: Config, plan: Plan, base: int) -> list[list[TrainedEpisode]]:
+    """Groups of earlier commits, until `astune.online.commit.replay_share` of all that is learned by rewards is theirs.
+    Which ones is drawn from the seed and the version that is trained."""
+    share = config.astune.online.commit.replay_share
+    most = round(share / (1.0 - share) * sum(each.by_reward for each in plan.candidates))
+    if not most:
+        return []
+    groups: dict[tuple[int, str], list[TrainedEpisode]] = {}
+    for episode in learned.trained_by_rewards(connection, MOST_REPLAYED_FROM):
+        groups.setdefault((episode.commit, episode.task_id or episode.episode_id), []).append(episode)
+    keys = list(groups)
+    random.Random(f"{config.astune.seed}/replay/{base}").shuffle(keys)
+    found: list[list[TrainedEpisode]] = []
+    for key in keys:
+        if sum(map(len, found)) + len(groups[key]) <= most:
+            found.append(groups[key])
+    return found
 
 
 def plan_now(connection: sa.Connection, config: Config, wanted: Wanted, base: int, now: float) -> Plan:
@@ -196,8 +224,7 @@ def _end(shop: Shop, row: CommitRow, plan: Plan, lesson: CommitLesson, done: Com
     return _close(shop, row, "empty", figures, None)
 
 
-def _fail(shop: Shop, row: CommitRow, plan: Plan, error: Exception) -> CommitRow:
-    said = f"{type(error).__name__}: {error}"
+def _fail(shop: Shop, row: CommitRow, plan: Plan, said: str) -> CommitRow:
     return _close(shop, row, "failed", {"rated": float(plan.count + sum(plan.waiting.values()))}, said)
 
 

@@ -15,6 +15,7 @@ from astune.examples.example import TrainingExample
 from astune.examples.samples import imitated
 from astune.online.training.episodes import OnlineEpisode, episode_of
 from astune.online.training.plan import ComparedPair, Item, Plan, RatedAnswers
+from astune.store.learned import TrainedEpisode
 from astune.store.recorded import RecordedAnswer
 from astune.training.rollout_setup import weighting_for
 from astune.types import Episode, Group, Sample, Timeline
@@ -62,9 +63,11 @@ def lesson_of(
     used: set[int],
     commit: int,
     workshop: Workshop,
+    replayed: Sequence[Sequence[TrainedEpisode]] = (),
 ) -> CommitLesson:
     """The lesson of a plan. `paths` says which answers led to each that was compared; `used` are the numbers of turns
-    that were trained before. Changes nothing; the same rows give the same lesson, bit for bit."""
+    that were trained before; `replayed` are groups of earlier commits that are learned from again. Changes nothing; the
+    same rows give the same lesson, bit for bit."""
     lesson, groups, used = CommitLesson(), [], set(used)
     for number, group in enumerate(plan.groups):
         episodes = []
@@ -80,6 +83,7 @@ def lesson_of(
             groups.append(Group(episodes[0].task, tuple(episodes)))
     for number, pair in enumerate(plan.pairs):
         _comparison(lesson, pair, recorded, paths, used, f"commit-{commit}/pair-{number}")
+    groups += [_replayed(lesson, group, recorded) for group in replayed]
     _rewards(lesson, groups, workshop)
     lesson.probes = [probe for sample in _sampled(lesson) if (probe := _probe(sample)) is not None]
     lesson.probes = lesson.probes or [probe for sample in lesson.corrections if (probe := _probe(sample)) is not None]
@@ -105,19 +109,30 @@ def _episode(
     return made
 
 
+def _replayed(lesson: CommitLesson, group: Sequence[TrainedEpisode], recorded: Mapping[str, RecordedAnswer]) -> Group:
+    episodes = []
+    for each in group:
+        answers = [recorded[msg_id] for msg_id in each.msg_ids]
+        made = episode_of(each.episode_id, answers, each.reward, set(), each.task_id)
+        lesson.sources[each.episode_id, made.episode.task.task_id] = ("policy", made.turn_ids)
+        episodes.append(made.episode)
+    lesson.metrics["episodes/replayed"] = lesson.metrics.get("episodes/replayed", 0.0) + len(episodes)
+    return Group(episodes[0].task, tuple(episodes))
+
+
 def _rewards(lesson: CommitLesson, groups: Sequence[Group], workshop: Workshop) -> None:
     config = workshop.config
     ruled = BatchRules.of(config, workshop.context_length)(groups)
     samples, receipt = to_samples(ruled.groups, workshop.estimator, weighting_for(config), ruled.left_out)
     if config.monitor.check_invariants:
         check_step(groups, samples, receipt)
-    lesson.groups, lesson.receipt, lesson.metrics = ruled.groups, receipt, dict(ruled.metrics)
+    lesson.groups, lesson.receipt, lesson.metrics = ruled.groups, receipt, lesson.metrics | ruled.metrics
     lesson.parts = split_samples(samples, config.trainer.updates_per_step, config.algorithm.loss_aggregation)
     learned = {sample.episode_id for sample in (*samples, *lesson.corrections)}
     why = {episode.episode_id: reason for reason, episode in ruled.left_out}
     for group in groups:
         for episode in group.episodes:
-            if episode.episode_id not in learned:
+            if episode.episode_id not in learned and episode.episode_id in lesson.items:
                 lesson.left_out.setdefault(episode.episode_id, why.get(episode.episode_id, "no_signal"))
 
 

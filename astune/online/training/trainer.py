@@ -15,11 +15,12 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from astune.config.schema import Config
+from astune.online.feedback.judging import UnratedJudge
 from astune.online.place import versions_folder
 from astune.online.training.checkpoint import clean
 from astune.online.training.commit import LEASE, LEASE_SECONDS, LeaseLost, Shop, make, plan_now
 from astune.online.training.weights import Weights
-from astune.store import audit, commits, leases, versions
+from astune.store import audit, commits, feedback, leases, versions
 from astune.store.commits import By, CommitRow, Wanted
 from astune.store.database import Database
 from astune.training.engine import LoadEngine
@@ -56,6 +57,7 @@ class Trainer:
         self._versions = versions_folder(folder)
         weights = Weights(config.astune, load_engine, self._versions)
         self._shop = Shop(config, database, weights, self._versions, self._holder, clock, phase)
+        self._unrated = UnratedJudge(config.astune, database, clock=clock)
         self._since = clock()
         self._is_holder = False
         self._fruitless: frozenset[tuple[str, ...]] | None = None
@@ -63,14 +65,18 @@ class Trainer:
 
     async def run(self, told: Callable[[CommitRow], None]) -> None:
         """Go on until cancelled. `told` is told of every commit."""
+        judging = asyncio.create_task(self._judge_unrated())
         try:
             while True:
+                if judging.done():
+                    judging.result()  # the store's error
                 row = await self.tick()
                 if row is None:
                     await asyncio.sleep(POLL_SECONDS)
                 else:
                     told(row)
         finally:
+            judging.cancel()
             self.leave()
 
     async def tick(self) -> CommitRow | None:
@@ -87,7 +93,18 @@ class Trainer:
             self._is_holder = False
             return None
         self._fruitless = None if done.state == "made" else self._ready(done.wanted)
+        if done.state == "made":
+            with self._database.writing() as connection:
+                if leases.keep(connection, LEASE, self._holder, self._clock(), LEASE_SECONDS):
+                    self._clean_folders(connection)
         return done
+
+    async def _judge_unrated(self) -> None:
+        """Of several trainers the one at work has what nobody rated judged, beside its commits."""
+        while True:
+            if self._is_holder:
+                await self._unrated.judge_unrated()
+            await asyncio.sleep(POLL_SECONDS)
 
     def leave(self) -> None:
         """Give the lease back; what was under way waits for the next trainer."""
@@ -117,10 +134,16 @@ class Trainer:
 
     def _clean_up(self, connection: sa.Connection, now: float) -> None:
         back = commits.put_back(connection)
-        kept = {version.folder for version in versions.every(connection) if version.folder is not None}
-        deleted = clean(self._versions, kept)
+        deleted = self._clean_folders(connection)
         if back or deleted:
             audit.say(connection, "train", "cleaned up", None, now=now, commits=back, folders=deleted)
+
+    def _clean_folders(self, connection: sa.Connection) -> list[str]:
+        """Delete the checkpoints that are neither the newest `astune.trainer.keep_checkpoints` nor, as the service may
+        be loading it, the one before the newest; and what no row names."""
+        most = max(self._config.astune.trainer.keep_checkpoints, 2)
+        kept = {version.folder for version in versions.every(connection)[-most:] if version.folder is not None}
+        return clean(self._versions, kept)
 
     def _due(self, connection: sa.Connection, now: float) -> By | None:
         """What makes a commit due that nobody has asked for."""
@@ -130,6 +153,7 @@ class Trainer:
         timer = rules.every_seconds is not None and now >= since + rules.every_seconds
         if not timer and rules.every_episodes is None:
             return None
+        feedback.settle(connection, self._config.astune.online.feedback, now)
         base = versions.newest(connection).number
         plan = plan_now(connection, self._config, Wanted(), base, now)
         ready = frozenset(item.msg_ids for item in plan.items)

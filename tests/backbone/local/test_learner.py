@@ -247,3 +247,30 @@ def test_weights_that_are_not_the_models_are_refused(tmp_path: Path, change: str
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ModelError, match=rf"{change} {name}"):
         read_weights(folder)
+
+
+async def test_what_is_imitated_has_the_loss_of_examples_beside_what_was_played(model_dir: Path) -> None:
+    """Minus log-probability times advantage, whatever the model was sampled with; each adds its gradient once."""
+    played, said = await good_and_bad(learner_over(model_dir)[1])
+    imitated = replace(said, imitated=True, advantages=(0.5,))
+    loaded = load_model(ModelConfig(path=str(model_dir), device="cpu"))
+    sampler = Sampler(loaded.sampling_model, slots=4, context_length=128)
+    examples = LocalLearner(loaded, sampler, AlgorithmConfig(method="sft"), TrainerConfig())
+    alone = await examples.update([replace(imitated, imitated=False)], RATE)
+    learner, _ = learner_over(model_dir)
+    assert (await learner.update([imitated], RATE)).metrics["loss"] == alone.metrics["loss"]
+    for name, value in learner._loaded.model.state_dict().items():
+        assert torch.equal(value, loaded.model.state_dict()[name]), name
+    mixed, other = learner_over(model_dir)[0], learner_over(model_dir)[0]
+    both = await mixed.update([imitated, played], RATE)
+    assert both.metrics["loss"] == pytest.approx(
+        alone.metrics["loss"] + (await other.update([played], RATE)).metrics["loss"], rel=1e-6
+    )
+
+
+async def test_a_learner_that_loads_has_nothing_left_to_publish(model_dir: Path, tmp_path: Path) -> None:
+    learner, sampler = learner_over(model_dir)
+    learner.save(tmp_path)
+    await learner.update(await good_and_bad(sampler), RATE)
+    learner.load(tmp_path)
+    assert await learner.publish() == 0

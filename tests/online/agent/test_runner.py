@@ -43,6 +43,13 @@ def one(run: ShadowRun) -> float:
     return 1.0
 
 
+def adds_up(runner: TrainingRunner) -> bool:
+    """Whether every run is counted once."""
+    stats = runner.stats()
+    ended = [stats.rewarded, stats.unrewarded, stats.without_replies, stats.timed_out, *stats.failed.values()]
+    return stats.runs == sum(ended) + stats.queued + stats.under_way + stats.unplayed
+
+
 def runner_of(service: ScriptedOnlineService, **options: Any) -> TrainingRunner:
     return TrainingRunner(service.url, "policy", **({"strategy": EVERY, "reward": one, "commit_interval": 0} | options))
 
@@ -143,6 +150,7 @@ async def test_what_goes_wrong_is_counted_by_cause_and_production_answers() -> N
     assert broken.stats().trouble == {"KeyError": 1}
     assert rewarded.stats().failed == {"OnlineError": 1}
     assert unrewarded.stats().unrewarded == 1
+    assert all(adds_up(one) for one in (runner, broken, rewarded, unrewarded))
     assert service.feedback == [] and service.commits == []
 
 
@@ -177,11 +185,12 @@ async def test_a_request_that_finds_no_room_is_dropped_whole_and_what_stop_leave
         await begun.wait()  # one is under way, one waits
         for _ in range(4):
             runner.observe("a", "b", waits)
-        assert (runner.stats().queued, runner.stats().dropped) == (5, 3)
+        assert (runner.stats().queued, runner.stats().dropped) == (5, 3) and adds_up(runner)
         await runner.stop(seconds=0.0)
         runner.observe("after", "stop", waits)
     stats = runner.stats()
     assert (stats.runs, stats.unplayed, stats.dropped, stats.under_way, stats.queued) == (6, 6, 4, 0, 0)
+    assert adds_up(runner)
 
 
 @pytest.mark.fault(
@@ -207,7 +216,7 @@ async def test_a_run_ends_at_its_time_limit_even_if_it_takes_its_cancellation_fo
             runner.observe("a", "b", stubborn)
             runner.observe("a", "b", blocks)
         released.set()
-    assert (runner.stats().timed_out, runner.stats().rewarded) == (2, 0)
+    assert (runner.stats().timed_out, runner.stats().rewarded) == (2, 0) and adds_up(runner)
 
 
 @pytest.mark.fault(
@@ -324,6 +333,30 @@ async def test_a_tool_that_writes_runs_once_and_shadows_have_its_result_where_th
         assert first == "receipt 1"
         assert second.startswith("The call of _pay was not made") and third == second
         assert [call["fate"] for call in run.tool_calls] == ["ran", "recorded", "refused", "refused"]
+
+
+async def test_a_tool_of_a_class_and_one_with_defaults_have_equal_arguments_where_they_mean_the_same() -> None:
+    class Till:
+        def __init__(self) -> None:
+            self.taken: list[float] = []
+
+        @shadow_safe
+        def take(self, amount: float, currency: str = "EUR") -> str:
+            self.taken.append(amount)
+            return f"{amount} {currency}"
+
+    till, results = Till(), []
+
+    async def act(client: Any) -> str:
+        if client is None:
+            return till.take(2)
+        await client.chat.completions.create(model="policy", messages=[])
+        return till.take(amount=2.0, currency="EUR")
+
+    with ScriptedOnlineService(lambda body: "x") as service:
+        async with runner_of(service, reward=lambda run: results.append(run.result) or 1.0) as runner:
+            await runner.wrap(act, client=None)()
+    assert results == ["2 EUR"] and till.taken == [2]
 
 
 async def test_writes_may_be_refused_always_or_go_to_a_sandbox() -> None:

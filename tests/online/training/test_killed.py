@@ -124,8 +124,8 @@ def test_killed_at_random_moments_every_answer_is_trained_once(tmp_path: Path) -
         made = versions.every(connection)
         assert not commits.with_state(connection, "training")
     assert [version.number for version in made] == list(range(1, len(made) + 1))
-    assert folders(world) == sorted(str(version.folder) for version in made)
-    for version in made:
+    assert folders(world) == sorted(str(version.folder) for version in made[-2:])
+    for version in made[-2:]:
         check(world.folder / "versions" / str(version.folder), version.sha256)
     database.close()
 

@@ -9,8 +9,9 @@ import pytest
 pytest.importorskip("torch")
 
 from astune.backbone.local import load_engine
-from astune.store import versions
-from astune.store.database import Database
+from astune.store import tables, versions
+from astune.store.database import Database, open_database
+from astune.store.feedback import Said
 from astune.training.engine import Engine
 from astune.types import Sample, Sampling, Span, Timeline
 from tests.online.training.world import World, config_of
@@ -48,3 +49,35 @@ def test_what_users_like_gets_likelier_from_commit_to_commit(database: Database,
         assert serving.learner.policy_version == version.number == commit + 1
         found.append(probability(serving, liked))
     assert found == sorted(found) and found[-1] > found[0] + 0.1, found
+
+
+def test_a_critic_learns_from_rewards_beside_corrections(tmp_path: Path) -> None:
+    opened = open_database(f"sqlite:///{tmp_path}/store.db")
+    algorithm = {"advantage": "gae", "loss_aggregation": "token_mean"}
+    config = config_of(astune={"trainer": {"learning_rate": 1e-5}, "algorithm": algorithm})
+    world = World(opened, tmp_path, config, load_engine)
+    trainer = world.trainer()
+    for version in (1, 2):
+        world.rate(1.0, output=(40, 50), logprobs=(-3.0, -4.0))
+        world.rate(0.0, output=(41, 50), logprobs=(-3.0, -4.0))
+        world.say(Said("correction", correction="It is 5."), about=[world.answer(f"wrong-{version}")])
+        row = world.commit(trainer)
+        assert row.state == "made" and row.version == version and row.figures is not None
+        assert row.figures["critic/return_mean"] == pytest.approx(0.5, abs=0.1) and row.figures["turns/sft"] == 1.0
+    assert sorted({each["method"] for each in world.rows(tables.samples)}) == ["policy", "sft"]
+    opened.close()
+
+
+def test_corrections_alone_make_a_version_that_says_them_more_likely(tmp_path: Path) -> None:
+    opened = open_database(f"sqlite:///{tmp_path}/store.db")
+    world = World(opened, tmp_path, config_of(astune={"trainer": {"learning_rate": 1e-4}}, max_kl=None), load_engine)
+    trainer = world.trainer()
+    losses = []
+    for number in range(3):
+        wrong = world.answer(f"wrong-{number}")
+        world.say(Said("correction", correction="It is 5."), about=[wrong])
+        row = world.commit(trainer)
+        assert row.state == "made" and row.figures is not None
+        losses.append(row.figures["loss"])
+    assert losses == sorted(losses, reverse=True) and losses[-1] < losses[0]
+    opened.close()

@@ -1,0 +1,305 @@
+"""When a commit is due, who makes it, and how far it goes."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astune.algorithm.step_advantage import Rewards
+from astune.config.schema import AlgorithmConfig
+from astune.online.training.baseline import online_estimator
+from astune.online.training.commit import LEASE, LEASE_SECONDS
+from astune.online.training.trainer import MOST_BEGINNINGS, Trainer
+from astune.store import leases, tables, versions
+from astune.store.commits import Wanted
+from astune.store.database import Database, open_database
+from astune.store.feedback import Said
+from astune.testing.engine import STATE_FILE, scripted_engine
+from astune.types import Task
+from tests.online.training.world import World, config_of
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    opened = open_database(f"sqlite:///{tmp_path}/store.db")
+    yield opened
+    opened.close()
+
+
+def pair(world: World) -> None:
+    world.rate(1.0)
+    world.rate(0.0)
+
+
+def newest_weight(world: World) -> float:
+    with world.database.reading() as connection:
+        version = versions.newest(connection)
+    return float(json.loads((world.folder / "versions" / str(version.folder) / STATE_FILE).read_text())["weight"])
+
+
+def test_the_clock_makes_a_commit_due_once_enough_is_rated(database: Database, tmp_path: Path) -> None:
+    world = World(database, tmp_path, config_of(every_seconds=100.0, min_episodes=2))
+    trainer = world.trainer()
+    pair(world)
+    assert world.tick(trainer) is None, "too early"
+    world.now += 100
+    row = world.tick(trainer)
+    assert row is not None and (row.by, row.state) == ("timer", "made")
+    world.rate(1.0)
+    world.now += 100
+    assert world.tick(trainer) is None, "one is too few: no commit is asked for"
+    world.rate(0.5)
+    row = world.tick(trainer)
+    assert row is not None and row.version == 2
+
+
+def test_enough_episodes_make_a_commit_due(database: Database, tmp_path: Path) -> None:
+    world = World(database, tmp_path, config_of(every_episodes=3))
+    trainer = world.trainer()
+    pair(world)
+    assert world.tick(trainer) is None
+    world.rate(0.5)
+    row = world.tick(trainer)
+    assert row is not None and (row.by, row.state, row.version) == ("episodes", "made", 1)
+    assert world.tick(trainer) is None
+
+
+def test_what_taught_nothing_is_not_looked_at_again_until_something_else_is_rated(
+    database: Database, tmp_path: Path
+) -> None:
+    world = World(database, tmp_path, config_of(every_seconds=10.0))
+    trainer = world.trainer()
+    world.rate(1.0, 2)
+    world.now += 10
+    row = world.tick(trainer)
+    assert row is not None and row.state == "empty" and row.figures is not None
+    assert row.figures["why"] == "nothing that was rated has anything to learn from: 2 no_signal"
+    world.now += 100
+    assert world.tick(trainer) is None
+    world.rate(0.0)
+    row = world.tick(trainer)
+    assert row is not None and row.figures is not None
+    assert (row.state, row.figures["episodes/trained"]) == ("made", 3.0), "with another they are worth something"
+
+
+def test_a_commit_may_be_about_older_answers_or_one_task_alone(database: Database, tmp_path: Path) -> None:
+    world = World(database, tmp_path)
+    pair(world)
+    before = world.now + 0.5
+    pair(world)
+    row = world.commit(wanted=Wanted(time_threshold=before))
+    assert row.figures is not None and row.figures["episodes/trained"] == 2.0
+    assert row.figures["waiting/not_asked_for"] == 2.0
+
+
+def test_one_trains_and_the_other_takes_over_when_it_is_gone(database: Database, tmp_path: Path) -> None:
+    world = World(database, tmp_path)
+    first, second = world.trainer(), world.trainer()
+    pair(world)
+    assert world.commit(first).state == "made"
+    pair(world)
+    world.ask()
+    assert world.tick(second) is None, "the first has the lease"
+    first.leave()
+    row = world.tick(second)
+    assert row is not None and row.version == 2
+    world.ask()
+    world.now += LEASE_SECONDS + 1
+    assert world.tick(first) is not None, "the second was not heard of for too long"
+
+
+def test_a_trainer_that_was_taken_for_dead_makes_no_version(database: Database, tmp_path: Path) -> None:
+    world = World(database, tmp_path)
+    pair(world)
+    world.ask()
+    other = world.trainer()
+    done: list[Any] = []
+
+    def phase(name: str) -> None:
+        if name == "renamed":  # it stood still for so long that another one did its work
+            world.now += LEASE_SECONDS + 1
+            thread = threading.Thread(target=lambda: done.append(world.tick(other)))
+            thread.start()
+            thread.join()
+
+    assert world.tick(world.trainer(phase)) is None
+    assert done[0].state == "made"
+    assert [row["version"] for row in world.rows(tables.versions)] == [1]
+    assert len(world.rows(tables.samples)) == 2
+
+
+def test_a_lease_is_given_back_with_what_was_under_way(database: Database, tmp_path: Path) -> None:
+    class Stopped(BaseException):
+        pass
+
+    def phase(name: str) -> None:
+        if name == "updated":
+            raise Stopped
+
+    world = World(database, tmp_path)
+    pair(world)
+    world.ask()
+    trainer: Trainer = world.trainer(phase)
+    with pytest.raises(Stopped):
+        world.tick(trainer)
+    trainer.leave()
+    assert [row["state"] for row in world.rows(tables.commits)] == ["asked"]
+    with database.reading() as connection:
+        assert leases.held_by(connection, LEASE, world.now) is None
+
+
+def test_a_trainer_that_is_stopped_lets_others_train(database: Database, tmp_path: Path) -> None:
+    world = World(database, tmp_path)
+    pair(world)
+    world.ask()
+    seen: list[Any] = []
+
+    def told(row: Any) -> None:
+        seen.append(row.version)
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(world.trainer().run(told))
+    assert seen == [1]
+    with database.reading() as connection:
+        assert leases.held_by(connection, LEASE, world.now) is None
+
+
+def test_a_commit_that_kills_every_trainer_is_given_up(database: Database, tmp_path: Path) -> None:
+    class Killed(BaseException):
+        pass
+
+    def phase(name: str) -> None:
+        if name == "planned":
+            raise Killed
+
+    world = World(database, tmp_path)
+    pair(world)
+    world.ask()
+    for _ in range(MOST_BEGINNINGS):
+        with pytest.raises(Killed):
+            world.tick(world.trainer(phase))
+        world.now += LEASE_SECONDS + 1
+    row = world.tick(trainer := world.trainer())
+    assert row is not None and row.state == "failed" and "trainers died in it" in str(row.error)
+    assert world.commit(trainer).state == "made", "what was rated has waited for another one"
+
+
+def test_an_update_that_goes_too_far_is_undone_and_what_it_was_to_learn_waits(
+    database: Database, tmp_path: Path
+) -> None:
+    def world_of(name: str, max_kl: float | None) -> World:
+        config = config_of(astune={"trainer": {"learning_rate": 0.5, "updates_per_step": 2}}, max_kl=max_kl)
+        found = World(open_database(f"sqlite:///{tmp_path}/{name}.db"), tmp_path / name, config)
+        for task in range(2):  # of each only the good attempt is trained: every update makes a step of its own
+            for run in (0, 1):
+                answer = found.answer(f"{task}-{run}", task_id=str(task), run_id=str(run), temperature=float(run))
+                found.say(float(run), about=[answer])
+        return found
+
+    free = world_of("free", None)
+    made = free.commit()
+    assert made.figures is not None and made.figures["updates/taken"] == 2.0
+    kl = made.figures["kl/from_version_before"]
+    bound = world_of("bound", kl * 0.9)
+    row = bound.commit()
+    assert row.state == "made" and row.figures is not None
+    assert row.figures["updates/taken"] == 1.0 and row.figures["kl/undone"] == pytest.approx(kl)
+    assert row.figures["waiting/for_a_smaller_step"] == 1.0
+    assert newest_weight(bound) == pytest.approx(newest_weight(free) / 2)
+    assert [each["state"] for each in bound.rows(tables.feedback)].count("counts") == 1
+    tight = world_of("tight", 1e-12)
+    row = tight.commit()
+    assert row.state == "empty" and row.figures is not None
+    assert "more than astune.online.commit.max_kl" in str(row.figures["why"])
+    assert {each["state"] for each in tight.rows(tables.feedback)} == {"counts"}
+    for each in (free, bound, tight):
+        each.database.close()
+
+
+def test_a_commit_whose_updates_are_no_numbers_fails_and_changes_nothing(database: Database, tmp_path: Path) -> None:
+    world = World(database, tmp_path, load_engine=scripted_engine(lambda prompt: "4", skipped=[0]))
+    pair(world)
+    row = world.commit()
+    assert row.state == "failed" and "not finite" in str(row.error)
+    assert not world.rows(tables.versions) and not world.rows(tables.episodes)
+    assert {each["state"] for each in world.rows(tables.feedback)} == {"counts"}
+
+
+def test_earlier_episodes_are_learned_from_again_as_a_share(database: Database, tmp_path: Path) -> None:
+    world = World(database, tmp_path, config_of(replay_share=0.5))
+    trainer = world.trainer()
+    for task in range(3):
+        for run in (0, 1):
+            world.say(float(run), about=[world.answer(f"{task}-{run}", task_id=str(task), run_id=str(run))])
+    first = world.commit(trainer)
+    assert first.figures is not None and "episodes/replayed" not in first.figures
+    for run in (0, 1):
+        world.say(float(run), about=[world.answer(f"new-{run}", task_id="new", run_id=str(run))])
+    row = world.commit(trainer)
+    assert row.figures is not None and row.figures["episodes/replayed"] == 2.0
+    assert row.figures["episodes/trained"] == 2.0, "what is learned again is no new episode"
+    learned = [each for each in world.rows(tables.samples) if each["commit_id"] == row.number]
+    assert len(learned) == 4 and sum(each["episode_id"].startswith("commit-1/") for each in learned) == 2
+
+
+def test_what_an_earlier_episode_trained_is_context_for_a_later_one(database: Database, tmp_path: Path) -> None:
+    world = World(database, tmp_path)
+    first = world.answer("a1", conversation="a", exchange="a1")
+    second = world.answer("a2", conversation="a", exchange="a1", follows=first, prompt=(1, 2, 3, 4, 5, 6))
+    world.say(1.0, about=[first])
+    world.say(0.0, about=[world.answer("b")])
+    assert world.commit().state == "made"
+    world.say(1.0, about=[second])
+    world.say(0.0, about=[world.answer("c")])
+    assert world.commit().state == "made"
+    with database.reading() as connection:
+        rows = connection.execute(
+            tables.samples.join(tables.turns, tables.turns.c.id == tables.samples.c.turn_id)
+            .select()
+            .with_only_columns(tables.turns.c.msg_id, tables.samples.c.commit_id)
+        )
+        assert sorted(map(tuple, rows)) == [("a1", 1), ("a2", 2), ("b", 1), ("c", 2)]
+
+
+def test_what_cannot_be_trained_is_left_out_and_says_why(database: Database, tmp_path: Path) -> None:
+    world = World(database, tmp_path, config_of(max_age_seconds=100.0))
+    world.rate(1.0)
+    world.now += 200
+    pair(world)
+    world.rate(1.0, temperature=0.0)
+    row = world.commit()
+    assert row.state == "made" and row.figures is not None
+    assert row.figures["left_out/too_old"] == 1.0 and row.figures["left_out/greedy"] == 1.0
+    left_out = {each["reason"] for each in world.rows(tables.episodes) if each["state"] == "left_out"}
+    assert left_out == {"too_old", "greedy"}
+    states = sorted((each["state"], each["reason"]) for each in world.rows(tables.feedback))
+    assert states == [("left_out", "greedy"), ("left_out", "too_old"), ("trained", "v1"), ("trained", "v1")]
+
+
+def test_a_correction_that_the_template_cannot_write_is_counted(database: Database, tmp_path: Path) -> None:
+    world = World(database, tmp_path)
+    pair(world)
+    wrong = world.answer("wrong", messages=[{"role": "user", "content": "x " * 4000}])
+    world.say(Said("correction", correction="It is 5."), about=[wrong])
+    row = world.commit()
+    assert row.state == "made" and row.figures is not None and row.figures["left_out/cannot_be_written"] == 1.0
+
+
+def test_attempts_without_siblings_are_compared_with_earlier_ones_of_their_kind(tmp_path: Path) -> None:
+    estimator = online_estimator(AlgorithmConfig(baseline_by="agent"))
+
+    def rewards(kind: str, *values: float) -> Rewards:
+        return Rewards(Task("t", "", metadata={"agent": kind}), values)
+
+    groups = [rewards("a", 1.0), rewards("a", 0.0), rewards("b", 5.0, 7.0), rewards("c", 3.0)]
+    assert estimator("outcome", groups) == [[1.0], [-1.0], [-1.0, 1.0], [0.0]]
+    estimator.observe({"outcome": groups})
+    estimator.save(tmp_path)
+    again = online_estimator(AlgorithmConfig(baseline_by="agent"))
+    again.load(tmp_path)
+    assert again("outcome", [rewards("a", 1.0), rewards("b", 7.0)]) == [[0.5], [1.0]]
