@@ -26,7 +26,6 @@ AREAS = (
     "Rubrics",
     "The OpenAI-compatible endpoint",
     "Foreign servers",
-    "Online training",
     "What people see",
     "Input files and settings",
 )

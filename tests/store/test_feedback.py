@@ -25,6 +25,9 @@ def reward_of(connection: sa.Connection, rules: FeedbackConfig = RULES) -> dict[
     return {one.msg_ids: one.reward for one in judgements(connection, rules)}
 
 
+@pytest.mark.fault(
+    "Online training", "Feedback is sent again, as its reply was lost", "It is acknowledged again and counts once"
+)
 def test_the_very_same_twice_counts_once(connection: sa.Connection) -> None:
     record(connection, "c", ["m"])
     assert not say(connection, 0.5, at=1).duplicate
@@ -89,6 +92,11 @@ def test_feedback_judges_the_way_to_an_answer_within_its_exchange(connection: sa
     assert reward_of(connection) == {("a", "b"): 0.0, ("a", "b", "d", "e"): 0.5}
 
 
+@pytest.mark.fault(
+    "Online training",
+    "Feedback comes before its answer is in the store",
+    "It waits, and counts as soon as the answer is there",
+)
 def test_an_answer_that_is_not_known_yet_is_waited_for(connection: sa.Connection) -> None:
     assert say(connection, 1.0, rules=RULES).state == "waits"
     settle(connection, RULES, 50)
@@ -98,6 +106,11 @@ def test_an_answer_that_is_not_known_yet_is_waited_for(connection: sa.Connection
     assert reward_of(connection) == {("m",): 1.0}
 
 
+@pytest.mark.fault(
+    "Online training",
+    "Feedback names an answer that never comes",
+    "It expires after `wait_seconds`, is counted, and may be sent again",
+)
 def test_what_never_becomes_known_expires_and_may_be_sent_again(connection: sa.Connection) -> None:
     say(connection, 1.0, rules=RULES)
     settle(connection, RULES, 100)
@@ -116,6 +129,11 @@ def test_a_part_that_stays_unknown_is_left_away(connection: sa.Connection) -> No
     assert reward_of(connection) == {("m",): 1.0}
 
 
+@pytest.mark.fault(
+    "Online training",
+    "Feedback comes after its answer was trained",
+    "It is kept as late, and the answer is not trained again",
+)
 def test_feedback_on_what_was_trained_is_late_and_kept(connection: sa.Connection) -> None:
     record(connection, "c", ["m", "n"])
     say(connection, 1.0, about=["m"], at=1)
@@ -152,6 +170,7 @@ def test_an_episode_that_was_left_out_may_still_be_judged(connection: sa.Connect
     assert say(connection, 1.0).state == "counts"
 
 
+@pytest.mark.fault("Online training", "A client rewards another client's answers", "It is refused, and written down")
 def test_a_client_cannot_judge_answers_of_another(connection: sa.Connection) -> None:
     record(connection, "c", ["m"], client="one")
     record(connection, "d", ["n"], client="two")
@@ -199,6 +218,9 @@ def test_a_person_speaks_before_a_judge_whoever_came_first(connection: sa.Connec
     assert reward_of(connection) == {("a",): 0.0, ("m",): 0.0}
 
 
+@pytest.mark.fault(
+    "Online training", "A user sends more feedback than is plausible", "It is held until somebody accepts or refuses it"
+)
 def test_more_than_the_limits_is_held(connection: sa.Connection) -> None:
     rules = FeedbackConfig(per_user_per_hour=2, per_conversation=3)
     record(connection, "c", ["a", "b", "d", "e", "f"], exchanges=["a", "b", "d", "e", "f"])

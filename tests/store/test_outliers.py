@@ -60,6 +60,11 @@ def connection(database: Database) -> Iterator[sa.Connection]:
         yield connection
 
 
+@pytest.mark.fault(
+    "Online training",
+    "An author's rewards are far off everyone's",
+    "They are held until somebody accepts or refuses them",
+)
 def test_who_is_off_is_held_until_somebody_accepts_it(connection: sa.Connection) -> None:
     ids = [f"m{number}" for number in range(10)]
     record(connection, "c", ids, exchanges=ids)

@@ -84,6 +84,11 @@ async def test_what_a_person_says_later_takes_the_place_of_the_judge_s(world: Wo
 
 
 @pytest.mark.parametrize("judge", [fails, too_much])
+@pytest.mark.fault(
+    "Online training",
+    "The judge of unrated answers fails",
+    "It is counted, asked again three times at most, and gives no reward",
+)
 async def test_a_judge_that_fails_is_counted_asked_again_and_gives_no_reward(world: World, judge: Any) -> None:
     world.answer("m")
     world.now += 100
