@@ -1,0 +1,179 @@
+"""What was said and what it was worth, in the formats that the other commands read.
+
+    episodes       a line of episodes/*.jsonl of a run: `astune view`, `replay`, `rescore`, examples of sft, dpo and kto
+    preferences    {"messages", "chosen", "rejected", "tools"}: two answers to the same that users compared, for dpo
+    corrections    {"messages", "tools"} that end with what a user wrote in the answer's place, for sft
+
+Answers that users judged together are an episode, as a commit has it; an exchange that nobody judged is one without a
+verdict. `step` is the version that gave the last answer. A turn carries loss in the first of its episodes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import sqlalchemy as sa
+
+from astune.config.online import FeedbackConfig
+from astune.monitor.episodes import EpisodeRecord, episode_to_row
+from astune.online.training.episodes import episode_of
+from astune.store.export import Wanted, exchanges
+from astune.store.judgements import Judgement, judgements, preferences
+from astune.store.recorded import Heading, RecordedAnswer
+from astune.store.requests import RecordedRequest, find_request, load_conversation
+from astune.types import Episode, Verdict, WorkflowOutput
+
+Kind = Literal["episodes", "preferences", "corrections"]
+Row = Mapping[str, Any]
+PHASE = "online"
+
+
+@dataclass
+class _Loaded:
+    """Conversations as they are read, the last few of them kept. Turns are numbered as they come."""
+
+    connection: sa.Connection
+    _kept: dict[str, dict[str, RecordedAnswer]] = field(default_factory=dict)
+    _numbers: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def answers(self, msg_ids: Iterable[str]) -> list[RecordedAnswer]:
+        """Those that are known, in their order."""
+        found = []
+        for msg_id in msg_ids:
+            conversation = find_request(self.connection, msg_id)
+            if conversation is not None:
+                found.append(self.conversation(conversation)[msg_id])
+        return found
+
+    def conversation(self, conversation: str) -> dict[str, RecordedAnswer]:
+        if conversation not in self._kept:
+            if len(self._kept) > 16:
+                del self._kept[next(iter(self._kept))]
+            requests = load_conversation(self.connection, conversation)
+            self._kept[conversation] = {request.msg_id: self._answer(request, n) for n, request in enumerate(requests)}
+        return self._kept[conversation]
+
+    def _answer(self, request: RecordedRequest, number: int) -> RecordedAnswer:
+        values = {
+            name: getattr(request, name) for name in Heading.__dataclass_fields__ if name not in ("number", "follows")
+        }
+        follows = None if request.follows is None else request.follows.msg_id
+        turns = tuple(
+            (self._numbers.setdefault((request.msg_id, choice), len(self._numbers)), recorded.turn)
+            for choice, recorded in enumerate(request.turns)
+        )
+        return RecordedAnswer(Heading(**values, number=number, follows=follows), request.messages, request.tools, turns)
+
+
+def rows_of(
+    connection: sa.Connection,
+    kind: Kind,
+    wanted: Wanted,
+    rules: FeedbackConfig,
+    *,
+    rated: bool = False,
+    skipped: Callable[[str], None] = lambda why: None,
+) -> Iterator[Row]:
+    """The rows of an export, one conversation in memory at a time. `rated`: only what somebody judged. `skipped` is told
+    why something that was wanted cannot be a row."""
+    if kind == "preferences":
+        return _preferences(connection, wanted, skipped)
+    if kind == "corrections":
+        return _corrections(connection, wanted, rules, skipped)
+    return _episodes(connection, wanted, rules, rated)
+
+
+def _episodes(connection: sa.Connection, wanted: Wanted, rules: FeedbackConfig, rated: bool) -> Iterator[Row]:
+    loaded, used, names = _Loaded(connection), set[int](), set[str]()
+    judged: set[str] = set()
+    for judgement in judgements(connection, rules):
+        judged.update(judgement.msg_ids)
+        answers = loaded.answers(judgement.msg_ids)
+        if answers and _takes(wanted, answers[-1]):
+            yield _row(answers, judgement, used, names)
+    if rated:
+        return
+    for _, msg_ids in exchanges(connection, wanted, judged):
+        answers = loaded.answers(msg_ids)
+        if _takes(wanted, answers[-1]):
+            yield _row(answers, None, used, names)
+
+
+def _takes(wanted: Wanted, answer: RecordedAnswer) -> bool:
+    heading = answer.heading
+    return wanted.takes(heading.answered, heading.version, heading.user)
+
+
+def _row(answers: Sequence[RecordedAnswer], judgement: Judgement | None, used: set[int], names: set[str]) -> Row:
+    last = answers[-1].heading
+    name, number = last.msg_id, 1
+    while name in names:  # judged alone, and together with others
+        number += 1
+        name = f"{last.msg_id}#{number}"
+    names.add(name)
+    task_id = last.task_id if judgement is None else judgement.task_id
+    made = episode_of(name, answers, None, used, task_id).episode
+    episode = replace(
+        made,
+        task=replace(made.task, messages=tuple(answers[0].messages), metadata=_about(answers[-1])),
+        output=WorkflowOutput(_said(answers[-1])),
+        verdict=_verdict(judgement),
+    )
+    return episode_to_row(EpisodeRecord(max(last.version, 0), PHASE, _measured(episode, answers)))
+
+
+def _measured(episode: Episode, answers: Sequence[RecordedAnswer]) -> Episode:
+    return replace(episode, metrics={"answered": answers[-1].heading.answered})
+
+
+def _about(answer: RecordedAnswer) -> Mapping[str, Any]:
+    heading = answer.heading
+    names = ("conversation_id", "agent", "client", "user", "task_id", "run_id", "model", "version")
+    return {name: getattr(heading, name) for name in names}
+
+
+def _said(answer: RecordedAnswer) -> Any:
+    return answer.turns[0][1].response.get("content") if answer.turns else None
+
+
+def _verdict(judgement: Judgement | None) -> Verdict | None:
+    if judgement is None or judgement.reward is None:
+        return None
+    return Verdict(judgement.reward, judgement.thumb, metrics=judgement.rewards, judged_by="users")
+
+
+def _preferences(connection: sa.Connection, wanted: Wanted, skipped: Callable[[str], None]) -> Iterator[Row]:
+    loaded = _Loaded(connection)
+    for pair in preferences(connection):
+        answers = loaded.answers([pair.better, pair.worse])
+        if len(answers) < 2 or not _takes(wanted, answers[0]):
+            continue
+        better, worse = answers
+        if list(better.messages) != list(worse.messages):
+            skipped("answers that were compared were not to the same messages")
+            continue
+        chosen, rejected = (each.turns[0][1].response for each in answers)
+        if chosen == rejected:
+            skipped("answers that were compared are the same")
+            continue
+        yield {
+            "messages": list(better.messages),
+            "chosen": dict(chosen),
+            "rejected": dict(rejected),
+            "tools": list(better.tools),
+        }
+
+
+def _corrections(
+    connection: sa.Connection, wanted: Wanted, rules: FeedbackConfig, skipped: Callable[[str], None]
+) -> Iterator[Row]:
+    loaded = _Loaded(connection)
+    for judgement in judgements(connection, rules):
+        answers = loaded.answers(judgement.msg_ids[-1:]) if judgement.corrections else []
+        if answers and _takes(wanted, answers[0]):
+            for _ in judgement.corrections[:-1]:
+                skipped("several corrections of one answer: the newest is taken")
+            said = {"role": "assistant", "content": judgement.corrections[-1]}
+            yield {"messages": [*answers[0].messages, said], "tools": list(answers[0].tools)}
