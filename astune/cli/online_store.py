@@ -6,9 +6,11 @@ import argparse
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,7 @@ from astune.errors import ConfigError, MissingDependency
 from astune.support.visible import tell
 
 if TYPE_CHECKING:
+    from astune.config.schema import Config
     from astune.store.database import Database
 
 ACTIONS = ("trace", "export", "delete")
@@ -34,7 +37,29 @@ def add_parser(subparsers: Any) -> None:
     whose.add_argument("--conversation", metavar="ID", help="one conversation")
     whose.add_argument("--older-than", metavar="30d", help="what nobody went on with for so long: days, h or m")
     delete.add_argument("--json", action="store_true", help="the counts as one JSON object")
-    for command in (trace, delete):
+    export = subparsers.add_parser("export", help="write what was said and rated into a file")
+    export.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="a new .jsonl or .parquet; without a suffix a folder as of a run, for `astune view` (needs --conf)",
+    )
+    export.add_argument(
+        "--as",
+        dest="kind",
+        choices=("episodes", "preferences", "corrections"),
+        default="episodes",
+        help="episodes as a run has them (the default), or what users compared, or corrected",
+    )
+    export.add_argument(
+        "--since", metavar="WHEN", help="answers from then on: 2026-11-22, with T10:30 (UTC), or 7d ago"
+    )
+    export.add_argument("--until", metavar="WHEN", help="answers before")
+    export.add_argument("--rated", action="store_true", help="only what somebody judged")
+    export.add_argument("--version", metavar="vN", help="only answers of this version")
+    export.add_argument("--user", metavar="NAME", help="only answers to this user")
+    for command in (trace, delete, export):
         add_store(command)
 
 
@@ -47,7 +72,7 @@ def add_store(command: argparse.ArgumentParser) -> None:
 
 def chosen(known: argparse.Namespace) -> Callable[[], int]:
     """The command that was asked for."""
-    return partial({"trace": _trace, "delete": _delete}[known.action], known)
+    return partial({"trace": _trace, "delete": _delete, "export": _export}[known.action], known)
 
 
 def opened(known: argparse.Namespace) -> Database:
@@ -64,10 +89,15 @@ def opened(known: argparse.Namespace) -> Database:
         raise MissingDependency(f"the store needs {error.name!r}: pip install 'astune[online]'") from error
     if known.store is not None:
         return open_existing(known.store)
-    from astune.config.load import load_config
     from astune.online.place import store_url
 
-    return open_existing(store_url(load_config(known.conf, known.overrides, for_run=False).config))
+    return open_existing(store_url(_config(known)))
+
+
+def _config(known: argparse.Namespace) -> Config:
+    from astune.config.load import load_config
+
+    return load_config(known.conf, known.overrides, for_run=False).config
 
 
 def _trace(known: argparse.Namespace) -> int:
@@ -109,6 +139,53 @@ def _delete(known: argparse.Namespace) -> int:
     return 0
 
 
+def _export(known: argparse.Namespace) -> int:
+    now = time.time()
+    since, until = (None if text is None else _moment(text, now) for text in (known.since, known.until))
+    number = None if known.version is None else re.fullmatch(r"v?(\d{1,9})", known.version)
+    if known.version is not None and number is None:
+        raise ConfigError(f"--version {known.version!r}: expected a version as v7")
+    with closing(opened(known)) as database:
+        from astune.cli.online_export import as_run, new_file
+        from astune.config.online import FeedbackConfig
+        from astune.online.export import rows_of
+        from astune.store.export import ExportFilter
+
+        config = None if known.conf is None else _config(known)
+        rules = FeedbackConfig() if config is None else config.astune.online.feedback
+        out = as_run(known.out, config) if known.out.suffix == "" else known.out
+        wanted = ExportFilter(since, until, None if number is None else int(number[1]), known.user)
+        left_out: Counter[str] = Counter()
+        with database.reading() as connection, new_file(out) as write:
+            count = 0
+            for row in rows_of(
+                connection, known.kind, wanted, rules, rated=known.rated, skipped=lambda why: left_out.update([why])
+            ):
+                write(row)
+                count += 1
+    tell(f"{count} {known.kind} in {out}")
+    for why, times in left_out.items():
+        tell(f"left out {times}: {why}")
+    return 0
+
+
+def _moment(text: str, now: float) -> float:
+    """Seconds since 1970 of a date and time, UTC unless it says otherwise, or of an age.
+
+    >>> _moment("1970-01-02", 0.0), _moment("1970-01-02T00:00:01", 0.0), _moment("2d", 172801.0)
+    (86400.0, 86401.0, 1.0)
+    """
+    try:
+        return now - _seconds(text)
+    except ConfigError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(f"{text!r}: expected a date as 2026-11-22 or 2026-11-22T10:30, or an age as 7d") from error
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+
+
 def _seconds(text: str) -> float:
     """Of a duration as `30d`.
 
@@ -117,5 +194,5 @@ def _seconds(text: str) -> float:
     """
     parts = re.fullmatch(r"(\d+(?:\.\d+)?)([dhm])", text)
     if parts is None:
-        raise ConfigError(f"--older-than {text!r}: expected days, hours or minutes as 30d, 12h or 45m")
+        raise ConfigError(f"{text!r}: expected days, hours or minutes as 30d, 12h or 45m")
     return float(parts[1]) * UNITS[parts[2]]

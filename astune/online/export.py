@@ -18,16 +18,20 @@ import sqlalchemy as sa
 
 from astune.config.online import FeedbackConfig
 from astune.monitor.episodes import EpisodeRecord, episode_to_row
-from astune.online.training.episodes import episode_of
-from astune.store.export import Wanted, exchanges
+from astune.online.training.episodes import episode_of, question_of
+from astune.rollout.episode import turn_metrics
+from astune.rollout.verdict import USERS
+from astune.store.export import ExportFilter, exchanges
 from astune.store.judgements import Judgement, judgements, preferences
 from astune.store.recorded import Heading, RecordedAnswer
 from astune.store.requests import RecordedRequest, find_request, load_conversation
-from astune.types import Episode, Verdict, WorkflowOutput
+from astune.types import Verdict, WorkflowOutput
 
 Kind = Literal["episodes", "preferences", "corrections"]
 Row = Mapping[str, Any]
 PHASE = "online"
+VALID = ("counts", "trained", "left_out", "late")
+"""States of feedback that is neither replaced nor refused, and waits for nothing."""
 
 
 @dataclass
@@ -35,6 +39,8 @@ class _Loaded:
     """Conversations as they are read, the last few of them kept. Turns are numbered as they come."""
 
     connection: sa.Connection
+    asked: dict[str, float] = field(default_factory=dict)
+    """When each was asked, seconds since 1970."""
     _kept: dict[str, dict[str, RecordedAnswer]] = field(default_factory=dict)
     _numbers: dict[tuple[str, int], int] = field(default_factory=dict)
 
@@ -59,6 +65,7 @@ class _Loaded:
         values = {
             name: getattr(request, name) for name in Heading.__dataclass_fields__ if name not in ("number", "follows")
         }
+        self.asked[request.msg_id] = request.asked
         follows = None if request.follows is None else request.follows.msg_id
         turns = tuple(
             (self._numbers.setdefault((request.msg_id, choice), len(self._numbers)), recorded.turn)
@@ -70,14 +77,14 @@ class _Loaded:
 def rows_of(
     connection: sa.Connection,
     kind: Kind,
-    wanted: Wanted,
+    wanted: ExportFilter,
     rules: FeedbackConfig,
     *,
     rated: bool = False,
     skipped: Callable[[str], None] = lambda why: None,
 ) -> Iterator[Row]:
-    """The rows of an export, one conversation in memory at a time. `rated`: only what somebody judged. `skipped` is told
-    why something that was wanted cannot be a row."""
+    """The rows of an export, few conversations in memory at a time. `rated`: only what somebody judged. `skipped` is
+    told why something that was wanted cannot be a row."""
     if kind == "preferences":
         return _preferences(connection, wanted, skipped)
     if kind == "corrections":
@@ -85,28 +92,34 @@ def rows_of(
     return _episodes(connection, wanted, rules, rated)
 
 
-def _episodes(connection: sa.Connection, wanted: Wanted, rules: FeedbackConfig, rated: bool) -> Iterator[Row]:
+def _episodes(connection: sa.Connection, wanted: ExportFilter, rules: FeedbackConfig, rated: bool) -> Iterator[Row]:
     loaded, used, names = _Loaded(connection), set[int](), set[str]()
     judged: set[str] = set()
-    for judgement in judgements(connection, rules):
+    for judgement in judgements(connection, rules, VALID):
         judged.update(judgement.msg_ids)
         answers = loaded.answers(judgement.msg_ids)
         if answers and _takes(wanted, answers[-1]):
-            yield _row(answers, judgement, used, names)
+            yield _row(loaded, answers, judgement, used, names)
     if rated:
         return
     for _, msg_ids in exchanges(connection, wanted, judged):
         answers = loaded.answers(msg_ids)
         if _takes(wanted, answers[-1]):
-            yield _row(answers, None, used, names)
+            yield _row(loaded, answers, None, used, names)
 
 
-def _takes(wanted: Wanted, answer: RecordedAnswer) -> bool:
+def _takes(wanted: ExportFilter, answer: RecordedAnswer) -> bool:
     heading = answer.heading
     return wanted.takes(heading.answered, heading.version, heading.user)
 
 
-def _row(answers: Sequence[RecordedAnswer], judgement: Judgement | None, used: set[int], names: set[str]) -> Row:
+def _row(
+    loaded: _Loaded,
+    answers: Sequence[RecordedAnswer],
+    judgement: Judgement | None,
+    used: set[int],
+    names: set[str],
+) -> Row:
     last = answers[-1].heading
     name, number = last.msg_id, 1
     while name in names:  # judged alone, and together with others
@@ -117,20 +130,22 @@ def _row(answers: Sequence[RecordedAnswer], judgement: Judgement | None, used: s
     made = episode_of(name, answers, None, used, task_id).episode
     episode = replace(
         made,
-        task=replace(made.task, messages=tuple(answers[0].messages), metadata=_about(answers[-1])),
+        task=replace(
+            made.task,
+            query=question_of(answers[0]),
+            messages=tuple(answers[0].messages),
+            metadata=_about(answers[-1]),
+        ),
         output=WorkflowOutput(_said(answers[-1])),
         verdict=_verdict(judgement),
+        metrics={"seconds": last.answered - loaded.asked[answers[0].heading.msg_id], **turn_metrics(made.turns)},
     )
-    return episode_to_row(EpisodeRecord(max(last.version, 0), PHASE, _measured(episode, answers)))
-
-
-def _measured(episode: Episode, answers: Sequence[RecordedAnswer]) -> Episode:
-    return replace(episode, metrics={"answered": answers[-1].heading.answered})
+    return episode_to_row(EpisodeRecord(max(last.version, 0), PHASE, episode))
 
 
 def _about(answer: RecordedAnswer) -> Mapping[str, Any]:
     heading = answer.heading
-    names = ("conversation_id", "agent", "client", "user", "task_id", "run_id", "model", "version")
+    names = ("conversation_id", "agent", "client", "user", "task_id", "run_id", "model", "version", "answered")
     return {name: getattr(heading, name) for name in names}
 
 
@@ -141,12 +156,12 @@ def _said(answer: RecordedAnswer) -> Any:
 def _verdict(judgement: Judgement | None) -> Verdict | None:
     if judgement is None or judgement.reward is None:
         return None
-    return Verdict(judgement.reward, judgement.thumb, metrics=judgement.rewards, judged_by="users")
+    return Verdict(judgement.reward, judgement.thumb, metrics=judgement.rewards, judged_by=USERS)
 
 
-def _preferences(connection: sa.Connection, wanted: Wanted, skipped: Callable[[str], None]) -> Iterator[Row]:
+def _preferences(connection: sa.Connection, wanted: ExportFilter, skipped: Callable[[str], None]) -> Iterator[Row]:
     loaded = _Loaded(connection)
-    for pair in preferences(connection):
+    for pair in preferences(connection, VALID):
         answers = loaded.answers([pair.better, pair.worse])
         if len(answers) < 2 or not _takes(wanted, answers[0]):
             continue
@@ -167,10 +182,10 @@ def _preferences(connection: sa.Connection, wanted: Wanted, skipped: Callable[[s
 
 
 def _corrections(
-    connection: sa.Connection, wanted: Wanted, rules: FeedbackConfig, skipped: Callable[[str], None]
+    connection: sa.Connection, wanted: ExportFilter, rules: FeedbackConfig, skipped: Callable[[str], None]
 ) -> Iterator[Row]:
     loaded = _Loaded(connection)
-    for judgement in judgements(connection, rules):
+    for judgement in judgements(connection, rules, VALID):
         answers = loaded.answers(judgement.msg_ids[-1:]) if judgement.corrections else []
         if answers and _takes(wanted, answers[0]):
             for _ in judgement.corrections[:-1]:

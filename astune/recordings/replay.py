@@ -27,7 +27,7 @@ from astune.rollout.episode import run_episode
 from astune.rollout.group import episode_seed
 from astune.rollout.observer import Observer
 from astune.rollout.setup import RolloutSetup
-from astune.rollout.verdict import unjudged
+from astune.rollout.verdict import USERS, unjudged
 from astune.task_judge.judge_base import GroupJudge
 from astune.token_ids import TokenIds
 from astune.training.rollout_setup import sampling_for
@@ -261,8 +261,11 @@ async def replay_recording(recording: Recording, setup: RolloutSetup, config: As
 
 def replay_difference(recorded: Episode, replayed: Episode, setup: RolloutSetup) -> str | None:
     """The first difference between a recording and its replay with `setup`, in words; None if there is none. A verdict
-    that was found by comparing attempts is left out: an attempt played alone cannot have it."""
-    if isinstance(setup.judge_of(recorded.task), GroupJudge):
+    that was found by comparing attempts is left out, as an attempt played alone cannot have it, and so is that of
+    users, or of nobody."""
+    failed, verdict = recorded.stop_reason is StopReason.ERROR, recorded.verdict
+    by_people = not failed and (verdict is None or verdict.judged_by == USERS)
+    if by_people or isinstance(setup.judge_of(recorded.task), GroupJudge):
         recorded, replayed = unjudged(recorded) or recorded, unjudged(replayed) or replayed
     return same_episode(recorded, replayed, setup.chat_format.decode)
 

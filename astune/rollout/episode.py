@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -35,7 +36,7 @@ from astune.rollout.time_limit import within
 from astune.rollout.verdict import FAILED, judge_episode
 from astune.support.current_episode import CurrentEpisode, in_episode
 from astune.support.user_values import contained, text_of, traceback_of
-from astune.types import Episode, EpisodeError, Sampling, StopReason, Task, WorkflowOutput
+from astune.types import Episode, EpisodeError, Sampling, StopReason, Task, Turn, WorkflowOutput
 from astune.workflow.tuner import Tuner
 from astune.workflow.workflow_base import checked_output
 
@@ -214,12 +215,18 @@ def _error(stage: Stage, error: Exception, trace: str) -> EpisodeError:
 
 
 def _metrics(tracker: ContextTracker, this: CurrentEpisode, seconds: float) -> dict[str, float]:
-    turns = tracker.turns
     return {
         "seconds": seconds,
+        **turn_metrics(tracker.turns, tracker.lost_calls),
+        **{f"blocked/{place}": lasted for place, lasted in this.blocked.items()},
+    }
+
+
+def turn_metrics(turns: Sequence[Turn], lost_calls: int = 0) -> dict[str, float]:
+    """The figures of an episode that its turns tell, the calls that got no answer beside them."""
+    return {
         "turns": float(len(turns)),
         "prompt_tokens": float(sum(len(turn.prompt_ids) for turn in turns)),
         "output_tokens": float(sum(len(turn.output_ids) for turn in turns)),
-        "lost_calls": float(tracker.lost_calls),
-        **{f"blocked/{place}": lasted for place, lasted in this.blocked.items()},
+        "lost_calls": float(lost_calls),
     }

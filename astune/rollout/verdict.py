@@ -49,6 +49,10 @@ def with_verdict(episode: Episode, verdict: Verdict | Exception) -> Episode:
     return replace(episode, verdict=verdict)
 
 
+USERS = "users"
+"""`Verdict.judged_by` of what the people said whom an agent served."""
+
+
 def unjudged(episode: Episode) -> Episode | None:
     """The episode as its judge saw it; None if it is one that is not judged, as in a run.
 

@@ -14,7 +14,7 @@ TOGETHER = 100
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ExportFilter:
     """What is taken: answers of this time (seconds since 1970, `until` excluded), by this version, to this user. None:
     any."""
 
@@ -26,7 +26,7 @@ class Wanted:
     def takes(self, answered: float, version: int, user: str | None) -> bool:
         """Whether an episode is taken, by its last answer.
 
-        >>> Wanted(since=2.0, version=1).takes(2.0, 1, None), Wanted(until=2.0).takes(2.0, 1, None)
+        >>> ExportFilter(since=2.0, version=1).takes(2.0, 1, None), ExportFilter(until=2.0).takes(2.0, 1, None)
         (True, False)
         """
         return (
@@ -50,7 +50,9 @@ class Wanted:
         return said
 
 
-def exchanges(connection: sa.Connection, wanted: Wanted, without: Collection[str]) -> Iterator[tuple[str, list[str]]]:
+def exchanges(
+    connection: sa.Connection, wanted: ExportFilter, without: Collection[str]
+) -> Iterator[tuple[str, list[str]]]:
     """The conversation of each exchange that has a wanted answer, and the ids of all its answers, in the order of
     conversations; less those with an answer that is in `without`."""
     some = sa.select(requests.c.conversation_id).where(*wanted.of_rows()).distinct()

@@ -54,9 +54,12 @@ class Preference:
     feedback_ids: tuple[int, ...]
 
 
-def judgements(connection: sa.Connection, rules: FeedbackConfig) -> list[Judgement]:
-    """Of all feedback that counts, the oldest first. Call `settle` before, in the same transaction."""
-    rows = load(connection, feedback.c.state == "counts", feedback.c.kind != "preference")
+def judgements(
+    connection: sa.Connection, rules: FeedbackConfig, states: Sequence[str] = ("counts",)
+) -> list[Judgement]:
+    """Of all feedback that counts, or is in one of `states`, the oldest first. Call `settle` before, in the same
+    transaction."""
+    rows = load(connection, feedback.c.state.in_(states), feedback.c.kind != "preference")
     known = known_answers(connection, (msg_id for row in rows for msg_id in row.ids))
     together: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for row in rows:
@@ -67,10 +70,11 @@ def judgements(connection: sa.Connection, rules: FeedbackConfig) -> list[Judgeme
     return sorted(found, key=lambda judgement: (judgement.received, judgement.msg_ids))
 
 
-def preferences(connection: sa.Connection) -> list[Preference]:
-    """Of all comparisons that count, the oldest first. Where as many say the one as the other, there is none."""
+def preferences(connection: sa.Connection, states: Sequence[str] = ("counts",)) -> list[Preference]:
+    """Of all comparisons that count, or are in one of `states`, the oldest first. Where as many say the one as the
+    other, there is none."""
     pairs: dict[tuple[str, str], list[tuple[str, Row]]] = defaultdict(list)
-    for row in load(connection, feedback.c.state == "counts", feedback.c.kind == "preference"):
+    for row in load(connection, feedback.c.state.in_(states), feedback.c.kind == "preference"):
         first, second = sorted(row.ids)
         pairs[first, second].append((next(msg_id for msg_id, place in row.messages if place == "better"), row))
     found = []

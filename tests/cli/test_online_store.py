@@ -79,7 +79,7 @@ def test_a_deletion_says_which_versions_saw_it(url: str, capsys: pytest.CaptureF
 def test_what_is_old_is_deleted(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("delete", "--older-than", "30d", "--store", url, "--json") == 0
     assert json.loads(capsys.readouterr().out)["requests"] == 1
-    with pytest.raises(ConfigError, match=r"--older-than 'month': expected .* 30d"):
+    with pytest.raises(ConfigError, match=r"'month': expected .* 30d"):
         run("delete", "--older-than", "month", "--store", url)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from astune.context_tracker.merge.timeline import TurnForest
+from astune.rollout.verdict import USERS
 from astune.store.recorded import RecordedAnswer
 from astune.types import Episode, StopReason, Task, Turn, Verdict
 
@@ -61,7 +62,7 @@ def episode_of(
         turns=tuple(forest.turns),
         timelines=forest.timelines(),
         stop_reason=StopReason.COMPLETED,
-        verdict=None if reward is None else Verdict(reward, judged_by="users"),
+        verdict=None if reward is None else Verdict(reward, judged_by=USERS),
         unique_tokens=forest.unique_tokens,
     )
     return OnlineEpisode(episode, tuple(turn_ids), tuple(answers))
@@ -71,9 +72,14 @@ def _task(answers: Sequence[RecordedAnswer], task_id: str | None) -> Task:
     """What was asked. The columns that `astune.algorithm.baseline_by` may name are `agent`, `client`, `model` and
     `user`."""
     last = answers[-1]
-    asked = [message for message in last.messages if message.get("role") == "user"]
     kinds = {name: getattr(last.heading, name) or "" for name in ("agent", "client", "model", "user")}
-    return Task(task_id or last.heading.msg_id, _text(asked[-1]) if asked else "", metadata=kinds)
+    return Task(task_id or last.heading.msg_id, question_of(last), metadata=kinds)
+
+
+def question_of(answer: RecordedAnswer) -> str:
+    """The text of the last message of a user before it."""
+    asked = [message for message in answer.messages if message.get("role") == "user"]
+    return _text(asked[-1]) if asked else ""
 
 
 def _text(message: Mapping[str, Any]) -> str:
