@@ -110,9 +110,10 @@ async def test_a_conversation_that_goes_on_never_has_an_earlier_record_after_a_l
         await collector._jobs.join()
         service.fail[RECORDS_PATH].clear()
         await collector.stop()
-    assert [len(record["messages"]) for record in service.records if record["conversation_id"] == "c"] == [8]
+    lengths = [len(record["messages"]) for record in service.records if record["conversation_id"] == "c"]
+    assert lengths in ([8], [6, 8])  # one that was on its way when the last was added may arrive before it
     assert [record["conversation_id"] for record in service.records].count("other") == 1
-    assert list(tmp_path.iterdir()) == [] and collector.stats()["sent"] == 2
+    assert list(tmp_path.iterdir()) == [] and collector.stats()["sent"] == len(service.records)
 
 
 async def test_a_record_that_cannot_be_written_is_lost_and_counted_and_production_goes_on(tmp_path: Path) -> None:
