@@ -51,7 +51,9 @@ class _Line:
     outbox: Outbox
     jobs: asyncio.Queue[Job]
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    busy: dict[asyncio.Task[None] | None, anyio.CancelScope] = field(default_factory=dict)
     open: bool = True
+    ended: bool = False
     committed: int = 0
     """Rewards that were sent before the last commit."""
 
@@ -149,12 +151,15 @@ class TrainingRunner:
             with anyio.move_on_after(seconds):
                 await line.jobs.join()
         finally:
-            for task in line.tasks:
-                task.cancel()
-            await asyncio.wait(line.tasks)
+            line.ended = True
             self._counts.unplayed += line.jobs.qsize()
             while not line.jobs.empty():
                 line.jobs.get_nowait()
+            for task in line.tasks:
+                # AgentScope takes a task's cancellation for an interruption by the user, and goes on. A scope insists.
+                end = line.busy[task].cancel if task in line.busy else task.cancel
+                end()
+            await asyncio.wait(line.tasks, timeout=_CLOSING_SECONDS)
             await line.outbox.close(seconds)
             with anyio.move_on_after(seconds):
                 await self._commit(line)
@@ -262,7 +267,7 @@ class TrainingRunner:
             line.jobs.put_nowait((request, play, number))
 
     async def _work(self, line: _Line) -> None:
-        while True:
+        while not line.ended:
             request, play, number = await line.jobs.get()
             self._counts.under_way += 1
             try:
@@ -294,6 +299,7 @@ class TrainingRunner:
         reward: Reward = None
         try:
             with anyio.move_on_after(self._timeout) as limit, as_shadow(shadow):
+                line.busy[asyncio.current_task()] = limit
                 shadow.result = await play(shadow)
                 if shadow.msg_ids:
                     reward = await self._reward_of(shadow)
@@ -302,7 +308,10 @@ class TrainingRunner:
                 await shadow.close()
             for use in guard.uses:
                 self._counts.tool_calls.add(use.fate)
-        if limit.cancel_called:  # asked of the clock: AgentScope takes a cancellation for an interruption by the user
+            del line.busy[asyncio.current_task()]
+        if limit.cancel_called and line.ended:
+            self._counts.unplayed += 1
+        elif limit.cancel_called:  # whatever came of it
             self._counts.timed_out += 1
         elif not shadow.msg_ids:
             self._counts.without_replies += 1

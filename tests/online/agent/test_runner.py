@@ -219,6 +219,28 @@ async def test_a_run_ends_at_its_time_limit_even_if_it_takes_its_cancellation_fo
     assert (runner.stats().timed_out, runner.stats().rewarded) == (2, 0) and adds_up(runner)
 
 
+async def test_stop_ends_a_run_that_takes_its_cancellation_for_something_else() -> None:
+    begun = asyncio.Event()
+
+    async def stubborn(client: Any) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.Event().wait()
+
+    with ScriptedOnlineService([]) as service:
+        runner = runner_of(service, pool_size=1)
+        await runner.start()
+        runner.observe("a", "b", stubborn)
+        await begun.wait()
+        tasks = list(runner._line.tasks)
+        with anyio.fail_after(20):
+            await runner.stop(seconds=0.0)
+    assert all(task.done() for task in tasks)
+    assert runner.stats().unplayed == 1 and adds_up(runner)
+
+
 @pytest.mark.fault(
     "Online training",
     "the online service is away when rewards are sent",
