@@ -26,10 +26,14 @@ unexport PYTHONDONTWRITEBYTECODE
 
 MINUTES ?= 5
 
-.PHONY: demo attack environments test test-agentscope1 test-clients test-trinity check format docs bench lock clean test-histories
+.PHONY: demo online-demo attack environments test test-agentscope1 test-clients test-trinity check format docs bench lock clean test-histories
 
 demo: $(VENV)/.done
 	$(BIN)/astune demo
+
+# An agent gets better while it serves simulated users: tutorial/online.
+online-demo: $(VENV)/.done
+	$(BIN)/python tutorial/online/run.py
 
 test: $(VENV)/.done
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SIDE_BY_SIDE) $(PYTEST_ARGS)

@@ -198,9 +198,9 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
 
-async def connect(urls: list[str]) -> list[Connection]:
+async def connect(urls: list[str], kind: type[Connection] = Connection) -> list[Connection]:
     loop = asyncio.get_running_loop()
-    connections = [Connection(url) for url in urls]
+    connections = [kind(url) for url in urls]
     for connection, url in zip(connections, urls, strict=True):
         parts = urlsplit(url)
         await loop.create_connection(lambda connection=connection: connection, parts.hostname, parts.port)

@@ -154,9 +154,9 @@ def _verdicts(figures: Figures) -> Iterator[Found]:
     )
     yield Found("load: every answer is its session's", figures.strangers == 0, f"{figures.strangers} of another")
     yield Found("load: every answer is one turn", figures.unrecorded == 0, f"{figures.unrecorded} sessions not")
-    yield Found("load: latency of a call", True, _percentiles(figures.seconds))
+    yield Found("load: latency of a call", True, percentiles(figures.seconds))
     models = _at(figures.models, 0.99) < SLOWEST_MODELS
-    yield Found("load: the loop stays free (list of models)", models, _percentiles(figures.models))
+    yield Found("load: the loop stays free (list of models)", models, percentiles(figures.models))
     early, late = figures.memory[len(figures.memory) // 3], figures.memory[-1]
     yield Found(
         "load: memory stays", late < early * MOST_GROWTH, f"{early:.0f} MiB at a third, {late:.0f} MiB at the end"
@@ -167,5 +167,5 @@ def _at(seconds: list[float], share: float) -> float:
     return sorted(seconds)[int(share * (len(seconds) - 1))]
 
 
-def _percentiles(seconds: list[float]) -> str:
+def percentiles(seconds: list[float]) -> str:
     return ", ".join(f"p{share} {1000 * _at(seconds, share / 100):.0f} ms" for share in (50, 90, 99, 100))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.attack import attack, doors, hostile, kills_of_families, load
+from tests.attack import attack, doors, hostile, kills_of_families, load, online
 from tests.attack.found import Found
 
 
@@ -49,6 +49,15 @@ def test_a_malformed_request_gets_a_status_of_its_kind() -> None:
 def test_a_run_killed_at_random_moments_ends_as_if_never_stopped() -> None:
     families = {"GRPO": kills_of_families.FAMILIES["GRPO"]}
     assert [row for row in kills_of_families.attack(families, kills=3, seed=1, steps=3) if row.passed is not True] == []
+
+
+@pytest.mark.fault(
+    "Online training",
+    "`astune online serve` and `astune online train` are killed (SIGKILL) at random moments while users ask and rate",
+    "every acknowledged answer and reward is in the store, trained at most once; `make attack` does it twenty times",
+)
+def test_what_online_training_acknowledged_outlasts_kills() -> None:
+    assert failed(online.attack_by_kills(kills=2, sessions=4, seed=1)) == []
 
 
 def test_a_row_that_fails_is_an_exit_code(capsys: pytest.CaptureFixture[str]) -> None:

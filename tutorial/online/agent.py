@@ -14,9 +14,10 @@ from __future__ import annotations
 import argparse
 import sys
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,8 @@ class Service:
 
     endpoint: str
     http: httpx.AsyncClient
+    conversations: Iterator[str] = field(default_factory=lambda: map(f"{uuid.uuid4().hex}-{{}}".format, count()))
+    """Names, each of which is used once."""
 
     async def ask(self, request: Request) -> JSONResponse:
         asked = await request.json()
@@ -81,7 +84,7 @@ class Service:
         return JSONResponse({})
 
     def _model(self, asked: dict[str, Any]) -> OpenAIChatModel:
-        headers = {"X-ASTune-Conversation": uuid.uuid4().hex}  # every question begins a conversation of its own
+        headers = {"X-ASTune-Conversation": next(self.conversations)}  # every question begins one of its own
         return OpenAIChatModel(
             credential=OpenAICredential(api_key="none", base_url=f"{self.endpoint}/v1"),
             model="policy",
@@ -92,9 +95,9 @@ class Service:
         )
 
 
-def app(endpoint: str) -> Starlette:
+def app(endpoint: str, http: httpx.AsyncClient | None = None) -> Starlette:
     """The web service of the agent whose model is at `endpoint`."""
-    service = Service(endpoint, httpx.AsyncClient(timeout=300.0))
+    service = Service(endpoint, http or httpx.AsyncClient(timeout=300.0))
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

@@ -1,0 +1,178 @@
+"""Clients of the online service that keep a ledger of what it acknowledged, and what of it the store must have."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+
+from astune.store import tables
+from astune.store.database import open_database
+
+CALLS = 3
+"""Of each conversation, which goes on from its own answers."""
+AGAIN_SECONDS = 0.2
+"""Before a client tries again to reach a service that is not there."""
+
+
+@dataclass
+class Ledger:
+    """What clients were told. Only what was acknowledged is owed."""
+
+    answered: dict[str, str] = field(default_factory=dict)
+    """The text of each answer, by its id."""
+    rated: dict[str, float] = field(default_factory=dict)
+    seconds: list[float] = field(default_factory=list)
+    """Of each answered call."""
+    failed: Counter[str] = field(default_factory=Counter)
+    """Requests that were not acknowledged, by what came instead."""
+    twice: int = 0
+    """Answers whose id another answer has."""
+
+
+@dataclass
+class Clients:
+    """Sessions side by side until `stop`. `pause` is the mean time in seconds between two calls of a session."""
+
+    host: str
+    port: int
+    pause: float = 0.0
+    ledger: Ledger = field(default_factory=Ledger)
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def session(self, number: int, seed: int) -> None:
+        """One conversation after another."""
+        draw = random.Random(f"{seed}/{number}")
+        await asyncio.sleep(draw.uniform(0, self.pause))
+        talk = 0
+        while not self.stop.is_set():
+            talk += 1
+            await self._conversation(f"c{seed}-{number}-{talk}", draw)
+
+    async def _conversation(self, name: str, draw: random.Random) -> None:
+        messages: list[dict[str, str]] = []
+        for call in range(CALLS):
+            messages.append({"role": "user", "content": f"What is {draw.randint(2, 99)} plus {call}?"})
+            answer = await self._ask(name, messages)
+            if answer is None or self.stop.is_set():
+                return
+            messages.append({"role": "assistant", "content": answer[1]})
+            if draw.random() < 0.7:
+                await self._rate(answer[0], name, draw.random() < 0.5)
+            await asyncio.sleep(draw.uniform(0, 2 * self.pause))
+
+    async def _ask(self, name: str, messages: list[dict[str, str]]) -> tuple[str, str] | None:
+        body = {"model": "policy", "messages": messages, "user": f"user of {name}"}
+        began = time.monotonic()
+        said = await self._post("/v1/chat/completions", body, f"X-ASTune-Conversation: {name}\r\n")
+        if said is None:
+            return None
+        self.ledger.seconds.append(time.monotonic() - began)
+        text = said["choices"][0]["message"]["content"] or ""
+        self.ledger.twice += said["id"] in self.ledger.answered
+        self.ledger.answered[said["id"]] = text
+        return said["id"], text
+
+    async def _rate(self, msg_id: str, name: str, good: bool) -> None:
+        body = {"msg_ids": [msg_id], "thumb": "up" if good else "down", "user": f"user of {name}"}
+        said = await self._post("/feedback", body)
+        if said is not None and said["status"] == "success":
+            self.ledger.rated[msg_id] = float(good)
+
+    async def _post(self, path: str, body: dict[str, Any], headers: str = "") -> Any:
+        """The reply; None if there was no good one."""
+        sent = json.dumps(body).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\nContent-Type: application/json\r\n{headers}"
+        try:
+            status, answer = await asyncio.wait_for(
+                self._exchange(f"{head}Content-Length: {len(sent)}\r\n\r\n".encode() + sent), 120
+            )
+        except (OSError, EOFError, asyncio.TimeoutError) as error:
+            self.ledger.failed[type(error).__name__] += 1
+            await asyncio.sleep(AGAIN_SECONDS)
+            return None
+        if status != 200:
+            self.ledger.failed[f"{path} {status}: {answer[:120].decode(errors='replace')}"] += 1
+            await asyncio.sleep(AGAIN_SECONDS)
+            return None
+        return json.loads(answer)
+
+    async def _exchange(self, sent: bytes) -> tuple[int, bytes]:
+        reader, writer = await asyncio.open_connection(self.host, self.port)
+        try:
+            writer.write(sent)
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            return int(head.split()[1]), await reader.readexactly(length)
+        finally:
+            writer.close()
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the store has of what was acknowledged, and what came of it."""
+
+    lost_answers: int
+    other_texts: int
+    """Answers whose text in the store is not the one that was sent."""
+    lost_rewards: int
+    trained: int
+    """Turns that stand in an update."""
+    trained_twice: int
+    untrained: Counter[str]
+    """Rated answers that no update has, by why."""
+    versions: int
+    commits: Counter[str]
+    """By state."""
+
+
+def look(store: str, ledger: Ledger) -> Kept:
+    database = open_database(store)
+    try:
+        with database.reading() as connection:
+            return _look(connection, ledger)
+    finally:
+        database.close()
+
+
+def is_settled(store: str) -> bool:
+    """Whether versions were made and no commit is under way or asked for."""
+    database = open_database(store)
+    try:
+        with database.reading() as connection:
+            states = set(connection.scalars(sa.select(tables.commits.c.state)))
+            return "made" in states and not states & {"asked", "training"}
+    finally:
+        database.close()
+
+
+def _look(connection: sa.Connection, ledger: Ledger) -> Kept:
+    turns, samples, feedback = tables.turns.c, tables.samples.c, tables.feedback.c
+    texts = dict(map(tuple, connection.execute(sa.select(turns.msg_id, turns.response))))
+    known = set(connection.scalars(sa.select(tables.requests.c.msg_id)))
+    rewards: dict[str, set[float | None]] = {}
+    about = sa.select(tables.feedback_messages.c.msg_id, feedback.value).join(tables.feedback)
+    for msg_id, value in connection.execute(about):
+        rewards.setdefault(msg_id, set()).add(value)
+    made = sa.select(samples.turn_id, sa.func.count(sa.distinct(samples.commit_id))).where(samples.weight != 0)
+    counted = dict(map(tuple, connection.execute(made.group_by(samples.turn_id))))
+    judged = sa.select(tables.episode_messages.c.msg_id, tables.episodes.c.state, tables.episodes.c.reason)
+    rows = connection.execute(judged.join(tables.episodes))
+    of_answer = {msg_id: f"{state}: {reason}" if reason else state for msg_id, state, reason in rows}
+    states = Counter(connection.scalars(sa.select(tables.commits.c.state)))
+    return Kept(
+        lost_answers=len(ledger.answered.keys() - (known & texts.keys())),
+        other_texts=sum((texts[m].get("content") or "") != t for m, t in ledger.answered.items() if m in texts),
+        lost_rewards=sum(value not in rewards.get(msg_id, ()) for msg_id, value in ledger.rated.items()),
+        trained=len(counted),
+        trained_twice=sum(count > 1 for count in counted.values()),
+        untrained=Counter(said for m in ledger.rated if (said := of_answer.get(m, "no episode")) != "trained"),
+        versions=states["made"],
+        commits=states,
+    )

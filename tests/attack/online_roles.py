@@ -1,0 +1,131 @@
+"""The processes of online training for the attacks on them: a database, and roles that are started and killed.
+
+Each start of a role is forked off a process that has torch loaded, so that a kill costs a second and not ten.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+from astune.cli import main
+from astune.support.serving import bound_socket
+
+ROLES = ("serve", "train")
+START_SECONDS = 240.0
+_PRELOADED = ["astune.backbone.local", "astune.online.service", "astune.online.training", "tests.attack.online_roles"]
+
+
+class Roles:
+    """`astune online serve` and `astune online train` over one folder, at one address."""
+
+    def __init__(self, folder: Path, commit: dict[str, Any]) -> None:
+        self.folder = folder
+        self.host = "127.0.0.1"
+        with bound_socket(self.host, 0) as bound:
+            self.port = int(bound.getsockname()[1])
+        self.store = f"sqlite:///{folder / 'online.db'}"
+        config = {
+            "rollout": {"max_tokens": 8},
+            "algorithm": {"advantage": "reinforce_pp"},
+            "trainer": {"learning_rate": 1e-4},
+            "model": {"device": "cpu"},
+            "online": {
+                "folder": str(folder),
+                "serve": {"host": self.host, "port": self.port, "poll_seconds": 0.2},
+                "commit": {"every_seconds": None, "max_versions_behind": 1000, **commit},
+            },
+        }
+        (folder / "online.yaml").write_text(json.dumps({"astune": config}))
+        self._running: dict[str, BaseProcess] = {}
+
+    def start(self, role: str) -> None:
+        arguments = ["online", role, "--conf", str(self.folder / "online.yaml")]
+        process = _forking().Process(target=_start, args=(self.folder, arguments, self.log(role)))
+        process.start()
+        self._running[role] = process
+
+    def kill(self, role: str) -> None:
+        """As a power cut would. A process that has ended by itself is a fault."""
+        process = self._running.pop(role)
+        if process.exitcode is not None:
+            raise RuntimeError(f"{role} had ended with {process.exitcode}: {self.tail(role)}")
+        process.kill()
+        process.join()
+
+    def stop(self, role: str) -> int | None:
+        """With Ctrl-C; its exit code."""
+        process = self._running.pop(role)
+        assert process.pid is not None
+        if process.exitcode is None:
+            os.kill(process.pid, signal.SIGINT)
+        process.join(60)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+        return process.exitcode
+
+    def close(self) -> None:
+        for role in list(self._running):
+            process = self._running.pop(role)
+            process.kill()
+            process.join()
+
+    def is_up(self) -> bool:
+        try:
+            with urlopen(f"http://{self.host}:{self.port}/health", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def wait(self, is_so: Callable[[], bool], seconds: float = START_SECONDS) -> bool:
+        """Whether it became so in time. Raises RuntimeError if a role ends meanwhile."""
+        end = time.monotonic() + seconds
+        while not is_so():
+            for role, process in self._running.items():
+                if process.exitcode is not None:
+                    raise RuntimeError(f"{role} ended with {process.exitcode}: {self.tail(role)}")
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.1)
+        return True
+
+    def memory(self, role: str) -> float:
+        """MiB that the process holds."""
+        pages = int(Path(f"/proc/{self._running[role].pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    def log(self, role: str) -> Path:
+        return self.folder / f"{role}.log"
+
+    def tail(self, role: str) -> str:
+        log = self.log(role)
+        return log.read_text(errors="replace")[-600:] if log.exists() else ""
+
+    def tracebacks(self) -> int:
+        texts = [self.log(role).read_text(errors="replace") for role in ROLES if self.log(role).exists()]
+        return sum(text.count("Traceback (most recent call last)") for text in texts)
+
+
+def _forking() -> Any:
+    """One thread in one process, so that a fork of it is sound; that one computes nothing itself."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    return context
+
+
+def _start(folder: Path, arguments: list[str], log: Path) -> None:
+    os.chdir(folder)
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    sys.exit(main(arguments))
