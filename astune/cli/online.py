@@ -54,14 +54,14 @@ def serve(conf: Path, overrides: list[str]) -> int:
     """Serves until SIGTERM or Ctrl-C."""
     try:
         from astune.config.load import load_config
-        from astune.online.service.models import local_model
+        from astune.online.service.models import served_model
         from astune.online.service.serving import banner
         from astune.online.service.serving import serve as serve_online
     except ModuleNotFoundError as error:
         raise MissingDependency(f"the service needs {error.name!r}: pip install 'astune[local,online]'") from error
     config = load_config(conf, overrides, for_run=False).config
     log_as_server()
-    model = local_model(config)
+    model = served_model(config)
 
     def ready(url: str) -> None:
         tell("\n".join(banner(config, model, url)), flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -70,9 +71,10 @@ def choices_field(fields: Fields) -> int:
 
 
 def token_logprobs(answer: ChatAnswer, chat_format: ChatFormat) -> list[dict[str, Any]]:
-    """The sampled tokens with their log-probabilities."""
+    """The sampled tokens with their log-probabilities; null where the engine gave none."""
     ids = answer.turn.output_ids
-    rows = zip(chat_format.pieces(ids), chat_format.token_bytes(ids), answer.turn.logprobs, strict=True)
+    logprobs = (each if math.isfinite(each) else None for each in answer.turn.logprobs)
+    rows = zip(chat_format.pieces(ids), chat_format.token_bytes(ids), logprobs, strict=True)
     return [
         {"token": text, "logprob": logprob, "bytes": list(its_bytes), "top_logprobs": []}
         for text, its_bytes, logprob in rows

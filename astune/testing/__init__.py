@@ -7,6 +7,7 @@ from astune.testing.model_dir import write_test_model_dir
 from astune.testing.online_service import ScriptedOnlineService
 from astune.testing.planted_rubrics import Faults, PlantedWorld
 from astune.testing.policies import ScriptedPolicy
+from astune.testing.vllm import ScriptedVllm
 
 __all__ = [
     "CountingLearner",
@@ -17,6 +18,7 @@ __all__ = [
     "ScriptedChatServer",
     "ScriptedOnlineService",
     "ScriptedPolicy",
+    "ScriptedVllm",
     "scripted_engine",
     "write_test_model_dir",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -84,7 +85,7 @@ def _shown(request: RecordedRequest, *, tokens: bool) -> dict[str, Any]:
             answer |= {
                 "prompt_token_ids": list(turn.prompt_ids),
                 "token_ids": list(turn.output_ids),
-                "logprobs": list(turn.logprobs),
+                "logprobs": [each if math.isfinite(each) else None for each in turn.logprobs],
             }
         shown["answers"].append(answer)
     return shown

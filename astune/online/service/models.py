@@ -1,4 +1,4 @@
-"""The model behind the service: ASTune's own sampler over the weights of each version."""
+"""The model behind the service: ASTune's own sampler over the weights of each version, or a vLLM."""
 
 from __future__ import annotations
 
@@ -12,10 +12,17 @@ from astune.config.schema import Config
 from astune.context_tracker.model_dir import load_chat_format, resolve_model_dir
 from astune.online.place import online_folder, versions_folder
 from astune.online.service.serving import Model
+from astune.online.service.vllm import vllm_model
 from astune.online.training.checkpoint import check
 from astune.store.versions import ModelVersion
 
 PIECE = 2**20
+
+
+def served_model(config: Config) -> Model:
+    """What `astune.online.serve.engine` says. Raises ConfigError, ModelError."""
+    engine = config.astune.online.serve.engine
+    return local_model(config) if engine is None else vllm_model(config, engine)
 
 
 def local_model(config: Config) -> Model:
