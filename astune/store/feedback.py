@@ -140,6 +140,13 @@ def decide_again(connection: sa.Connection, rows: Sequence[Row], rules: Feedback
     _decide(connection, [replace(row, state="accepted") for row in rows], rules, now, role)
 
 
+def rated(connection: sa.Connection) -> tuple[int, int]:
+    """How much feedback counts, and the number of the newest: cheap to ask, and another one once something is rated."""
+    found = sa.select(sa.func.count(), sa.func.coalesce(sa.func.max(feedback.c.id), 0))
+    count, newest = connection.execute(found.where(feedback.c.state == "counts")).one()
+    return int(count), int(newest)
+
+
 def counted(connection: sa.Connection) -> dict[str, int]:
     """How much feedback is in each state, of those that there are (`astune.store.feedback_rules.STATES`)."""
     found = sa.select(feedback.c.state, sa.func.count()).group_by(feedback.c.state).order_by(feedback.c.state)

@@ -1,21 +1,15 @@
-"""Recorded answers with their tokens, put together again from what each adds to the one before."""
+"""Recorded answers as training reads them: the requests of a conversation, and the numbers of their turns."""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import sqlalchemy as sa
 
+from astune.store.answers import chunks
+from astune.store.requests import RecordedRequest, load_conversation
 from astune.store.tables import requests, turns
-from astune.token_ids import TokenIds
-from astune.types import Turn
-
-MOST_VALUES = 500
-"""In one statement; a database has a limit."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +32,11 @@ class Heading:
 
 @dataclass(frozen=True)
 class RecordedAnswer:
-    """`messages` and `tools` are what was sent, whole. `turns` has one for each choice, with its number in the
-    database."""
+    """`turn_ids` has the number in the database of each of the request's turns."""
 
     heading: Heading
-    messages: tuple[Mapping[str, Any], ...]
-    tools: tuple[Mapping[str, Any], ...]
-    turns: tuple[tuple[int, Turn], ...]
+    request: RecordedRequest
+    turn_ids: tuple[int, ...]
 
 
 _HEADING = [requests.c[name] for name in Heading.__dataclass_fields__]
@@ -53,85 +45,24 @@ _HEADING = [requests.c[name] for name in Heading.__dataclass_fields__]
 def headings(connection: sa.Connection, msg_ids: Iterable[str]) -> dict[str, Heading]:
     """By msg_id; those that are not known are not in it."""
     found: dict[str, Heading] = {}
-    for some in _chunks(msg_ids):
+    for some in chunks(msg_ids):
         for row in connection.execute(sa.select(*_HEADING).where(requests.c.msg_id.in_(some))):
             found[row.msg_id] = Heading(*row)
     return found
 
 
 def recorded_answers(connection: sa.Connection, msg_ids: Iterable[str]) -> dict[str, RecordedAnswer]:
-    """All answers of the conversations that `msg_ids` belong to, by msg_id."""
+    """Those of the answers `msg_ids` that are known, whole again, by msg_id."""
+    known = headings(connection, msg_ids)
+    numbers: dict[str, list[int]] = {}
+    for some in chunks(known):
+        rows = sa.select(turns.c.msg_id, turns.c.id).where(turns.c.msg_id.in_(some))
+        for msg_id, number in connection.execute(rows.order_by(turns.c.msg_id, turns.c.choice)):
+            numbers.setdefault(msg_id, []).append(number)
     found: dict[str, RecordedAnswer] = {}
-    conversations: list[str] = []
-    for some in _chunks(msg_ids):
-        conversations += connection.scalars(
-            sa.select(requests.c.conversation_id).distinct().where(requests.c.msg_id.in_(some))
-        )
-    for some in _chunks(conversations):
-        rows = connection.execute(
-            requests.select()
-            .where(requests.c.conversation_id.in_(some))
-            .order_by(requests.c.conversation_id, requests.c.number)
-        ).all()
-        made = _turns(connection, some)
-        for row in rows:
-            found[row.msg_id] = _answer(row, found, tuple(made.get(row.msg_id, ())))
+    for conversation in dict.fromkeys(heading.conversation_id for heading in known.values()):
+        for request in load_conversation(connection, conversation):
+            heading = known.get(request.msg_id)
+            if heading is not None:
+                found[request.msg_id] = RecordedAnswer(heading, request, tuple(numbers.get(request.msg_id, ())))
     return found
-
-
-def _answer(
-    row: sa.Row[Any], found: Mapping[str, RecordedAnswer], made: tuple[tuple[int, Turn], ...]
-) -> RecordedAnswer:
-    before = found.get(row.follows or "")
-    kept: tuple[Mapping[str, Any], ...] = ()
-    if before is not None:
-        said = before.turns[0][1].response if before.turns else {}
-        kept = (*before.messages, said)[: row.messages_kept]
-    tools = (before.tools if before is not None else ()) if row.tools is None else tuple(row.tools)
-    heading = Heading(*(getattr(row, name) for name in Heading.__dataclass_fields__))
-    return RecordedAnswer(heading, (*kept, *row.messages), tools, made)
-
-
-def _turns(connection: sa.Connection, conversations: list[str]) -> dict[str, list[tuple[int, Turn]]]:
-    """Those of all requests of these conversations, by msg_id."""
-    rows = connection.execute(
-        sa.select(turns, requests.c.agent)
-        .join(requests, requests.c.msg_id == turns.c.msg_id)
-        .where(requests.c.conversation_id.in_(conversations))
-        .order_by(turns.c.id)
-    )
-    whole: dict[int, TokenIds] = {}
-    found: dict[str, list[tuple[int, Turn]]] = {}
-    for row in rows:
-        prompt = _unpacked(row.prompt_ids)
-        if row.prompt_of is not None:
-            before = whole[row.prompt_of]
-            kept = before if row.prompt_kept == len(before) else TokenIds(before[: row.prompt_kept])
-            prompt = kept + prompt
-        output = _unpacked(row.output_ids)
-        whole[row.id] = prompt + output
-        turn = Turn(
-            row.agent,
-            prompt,
-            output,
-            np.frombuffer(row.logprobs, "<f8").tolist(),
-            row.policy_version,
-            row.finish_reason,
-            temperature=row.temperature,
-            excluded=row.excluded,
-            exact=row.exact,
-            fork=row.fork,
-            response=row.response,
-        )
-        found.setdefault(row.msg_id, []).append((row.id, turn))
-    return found
-
-
-def _unpacked(data: bytes) -> TokenIds:
-    return TokenIds(array("i", np.frombuffer(data, "<i4").astype("i").tobytes()))
-
-
-def _chunks(values: Iterable[str]) -> Iterable[list[str]]:
-    distinct = list(dict.fromkeys(values))
-    for start in range(0, len(distinct), MOST_VALUES):
-        yield distinct[start : start + MOST_VALUES]

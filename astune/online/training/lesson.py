@@ -166,10 +166,10 @@ def _comparison(
 
 def _correction(lesson: CommitLesson, candidate: RatedAnswers, made: OnlineEpisode, workshop: Workshop) -> None:
     """The newest correction, after the prompt of the last answer that it is about."""
-    episode_id, last = made.episode.episode_id, made.answers[-1]
+    episode_id, said = made.episode.episode_id, made.answers[-1].request
     wanted = {"role": "assistant", "content": candidate.judgement.corrections[-1]}
     try:
-        rows = conversation_rows(workshop.chat_format, [*last.messages, wanted], last.tools, len(last.messages))
+        rows = conversation_rows(workshop.chat_format, [*said.messages, wanted], said.tools, len(said.messages))
     except WorkflowError:
         rows = ()
     limit = workshop.context_length

@@ -19,8 +19,8 @@ MOST_COMMITS = 20
 
 @dataclass(frozen=True)
 class ServiceStatus:
-    """`feedback` counts by state (`astune.store.feedback_rules.STATES`); `rated` are the episodes that no version was
-    made from yet; `trainer` is the process that has the lease."""
+    """`versions` are those that were made; `feedback` counts by state (`astune.store.feedback_rules.STATES`); `rated` are
+    the episodes that no version was made from yet; `trainer` is the process that has the lease."""
 
     now: float
     versions: Sequence[ModelVersion]
@@ -39,7 +39,7 @@ def status_of(database: Database, now: float) -> ServiceStatus:
         rated = len(judgements(connection, FeedbackConfig())) + len(preferences(connection))
         return ServiceStatus(
             now,
-            versions.every(connection),
+            [version for version in versions.every(connection) if version.number],
             commits.recent(connection, MOST_COMMITS),
             feedback.counted(connection),
             rated,

@@ -62,6 +62,8 @@ class Trainer:
         self._is_holder = False
         self._fruitless: frozenset[tuple[str, ...]] | None = None
         """What the last commit looked at that made no version: there is no use in looking at just that again."""
+        self._too_few: tuple[int, int] | None = None
+        """What was rated when it was too little for a commit, and only time could not change that."""
 
     async def run(self, told: Callable[[CommitRow], None]) -> None:
         """Go on until cancelled. `told` is told of every commit."""
@@ -154,9 +156,13 @@ class Trainer:
         if not timer and rules.every_episodes is None:
             return None
         feedback.settle(connection, self._config.astune.online.feedback, now)
+        rated = feedback.rated(connection)
+        if rated == self._too_few:
+            return None
         base = versions.newest(connection).number
         plan = plan_now(connection, self._config, Wanted(), base, now)
         ready = frozenset(item.msg_ids for item in plan.items)
+        self._too_few = rated if not ready and not plan.waiting["for_siblings"] else None
         if not ready or ready == self._fruitless:
             return None
         if rules.every_episodes is not None and len(ready) >= min(rules.every_episodes, rules.max_episodes):

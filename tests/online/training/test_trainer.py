@@ -272,19 +272,26 @@ def test_what_cannot_be_trained_is_left_out_and_says_why(database: Database, tmp
     world.now += 200
     pair(world)
     world.rate(1.0, temperature=0.0)
+    world.rate(1.0, prompt=(), output=(), excluded="redacted")
     row = world.commit()
     assert row.state == "made" and row.figures is not None
     assert row.figures["left_out/too_old"] == 1.0 and row.figures["left_out/greedy"] == 1.0
     left_out = {each["reason"] for each in world.rows(tables.episodes) if each["state"] == "left_out"}
-    assert left_out == {"too_old", "greedy"}
+    assert left_out == {"too_old", "greedy", "redacted"}
     states = sorted((each["state"], each["reason"]) for each in world.rows(tables.feedback))
-    assert states == [("left_out", "greedy"), ("left_out", "too_old"), ("trained", "v1"), ("trained", "v1")]
+    assert states == [
+        ("left_out", "greedy"),
+        ("left_out", "redacted"),
+        ("left_out", "too_old"),
+        ("trained", "v1"),
+        ("trained", "v1"),
+    ]
 
 
 def test_a_correction_that_the_template_cannot_write_is_counted(database: Database, tmp_path: Path) -> None:
     world = World(database, tmp_path)
     pair(world)
-    wrong = world.answer("wrong", messages=[{"role": "user", "content": "x " * 4000}])
+    wrong = world.answer("wrong", question="x " * 4000)
     world.say(Said("correction", correction="It is 5."), about=[wrong])
     row = world.commit()
     assert row.state == "made" and row.figures is not None and row.figures["left_out/cannot_be_written"] == 1.0

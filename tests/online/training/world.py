@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import sqlalchemy as sa
 
 from astune.config.schema import AstuneConfig, Config
@@ -17,9 +16,10 @@ from astune.store import commits
 from astune.store.commits import CommitRow, Wanted
 from astune.store.database import Database
 from astune.store.feedback import NewFeedback, Outcome, Said, add
-from astune.store.tables import conversations, requests, turns
+from astune.store.requests import RecordedRequest, RecordedTurn, TurnPlace, record
 from astune.testing.engine import scripted_engine
 from astune.training.engine import LoadEngine
+from astune.types import Turn
 
 COUNTING = scripted_engine(lambda prompt: "4")
 """An engine whose only weight is a number."""
@@ -61,53 +61,44 @@ class World:
         logprobs: Sequence[float] | None = None,
         version: int = 0,
         temperature: float = 1.0,
-        **more: Any,
+        excluded: str | None = None,
+        question: str = "what?",
+        task_id: str | None = None,
+        run_id: str | None = None,
     ) -> str:
         """Record an answer, in a conversation of its own unless it is told which."""
         self.now += 1
-        conversation = conversation or f"c-{msg_id}"
         logprobs = [math.log(0.5)] * len(output) if logprobs is None else logprobs
+        turn = Turn(
+            "agent",
+            prompt,
+            output,
+            logprobs,
+            version,
+            "stop",
+            temperature=temperature,
+            excluded=excluded,
+            messages=({"role": "user", "content": question},),
+            response={"role": "assistant", "content": "4"},
+        )
+        request = RecordedRequest(
+            msg_id=msg_id,
+            conversation_id=conversation or f"c-{msg_id}",
+            client="",
+            user=None,
+            task_id=task_id,
+            run_id=run_id,
+            exchange=exchange or msg_id,
+            follows=None if follows is None else TurnPlace(follows, 0),
+            seen=0,
+            agent="agent",
+            model="m",
+            asked=self.now,
+            answered=self.now,
+            turns=(RecordedTurn(turn, msg_id),),
+        )
         with self.database.writing() as connection:
-            of_it = requests.c.conversation_id == conversation
-            number = connection.scalar(sa.select(sa.func.count()).select_from(requests).where(of_it)) or 0
-            if not number:
-                row = {"conversation_id": conversation, "client": "", "began": self.now, "last": self.now}
-                connection.execute(conversations.insert().values(**row))
-            request = {
-                "msg_id": msg_id,
-                "conversation_id": conversation,
-                "number": number,
-                "exchange": exchange or msg_id,
-                "follows": follows,
-                "seen": 0,
-                "agent": "agent",
-                "client": "",
-                "model": "m",
-                "version": version,
-                "asked": self.now,
-                "answered": self.now,
-                "messages_kept": 0,
-                "messages": [{"role": "user", "content": "what?"}],
-                "redacted": False,
-            }
-            connection.execute(requests.insert().values(**(request | more)))
-            turn = {
-                "msg_id": msg_id,
-                "choice": 0,
-                "call": 0,
-                "prompt_kept": 0,
-                "prompt_ids": np.asarray(prompt, "<i4").tobytes(),
-                "forced": 0,
-                "output_ids": np.asarray(output, "<i4").tobytes(),
-                "logprobs": np.asarray(logprobs, "<f8").tobytes(),
-                "policy_version": version,
-                "finish_reason": "stop",
-                "temperature": temperature,
-                "exact": True,
-                "response": {"role": "assistant", "content": "4"},
-                "history": msg_id,
-            }
-            connection.execute(turns.insert().values(**turn))
+            record(connection, request)
         return msg_id
 
     def say(self, *said: Said | float, about: Sequence[str] = (), author: str = "ana", **more: Any) -> Outcome:
