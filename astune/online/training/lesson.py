@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
@@ -85,8 +86,8 @@ def lesson_of(
         _comparison(lesson, pair, recorded, paths, used, f"commit-{commit}/pair-{number}")
     groups += [_replayed(lesson, group, recorded) for group in replayed]
     _rewards(lesson, groups, workshop)
-    lesson.probes = [probe for sample in _sampled(lesson) if (probe := _probe(sample)) is not None]
-    lesson.probes = lesson.probes or [probe for sample in lesson.corrections if (probe := _probe(sample)) is not None]
+    most = workshop.config.trainer.micro_batch_tokens
+    lesson.probes = _probes(_sampled(lesson), most) or _probes(lesson.corrections, most)
     return lesson
 
 
@@ -202,8 +203,11 @@ def _sampled(lesson: CommitLesson) -> list[Sample]:
     return [*(sample for part in lesson.parts for sample in part), *lesson.thumbs, *lesson.comparisons]
 
 
-def _probe(sample: Sample) -> Sample | None:
-    weights = _trained(sample.timeline)
-    if not any(weights):
-        return None
-    return replace(sample, advantages=(1.0,) * len(weights), weights=weights, rewards=(), imitated=False)
+def _probes(samples: Sequence[Sample], most_tokens: int) -> list[Sample]:
+    """The rows, evenly chosen where they have more than so many tokens: a mean over these tells as much."""
+    rows = [(sample, weights) for sample in samples if any(weights := _trained(sample.timeline))]
+    every = math.ceil(sum(len(sample.timeline.token_ids) for sample, _ in rows) / most_tokens)
+    return [
+        replace(sample, advantages=(1.0,) * len(weights), weights=weights, rewards=(), imitated=False)
+        for sample, weights in rows[:: every or 1]
+    ]

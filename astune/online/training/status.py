@@ -19,8 +19,8 @@ MOST_COMMITS = 20
 
 @dataclass(frozen=True)
 class ServiceStatus:
-    """`versions` are those that were made; `feedback` counts by state (`astune.store.feedback_rules.STATES`); `rated` are
-    the episodes that no version was made from yet; `trainer` is the process that has the lease."""
+    """`versions` are those that were made; `feedback` counts by state (`astune.store.feedback_rules.STATES`); `rated`
+    are the episodes that no version was made from yet; `trainer` is the process that has the lease."""
 
     now: float
     versions: Sequence[ModelVersion]
