@@ -1,11 +1,16 @@
 import json
+import random
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from astune.errors import RunFolderError
 from astune.online.training.trainer import Trainer
 from astune.store import tables, versions
+from astune.store.commits import Wanted
 from astune.store.database import Database, open_database
 from astune.store.feedback import Said
 from astune.testing.engine import STATE_FILE
@@ -104,3 +109,67 @@ def test_corrections_comparisons_and_thumbs_are_learned_beside_rewards(sqlite: D
     assert by_method["dpo", True]["weight"] == pytest.approx(0.5)
     assert by_method["sft", True]["turn_id"] is None
     assert row.figures["episodes/trained"] == 6.0
+
+
+def test_of_trainers_at_once_one_makes_each_version(database: Database, tmp_path: Path) -> None:
+    world = World(database, tmp_path)
+    for task in range(4):
+        for run in (0, 1):
+            world.say(float(run), about=[world.answer(f"{task}-{run}", task_id=str(task), run_id=str(run))])
+        world.ask(Wanted(task_id=str(task)))
+    left = threading.Event()
+
+    def work() -> None:
+        trainer = world.trainer()
+        while not left.is_set():
+            world.tick(trainer)
+            trainer.leave()
+            if {row["state"] for row in world.rows(tables.commits)} == {"made"}:
+                left.set()
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with database.reading() as connection:
+        made = versions.every(connection)
+    assert [(version.number, version.parent) for version in made] == [(1, 0), (2, 1), (3, 2), (4, 3)]
+    assert len({version.commit_id for version in made}) == 4
+    assert sorted(row["turn_id"] for row in world.rows(tables.samples)) == list(range(1, 9))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_is_judged_together_no_turn_is_trained_twice(sqlite: Database, tmp_path: Path, seed: int) -> None:
+    """Feedback on parts of conversations that overlap, before and after the commits that train them."""
+    draw = random.Random(seed)
+    world = World(sqlite, tmp_path)
+    trainer = world.trainer()
+    said: list[str] = []
+    for _ in range(6):
+        conversation, before = f"c{world.now:g}", None
+        for _ in range(draw.randint(1, 4)):
+            msg_id = f"m{world.now:g}"
+            exchange = said[-1] if before is not None and draw.random() < 0.3 else msg_id
+            before = world.answer(msg_id, conversation=conversation, follows=before, exchange=exchange)
+            said.append(msg_id)
+        for _ in range(draw.randint(1, 4)):
+            about = draw.sample(said, min(len(said), draw.randint(1, 3)))
+            world.say(draw.choice([0.0, 0.5, 1.0]), about=about, author=f"u{draw.randint(0, 3)}")
+        assert world.commit(trainer).state in ("made", "empty")
+    trained = Counter(row["turn_id"] for row in world.rows(tables.samples))
+    assert trained and set(trained.values()) == {1}
+
+
+def test_a_version_whose_checkpoint_is_broken_is_not_gone_on_from(sqlite: Database, tmp_path: Path) -> None:
+    world = World(sqlite, tmp_path)
+    for _ in range(2):
+        world.rate(1.0)
+        world.rate(0.0)
+        if world.rows(tables.versions):
+            next(tmp_path.glob(f"versions/v000001-*/{STATE_FILE}")).write_text("{}")
+            with pytest.raises(RunFolderError, match=f"{STATE_FILE} is not as it was written"):
+                world.commit()
+        else:
+            assert world.commit().state == "made"
+    assert {row["state"] for row in world.rows(tables.feedback)} == {"trained", "counts"}
