@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
 from astune.store.answers import chunks
-from astune.store.requests import RecordedRequest, load_conversation
+from astune.store.requests import load_conversation
 from astune.store.tables import requests, turns
+from astune.types import Turn
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,13 @@ class Heading:
 
 @dataclass(frozen=True)
 class RecordedAnswer:
-    """`turn_ids` has the number in the database of each of the request's turns."""
+    """`messages` and `tools` are what was sent, whole. `turns` has one for each choice, with its number in the
+    database."""
 
     heading: Heading
-    request: RecordedRequest
-    turn_ids: tuple[int, ...]
+    messages: tuple[Mapping[str, Any], ...]
+    tools: tuple[Mapping[str, Any], ...]
+    turns: tuple[tuple[int, Turn], ...]
 
 
 _HEADING = [requests.c[name] for name in Heading.__dataclass_fields__]
@@ -64,5 +68,6 @@ def recorded_answers(connection: sa.Connection, msg_ids: Iterable[str]) -> dict[
         for request in load_conversation(connection, conversation):
             heading = known.get(request.msg_id)
             if heading is not None:
-                found[request.msg_id] = RecordedAnswer(heading, request, tuple(numbers.get(request.msg_id, ())))
+                said = zip(numbers[request.msg_id], (each.turn for each in request.turns), strict=True)
+                found[request.msg_id] = RecordedAnswer(heading, request.messages, request.tools, tuple(said))
     return found

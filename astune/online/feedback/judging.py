@@ -139,7 +139,7 @@ def share_of(exchange: str) -> float:
 def _episode(exchange: UnratedExchange, answers: Sequence[RecordedAnswer]) -> Episode:
     """With the last answer as its output. The task is what the user asked."""
     made = episode_of(exchange.exchange, answers, None, set(), answers[0].heading.task_id)
-    last = answers[-1].request.turns[0].turn.response
+    last = answers[-1].turns[0][1].response
     return replace(made.episode, output=WorkflowOutput(answer=str(last.get("content") or "")))
 
 

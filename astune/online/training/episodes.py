@@ -46,8 +46,7 @@ def episode_of(
     last_of: dict[str, int] = {}
     for answer in answers:
         follows = last_of.get(answer.heading.follows or "")
-        for turn_id, recorded in zip(answer.turn_ids, answer.request.turns, strict=True):
-            turn = recorded.turn
+        for turn_id, turn in answer.turns:
             seen = turn.trainable and turn_id in used
             turns.append(
                 replace(turn, follows=follows, call=len(turns), excluded=TRAINED_BEFORE if seen else turn.excluded)
@@ -79,7 +78,7 @@ def _task(answers: Sequence[RecordedAnswer], task_id: str | None) -> Task:
 
 def question_of(answer: RecordedAnswer) -> str:
     """The text of the last message of a user before it."""
-    asked = [message for message in answer.request.messages if message.get("role") == "user"]
+    asked = [message for message in answer.messages if message.get("role") == "user"]
     return _text(asked[-1]) if asked else ""
 
 

@@ -167,7 +167,7 @@ def _comparison(
 
 def _correction(lesson: CommitLesson, candidate: RatedAnswers, made: OnlineEpisode, workshop: Workshop) -> None:
     """The newest correction, after the prompt of the last answer that it is about."""
-    episode_id, said = made.episode.episode_id, made.answers[-1].request
+    episode_id, said = made.episode.episode_id, made.answers[-1]
     wanted = {"role": "assistant", "content": candidate.judgement.corrections[-1]}
     try:
         rows = conversation_rows(workshop.chat_format, [*said.messages, wanted], said.tools, len(said.messages))
