@@ -147,12 +147,6 @@ def rated(connection: sa.Connection) -> tuple[int, int]:
     return int(count), int(newest)
 
 
-def counted(connection: sa.Connection) -> dict[str, int]:
-    """How much feedback is in each state, of those that there are (`astune.store.feedback_rules.STATES`)."""
-    found = sa.select(feedback.c.state, sa.func.count()).group_by(feedback.c.state).order_by(feedback.c.state)
-    return {str(state): int(count) for state, count in connection.execute(found)}
-
-
 def lock(connection: sa.Connection) -> None:
     """One transaction at a time decides on feedback. SQLite has only one that writes, anyway."""
     if connection.dialect.name == "postgresql":

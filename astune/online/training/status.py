@@ -8,9 +8,10 @@ from typing import Any
 
 from astune.config.online import FeedbackConfig
 from astune.online.training.commit import LEASE
-from astune.store import commits, feedback, leases, versions
+from astune.store import commits, leases, versions
 from astune.store.commits import CommitRow
 from astune.store.database import Database
+from astune.store.feedback_figures import feedback_figures
 from astune.store.judgements import judgements, preferences
 from astune.store.versions import ModelVersion
 
@@ -41,7 +42,7 @@ def status_of(database: Database, now: float) -> ServiceStatus:
             now,
             [version for version in versions.every(connection) if version.number],
             commits.recent(connection, MOST_COMMITS),
-            feedback.counted(connection),
+            {state: count for state, count in feedback_figures(connection).by_state.items() if count},
             rated,
             leases.held_by(connection, LEASE, now),
         )
