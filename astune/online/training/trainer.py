@@ -15,6 +15,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from astune.config.schema import Config
+from astune.errors import StoreError
 from astune.online.feedback.judging import UnratedJudge
 from astune.online.place import versions_folder
 from astune.online.training.checkpoint import clean
@@ -117,6 +118,11 @@ class Trainer:
                     commits.put_back(connection)
                     leases.give_back(connection, LEASE, self._holder)
 
+    def renew(self) -> None:
+        """Say that it is still at work."""
+        with self._database.writing() as connection:
+            leases.keep(connection, LEASE, self._holder, self._clock(), LEASE_SECONDS)
+
     def _take_up(self) -> CommitRow | None:
         """The commit to make now. Who gets the lease cleans up after the one before."""
         now = self._clock()
@@ -196,9 +202,8 @@ class Trainer:
         def beat() -> None:
             while not done.wait(LEASE_SECONDS / 6):
                 try:
-                    with self._database.writing() as connection:
-                        leases.keep(connection, LEASE, self._holder, self._clock(), LEASE_SECONDS)
-                except sa.exc.SQLAlchemyError:  # the database is away: whether the lease was kept, the commit asks
+                    self.renew()
+                except (sa.exc.SQLAlchemyError, StoreError):  # whether the lease was kept, the commit asks
                     continue
 
         thread = threading.Thread(target=beat, name="astune-lease", daemon=True)

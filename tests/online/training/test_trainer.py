@@ -112,6 +112,20 @@ def test_one_trains_and_the_other_takes_over_when_it_is_gone(database: Database,
     assert world.tick(first) is not None, "the second was not heard of for too long"
 
 
+def test_a_trainer_that_is_heard_of_keeps_its_lease(database: Database, tmp_path: Path) -> None:
+    world = World(database, tmp_path)
+    first, second = world.trainer(), world.trainer()
+    assert world.tick(first) is None
+    world.ask()
+    for _ in range(3):
+        world.now += LEASE_SECONDS - 1
+        first.renew()
+        assert world.tick(second) is None
+    world.now += LEASE_SECONDS + 1
+    first.renew()
+    assert world.tick(second) is not None, "too late: it had run out"
+
+
 def test_a_trainer_that_was_taken_for_dead_makes_no_version(database: Database, tmp_path: Path) -> None:
     world = World(database, tmp_path)
     pair(world)
