@@ -11,7 +11,7 @@ What a request repeats of the one that it follows is not written again: memory a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -91,8 +91,11 @@ class RecordedRequest:
 def record(connection: sa.Connection, request: RecordedRequest, before: Turn | None = None) -> int:
     """Write `request`, whose `follows` is the turn `before`; returns its number within the conversation.
 
-    Several processes may write to one conversation: each waits for the others' transactions.
+    Several processes may write to one conversation: each waits for the others' transactions. If what it follows was
+    deleted meanwhile, it begins anew.
     """
+    if request.follows is not None and turn_number(connection, request.follows) is None:
+        request, before = replace(request, follows=None, exchange=request.msg_id), None
     _enter_conversation(connection, request)
     number = requests_in(connection, request.conversation_id)
     said = () if before is None else (*before.messages, before.response)

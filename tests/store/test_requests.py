@@ -1,5 +1,6 @@
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from astune.store.requests import (
     record,
     requests_in,
 )
+from astune.store.retention import Whose, delete
 from astune.token_ids import Logprobs, TokenIds
 from astune.types import Turn
 from tests.store.databases import new_url
@@ -197,3 +199,21 @@ def test_ids_are_packed_as_four_bytes_the_lowest_first(given_ids: list[int]) -> 
 @given(st.lists(st.floats(width=64)))
 def test_logprobs_come_back_bit_for_bit(values: list[float]) -> None:
     assert pack_logprobs(unpack_logprobs(pack_logprobs(Logprobs(values)))) == pack_logprobs(Logprobs(values))
+
+
+def test_a_conversation_that_was_deleted_under_way_begins_anew(database: Database) -> None:
+    name = f"c{next(_NUMBERS)}"
+    first = Turn("policy", [1, 2], [3], [-0.5], 0, "stop", messages=(message("user", "a"),), response=message("x", "b"))
+    second = replace(
+        first, prompt_ids=[1, 2, 3, 4], messages=(*first.messages, first.response, message("user", "c")), follows=0
+    )
+    with database.writing() as connection:
+        record(connection, a_request(0, name, (RecordedTurn(first, "one"),)))
+    delete(database, Whose(conversation=name), role="command", now=1.0)
+    place = TurnPlace(f"{name}-0", 0)
+    with database.writing() as connection:
+        later = replace(a_request(1, name, (RecordedTurn(second, "two"),), place), exchange=f"{name}-0")
+        assert record(connection, later, first) == 0
+    with database.reading() as connection:
+        (found,) = load_conversation(connection, name)
+    assert (found.follows, found.exchange, found.turns[0].turn) == (None, f"{name}-1", replace(second, follows=None))

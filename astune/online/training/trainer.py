@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import socket
 import threading
@@ -21,12 +22,14 @@ from astune.online.place import versions_folder
 from astune.online.training.checkpoint import clean
 from astune.online.training.commit import LEASE, LEASE_SECONDS, LeaseLost, Shop, make, plan_now
 from astune.online.training.weights import Weights
-from astune.store import audit, commits, feedback, leases, versions
+from astune.store import audit, commits, feedback, leases, retention, versions
 from astune.store.commits import By, CommitRow, Wanted
 from astune.store.database import Database
 from astune.training.engine import LoadEngine
 
 POLL_SECONDS = 1.0
+DELETE_SECONDS = 3600.0
+"""From one look for conversations that are too old to the next."""
 MOST_BEGINNINGS = 5
 """A commit during which so many trainers died fails, or all that come after would die of it too."""
 
@@ -60,6 +63,7 @@ class Trainer:
         self._shop = Shop(config, database, weights, self._versions, self._holder, clock, phase)
         self._unrated = UnratedJudge(config.astune, database, clock=clock)
         self._since = clock()
+        self._deleted = -math.inf
         self._is_holder = False
         self._fruitless: frozenset[tuple[str, ...]] | None = None
         """What the last commit looked at that made no version: there is no use in looking at just that again."""
@@ -85,6 +89,7 @@ class Trainer:
     async def tick(self) -> CommitRow | None:
         """Make a commit if one is due and nobody else trains; the row as it is afterwards."""
         row = self._take_up()
+        self._delete_old()
         if row is None:
             return None
         if self._begun_too_often(row):
@@ -139,6 +144,15 @@ class Trainer:
                 commits.ask(connection, by, now)
                 asked = commits.with_state(connection, "asked")
             return asked[0] if asked else None
+
+    def _delete_old(self) -> None:
+        """What is older than `astune.online.keep_days`, every `DELETE_SECONDS`."""
+        days, now = self._config.astune.online.keep_days, self._clock()
+        if days is None or not self._is_holder or now < self._deleted + DELETE_SECONDS:
+            return
+        self._deleted = now
+        with self._heartbeat():
+            retention.expire(self._database, days, now)
 
     def _clean_up(self, connection: sa.Connection, now: float) -> None:
         back = commits.put_back(connection)

@@ -9,10 +9,11 @@ import pytest
 
 from astune.errors import RunFolderError
 from astune.online.training.trainer import Trainer
-from astune.store import tables, versions
+from astune.store import retention, tables, versions
 from astune.store.commits import Wanted
 from astune.store.database import Database, open_database
 from astune.store.feedback import Said
+from astune.store.retention import DAY, Whose
 from astune.testing.engine import STATE_FILE
 from tests.online.training.world import World, config_of
 from tests.store.databases import database as database
@@ -173,3 +174,40 @@ def test_a_version_whose_checkpoint_is_broken_is_not_gone_on_from(sqlite: Databa
         else:
             assert world.commit().state == "made"
     assert {row["state"] for row in world.rows(tables.feedback)} == {"trained", "counts"}
+
+
+def test_what_is_deleted_during_a_commit_is_not_trained(database: Database, tmp_path: Path) -> None:
+    world = World(database, tmp_path)
+    first, *_ = world.rate(1.0, 2)
+    world.rate(0.0, 2)
+    deleted: list[int] = []
+
+    def phase(name: str) -> None:
+        if name == "renamed" and not deleted:
+            done = retention.delete(database, Whose(conversation=f"c-{first}"), role="command", now=world.now)
+            deleted.append(done.requests)
+
+    trainer = world.trainer(phase)
+    failed = world.commit(trainer)
+    assert deleted == [1] and failed.state == "failed" and "deleted meanwhile" in str(failed.error)
+    row = world.commit(trainer)
+    trainer.leave()
+    assert (row.state, row.version) == ("made", 1)
+    assert row.figures is not None and row.figures["reward/n"] == 3.0
+    assert first not in {each["msg_id"] for each in world.rows(tables.episode_messages)}
+    assert len(list((tmp_path / "versions").iterdir())) == 1
+
+
+def test_the_trainer_deletes_what_is_older_than_it_may_be_kept(database: Database, tmp_path: Path) -> None:
+    world = World(database, tmp_path, config_of(astune={"online": {"keep_days": 1.0}}))
+    trainer = world.trainer()
+    old = world.answer("old")
+    world.tick(trainer)
+    world.now += DAY / 2
+    world.answer("new")
+    world.tick(trainer)
+    assert {each["msg_id"] for each in world.rows(tables.requests)} == {old, "new"}
+    world.now += DAY * 0.75
+    world.tick(trainer)
+    assert {each["msg_id"] for each in world.rows(tables.requests)} == {"new"}
+    trainer.leave()
