@@ -41,8 +41,8 @@ class Writer:
     Invariant: a `write` that returned is committed. One that raised has changed nothing, and the others that were
     committed with it stand; only where PostgreSQL is lost while it commits can nobody tell, and the StoreError says so.
 
-    Work does nothing but speak to its connection: it is called again where a transaction was rolled back as a whole,
-    for `WAIT_SECONDS` if PostgreSQL is away. What may have been committed is never tried again.
+    Work does nothing but speak to its connection: it is called again where a transaction was rolled back as a whole, as
+    something beside it failed, and for `WAIT_SECONDS` if PostgreSQL is away. What may have been committed is never tried again.
     """
 
     def __init__(self, database: Database) -> None:
@@ -90,15 +90,19 @@ class Writer:
                 return
 
     def _settle(self, jobs: list[_Job]) -> None:
-        """Commit all together; where that fails as a whole, one by one, so that each has the answer that is its own."""
-        until, pause = time.monotonic() + WAIT_SECONDS, FIRST_PAUSE
+        """Commit all together; where one fails, again with a savepoint around each; where that fails as a whole, one by
+        one, so that each has the answer that is its own."""
+        until, pause, apart = time.monotonic() + WAIT_SECONDS, FIRST_PAUSE, False
         while jobs:
             try:
-                outcomes = self._commit(jobs)
+                outcomes = self._commit(jobs, apart)
             except _Undone as undone:
                 if undone.away and time.monotonic() < until:
                     time.sleep(pause)
                     pause = min(2 * pause, LONGEST_PAUSE)
+                    continue
+                if len(jobs) > 1 and not undone.away and not apart:
+                    apart = True
                     continue
                 if len(jobs) > 1 and not undone.away:
                     for job in jobs:
@@ -112,17 +116,17 @@ class Writer:
                     future.set_exception(failure)
             return
 
-    def _commit(self, jobs: list[_Job]) -> list[_Outcome]:
-        """All in one transaction, each behind a savepoint of its own if there are several. Raises _Undone."""
+    def _commit(self, jobs: list[_Job], apart: bool) -> list[_Outcome]:
+        """All in one transaction, with `apart` each behind a savepoint of its own. Raises _Undone."""
         outcomes: list[_Outcome] = []
         phase = "connect"
         try:
             with self._database.writing() as connection:
                 phase = "work"
-                if len(jobs) == 1:
-                    outcomes.append((jobs[0][0], jobs[0][1](connection), None))
-                else:
+                if apart:
                     outcomes += [_attempt(connection, job) for job in jobs]
+                else:
+                    outcomes += [(future, work(connection), None) for future, work in jobs]
                 phase = "commit"
         except BaseException as error:
             away = is_gone(error) or (phase == "connect" and isinstance(error, sa.exc.OperationalError))
