@@ -42,7 +42,8 @@ class Writer:
     committed with it stand; only where PostgreSQL is lost while it commits can nobody tell, and the StoreError says so.
 
     Work does nothing but speak to its connection: it is called again where a transaction was rolled back as a whole, as
-    something beside it failed, and for `WAIT_SECONDS` if PostgreSQL is away. What may have been committed is never tried again.
+    something beside it failed, and for `WAIT_SECONDS` if PostgreSQL is away. What may have been committed is never
+    tried again.
     """
 
     def __init__(self, database: Database) -> None:
