@@ -118,7 +118,7 @@ def test_a_trainer_that_is_heard_of_keeps_its_lease(database: Database, tmp_path
     assert world.tick(first) is None
     world.ask()
     for _ in range(3):
-        world.now += LEASE_SECONDS - 1
+        world.now += LEASE_SECONDS - 2
         first.renew()
         assert world.tick(second) is None
     world.now += LEASE_SECONDS + 1
