@@ -114,7 +114,7 @@ $(VENVT)/.done: pyproject.toml constraints/trinity.txt external/trinity/requirem
 		external/trinity/requirements-no-deps.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info >= (3, 13))' \
 		|| { echo "Trinity-RFT needs Python 3.11 or 3.12; name one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
-	$(call build,$(VENVT),constraints/trinity.txt,agentscope2$(comma)local$(comma)dev,\
+	$(call build,$(VENVT),constraints/trinity.txt,agentscope2$(comma)local$(comma)online$(comma)dev,\
 		--requirement external/trinity/requirements-cpu.txt)
 	$(VENVT)/bin/pip install --quiet $(PIP_ARGS) --no-deps --requirement external/trinity/requirements-no-deps.txt
 	@touch $@

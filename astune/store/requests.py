@@ -182,6 +182,12 @@ def _record_turns(connection: sa.Connection, request: RecordedRequest, before: T
             prompt_of, kept = row_id, len(ids)
 
 
+def forget_conversation(connection: sa.Connection, conversation_id: str) -> None:
+    """Delete it and its requests, for it to be written anew."""
+    known = tables.conversations
+    connection.execute(known.delete().where(known.c.conversation_id == conversation_id))
+
+
 def exclude(connection: sa.Connection, places: Sequence[TurnPlace], reason: str) -> None:
     """Take turns out of training, where they were in it."""
     for place in places:

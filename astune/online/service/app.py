@@ -30,7 +30,7 @@ from astune.online.service.metrics import ServiceMetrics
 from astune.online.service.stored_responses import PREFIX, refers, stored_responses
 from astune.online.service.taking import Taking
 from astune.online.service.versions import ServedVersions
-from astune.online.wire import CHAT_PATH, COMMIT_PATH, FEEDBACK_PATH, HEALTH_PATH
+from astune.online.wire import CHAT_PATH, COMMIT_PATH, FEEDBACK_PATH, HEALTH_PATH, RECORDS_PATH
 from astune.store.database import Database
 
 logger = logging.getLogger(__name__)
@@ -74,6 +74,7 @@ class OnlineApp:
                 self._route(RESPONSES_PATH, self._responses),
                 self._route(FEEDBACK_PATH, self._feedback, token=not parts.feedback_without_token),
                 self._route(COMMIT_PATH, self._commit, token=not parts.feedback_without_token),
+                self._route(RECORDS_PATH, self._record),
                 self._route("/v1/models", self._models, "GET"),
                 self._route("/v1/models/{model:path}", self._model, "GET"),
                 self._route(HEALTH_PATH, self._health, "GET", token=False),
@@ -180,6 +181,10 @@ class OnlineApp:
     async def _commit(self, request: Request, client: str | None) -> Response:
         status, number = await self._parts.taking.commit(await self._body(request))
         return json_response(status.to_json(), headers={"X-Commit": str(number)})
+
+    async def _record(self, request: Request, client: str | None) -> Response:
+        status = await self._parts.taking.record(await self._body(request), client or "")
+        return json_response(status.to_json())
 
     async def _models(self, request: Request, client: str | None) -> Response:
         return json_response({"object": "list", "data": [model_object(self._parts.model)]})

@@ -14,7 +14,8 @@ from astune.errors import StoreError
 from astune.gateway.errors import ApiError
 from astune.online.feedback import read_feedback
 from astune.online.redaction import Redactor
-from astune.online.wire import Commit, Status, WireError, read_wire
+from astune.online.service.records import new_record, write_record
+from astune.online.wire import Commit, ConversationRecord, Status, WireError, read_wire
 from astune.store.commits import Wanted, ask
 from astune.store.feedback import NewFeedback, Outcome, add
 from astune.store.requests import clients_of
@@ -49,6 +50,13 @@ class Taking:
         wanted = Wanted(asked.task_id, asked.run_id, threshold)
         number = await self._write(lambda connection: ask(connection, "client", self._clock(), wanted))
         return Status(status="success", message=f"commit {number} is asked for"), number
+
+    async def record(self, body: object, client: str) -> Status:
+        """A conversation with any model."""
+        record = _read(lambda: read_wire(ConversationRecord, body))
+        new = _read(lambda: new_record(record, client, self._clock(), self._redactor, self._rules))
+        number = await self._write(lambda connection: write_record(connection, new, self._rules))
+        return Status(status="success", message=f"{number} answers of {record.conversation_id!r:.100} are recorded")
 
     def _redacted(self, new: NewFeedback) -> NewFeedback:
         said = (replace(each, correction=self._redactor.text(each.correction, "assistant")) for each in new.said)
