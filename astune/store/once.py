@@ -11,6 +11,6 @@ from sqlalchemy.dialects import postgresql, sqlite
 def insert_once(connection: sa.Connection, table: sa.Table, row: Mapping[str, object]) -> None:
     """Insert the row unless there is one with its key."""
     if connection.dialect.name == "postgresql":
-        connection.execute(postgresql.insert(table).values(**row).on_conflict_do_nothing())
+        connection.execute(postgresql.insert(table).on_conflict_do_nothing(), dict(row))
     else:
-        connection.execute(sqlite.insert(table).values(**row).on_conflict_do_nothing())
+        connection.execute(sqlite.insert(table).on_conflict_do_nothing(), dict(row))
