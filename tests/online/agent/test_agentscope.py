@@ -75,15 +75,16 @@ async def test_shadows_of_an_agent_have_its_history_and_tools_and_write_nothing(
     assert bank.paid == [3.0, 3.0], "a tool that writes ran in a shadow"
     assert bank.looked == 8
     assert len(runs) == len(service.feedback) == 8
-    of_the_first = [run for run in runs if run.task_id == runs[0].task_id]
-    assert sorted(run.run_id for run in of_the_first) == ["0", "1", "2", "3"]
+    receipts: dict[str, list[str]] = {}
     for run in runs:
         assert run.agent is not agent and run.agent.name == "clerk-shadow" and len(run.msg_ids) == 4
         assert [used["fate"] for used in run.tool_calls] == ["ran", "recorded", "refused"]
         seen, paid, refused = run.result.get_text_content().split(" | ")
         assert (seen, run.output.get_text_content()) == ("7", "Paid.")
-        assert paid == ("receipt 1 of ana" if run in of_the_first else "receipt 2 of ana")
+        receipts.setdefault(run.task_id, []).append(f"{run.run_id}: {paid}")
         assert refused.startswith("The call of pay was not made")
+    of_requests = [[f"{run}: receipt {number} of ana" for run in range(4)] for number in (1, 2)]
+    assert sorted(map(sorted, receipts.values())) == of_requests
     requests = [texts(chat["messages"]) for chat in service.chats]
     begin = [f"system: {PROMPT}", "user: Pay Ana 3."]
     again = [*begin, "assistant: pay", "tool: receipt 1 of ana", "assistant: Paid.", "user: And again."]
