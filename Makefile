@@ -92,7 +92,7 @@ $(VENV)/.done: pyproject.toml constraints/agentscope2.txt
 		agentscope2$(comma)local$(comma)lora$(comma)online$(comma)postgresql$(comma)huggingface$(comma)environments$(comma)reasoning-gym$(comma)dev)
 
 $(VENV1)/.done: pyproject.toml constraints/agentscope1.txt
-	$(call build,$(VENV1),constraints/agentscope1.txt,agentscope1$(comma)local$(comma)lora$(comma)dev)
+	$(call build,$(VENV1),constraints/agentscope1.txt,agentscope1$(comma)local$(comma)lora$(comma)dev,agentscope-runtime)
 
 $(VENVB)/.done: pyproject.toml constraints/agentscope2.txt benchmarks/requirements.txt
 	$(call build,$(VENVB),constraints/agentscope2.txt,agentscope2$(comma)local$(comma)huggingface)
@@ -134,7 +134,7 @@ endef
 lock:
 	$(call freeze,agentscope2,\
 		agentscope2$(comma)local$(comma)lora$(comma)online$(comma)postgresql$(comma)huggingface$(comma)environments$(comma)reasoning-gym$(comma)dev,"torch==2.13.0")
-	$(call freeze,agentscope1,agentscope1$(comma)local$(comma)lora$(comma)dev,"torch==2.13.0")
+	$(call freeze,agentscope1,agentscope1$(comma)local$(comma)lora$(comma)dev,agentscope-runtime "torch==2.13.0")
 	$(call freeze,clients,dev,--requirement tests/clients/requirements.txt)
 	$(call freeze,trinity,agentscope2$(comma)local$(comma)dev,\
 		--requirement external/trinity/requirements-cpu.txt "torch==2.13.0")
