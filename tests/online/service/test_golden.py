@@ -43,6 +43,8 @@ async def replies(calls: list[dict], chat_format: ChatFormat, folder: Path) -> l
             response = await client.request(call["method"], call["path"], content=body, headers=call.get("headers", {}))
             text = re.sub(r'"(created|created_at|completed_at|made)":[0-9.]+', r'"\1":0', response.text)
             headers = {name: response.headers[name] for name in KEPT_HEADERS if name in response.headers}
+            if "allow" in headers:  # Starlette keeps them as a set
+                headers["allow"] = ", ".join(sorted(headers["allow"].split(", ")))
             found.append({"status": response.status_code, "headers": headers, "body": text})
             last = re.search(r'"id":"((?:chatcmpl-|resp_)[^"]+)"', text).group(1) if '"id":"chatcmpl-' in text else last
     service.close()
