@@ -6,6 +6,7 @@ It needs `pip install agentscope-runtime` beside AgentScope 1.x.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,6 +22,8 @@ from agentscope_runtime.engine.app import AgentApp
 from astune.online import DataCollector, OnlineClient, SamplingRateStrategy, ShadowRun, TrainingRunner
 from astune.testing import ScriptedOnlineService
 from tests.online.agent.agents import Bank, call, clerk
+
+logging.root.setLevel(logging.WARNING)  # the package turned on the logs of everybody
 
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # the package's own
 
