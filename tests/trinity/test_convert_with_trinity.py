@@ -33,11 +33,13 @@ TASKS = 2000
 
 
 def is_for_trinity(path: Path) -> bool:
-    """Without a rollout nothing runs, as where a rubric is learned; `test_convert` tells how the rest is refused."""
+    """Without a rollout nothing runs, as where a rubric is learned, and a service is no run; `test_convert` tells how the
+    rest is refused."""
     astune = yaml.safe_load(path.read_text(encoding="utf-8")).get("astune", {})
     method = astune.get("algorithm", {}).get("method", "rl")
     adapter = astune.get("model", {}).get("lora", {}).get("rank", 0)
-    return "rollout" in astune and "stages" not in astune and method in ("rl", "sft", "dpo") and not adapter
+    plays = "rollout" in astune and "stages" not in astune and "online" not in astune
+    return plays and method in ("rl", "sft", "dpo") and not adapter
 
 
 CONFIGS = sorted(filter(is_for_trinity, tutorial_dir().rglob("*.yaml")))
