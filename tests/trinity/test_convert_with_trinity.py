@@ -33,8 +33,8 @@ TASKS = 2000
 
 
 def is_for_trinity(path: Path) -> bool:
-    """Without a rollout nothing runs, as where a rubric is learned, and a service is no run; `test_convert` tells how the
-    rest is refused."""
+    """Without a rollout nothing runs, as where a rubric is learned, and a service is no run. `test_convert` tells how
+    the rest is refused."""
     astune = yaml.safe_load(path.read_text(encoding="utf-8")).get("astune", {})
     method = astune.get("algorithm", {}).get("method", "rl")
     adapter = astune.get("model", {}).get("lora", {}).get("rank", 0)
