@@ -17,6 +17,7 @@ VENVB := .venv-bench
 VENVC := .venv-clients
 VENVO := .venv-openai-oldest
 VENVT := .venv-trinity
+VENVV := .venv-verl
 OLDEST_OPENAI := 2.0.0
 BIN := $(VENV)/bin
 
@@ -26,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 MINUTES ?= 5
 
-.PHONY: demo online-demo attack environments test test-agentscope1 test-clients test-trinity check format docs bench lock clean test-histories
+.PHONY: demo online-demo attack environments test test-agentscope1 test-clients test-trinity test-verl check format docs bench lock clean test-histories
 
 demo: $(VENV)/.done
 	$(BIN)/astune demo
@@ -55,8 +56,12 @@ test-trinity: $(VENVT)/.done
 	PYTHONPATH=$(CURDIR)/tests/trinity/stubs $(VENVT)/bin/python -m pytest tests/trinity tests/tinker \
 		--ignore tests/trinity/test_convert.py $(PYTEST_ARGS)
 
+# The verl backbone with real verl and Ray, on a machine without GPUs. Python 3.11 or 3.12.
+test-verl: $(VENVV)/.done
+	OMP_NUM_THREADS=1 $(VENVV)/bin/python -m pytest tests/verl $(PYTEST_ARGS)
+
 # Every environment that tests need, so that they can be built while others run.
-environments: $(VENV)/.done $(VENV1)/.done $(VENVC)/.done $(VENVO)/.done $(VENVT)/.done
+environments: $(VENV)/.done $(VENV1)/.done $(VENVC)/.done $(VENVO)/.done $(VENVT)/.done $(VENVV)/.done
 
 # The histories of the context tracker against the definitions, twenty times as many as `make test` tries.
 test-histories: $(VENV)/.done
@@ -119,6 +124,16 @@ $(VENVT)/.done: pyproject.toml constraints/trinity.txt external/trinity/requirem
 	$(VENVT)/bin/pip install --quiet $(PIP_ARGS) --no-deps --requirement external/trinity/requirements-no-deps.txt
 	@touch $@
 
+# verl's own list asks for packages older than ours, so it comes without it: see external/verl.
+$(VENVV)/.done: pyproject.toml constraints/verl.txt external/verl/requirements-cpu.txt \
+		external/verl/requirements-no-deps.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info >= (3, 13))' \
+		|| { echo "verl needs Python 3.11 or 3.12; name one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	$(call build,$(VENVV),constraints/verl.txt,agentscope2$(comma)local$(comma)dev,\
+		--requirement external/verl/requirements-cpu.txt)
+	$(VENVV)/bin/pip install --quiet $(PIP_ARGS) --no-deps --requirement external/verl/requirements-no-deps.txt
+	@touch $@
+
 comma := ,
 
 # $(call build,folder,constraints,extras,more to install)
@@ -138,6 +153,8 @@ lock:
 	$(call freeze,clients,dev,--requirement tests/clients/requirements.txt)
 	$(call freeze,trinity,agentscope2$(comma)local$(comma)dev,\
 		--requirement external/trinity/requirements-cpu.txt "torch==2.13.0")
+	$(call freeze,verl,agentscope2$(comma)local$(comma)dev,\
+		--requirement external/verl/requirements-cpu.txt "torch==2.13.0")
 
 # $(call freeze,name,extras,more to install): the local part of a version (torch's +cpu) is no part of a pin.
 define freeze
@@ -151,4 +168,4 @@ define freeze
 endef
 
 clean:
-	rm -rf $(VENV) $(VENV1) $(VENVB) $(VENVC) $(VENVO) $(VENVT) .venv-lock dist build
+	rm -rf $(VENV) $(VENV1) $(VENVB) $(VENVC) $(VENVO) $(VENVT) $(VENVV) .venv-lock dist build

@@ -31,7 +31,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -144,11 +144,11 @@ async def serve(name: str, sessions: int) -> None:
 
 
 class Server:
-    """A server process, and how many calls were sent to it."""
+    """A server process, which `script` begins with these options, and how many calls were sent to it."""
 
-    def __init__(self, name: str, sessions: int) -> None:
+    def __init__(self, name: str, sessions: int, *options: str, script: str = __file__) -> None:
         self.name = name
-        command = [sys.executable, __file__, "--serve", name, "--sessions", str(sessions)]
+        command = [sys.executable, script, "--serve", name, "--sessions", str(sessions), *options]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.urls: list[str] = json.loads(self._process.stdout.readline())
@@ -268,11 +268,17 @@ class Figures:
         return [statistics.median(values) for values in zip(*differences, strict=True)]
 
 
-async def measure(servers: list[Server], concurrency: int, options: argparse.Namespace) -> dict[str, list[Figures]]:
+async def measure(
+    servers: Sequence[Server],
+    concurrency: int,
+    options: argparse.Namespace,
+    kind: type[Connection] = Connection,
+) -> dict[str, list[Figures]]:
+    """By server: the figures of both ways to ask."""
     figures: dict[str, list[Figures]] = {server.name: [Figures(), Figures()] for server in servers}
     for number in range(options.rounds):
         for server in servers:
-            connections = await connect(server.urls[:concurrency])
+            connections = await connect(server.urls[:concurrency], kind)
             warm, _ = await saturated(connections, options.calls // 10 + concurrency)
             answers, seconds = await saturated(connections, options.calls)
             figures[server.name][0].add(answers, len(answers) / seconds)
@@ -285,15 +291,16 @@ async def measure(servers: list[Server], concurrency: int, options: argparse.Nam
     return figures
 
 
-def show(console: Console, title: str, found: dict[int, dict[str, Figures]]) -> None:
+def show(console: Console, title: str, base: str, found: dict[int, dict[str, Figures]]) -> None:
+    """A row for each server, beside the server `base`."""
     rows = []
     for sessions, figures in found.items():
         for name, each in figures.items():
             middle, tail, speed = each.medians()
-            over = each.over(figures["bare"])
-            more = ["", ""] if name == "bare" else [f"{value:+.2f}" for value in over[:2]]
+            over = each.over(figures[base])
+            more = ["", ""] if name == base else [f"{value:+.2f}" for value in over[:2]]
             rows.append((str(sessions), name, f"{middle:.2f}", f"{tail:.2f}", f"{speed:,.0f}", *more, str(each.lost)))
-    columns = ("sessions", "server", "p50 ms", "p99 ms", "calls/s", "p50 over bare", "p99 over bare", "lost")
+    columns = ("sessions", "server", "p50 ms", "p99 ms", "calls/s", f"p50 over {base}", f"p99 over {base}", "lost")
     console.print(table_of(title, columns, rows, left=2))
 
 
@@ -303,7 +310,7 @@ async def main(options: argparse.Namespace) -> None:
     console = Console()
     ways = ("Saturated", f"At {options.rate:g} calls/s")
     for way, title in enumerate(ways):
-        show(console, title, {n: {name: each[way] for name, each in by.items()} for n, by in found.items()})
+        show(console, title, "bare", {n: {name: each[way] for name, each in by.items()} for n, by in found.items()})
     for server in servers:
         console.print(f"{server.name}: {server.sent:,} calls answered, {server.close()} of them not recorded")
 

@@ -22,16 +22,14 @@ import argparse
 import asyncio
 import itertools
 import json
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import gateway
 import sqlalchemy as sa
-from bench_table import table_of
-from gateway import BODY, Connection, Figures, at_rate, connect, saturated
+from gateway import BODY, Connection, Server, measure, show
 from rich.console import Console
 from starlette.types import ASGIApp
 
@@ -112,24 +110,6 @@ async def serve(name: str, engine: str, sessions: int, store: str) -> None:
     print(recorded(), flush=True)
 
 
-class Server:
-    """A server process, and how many calls were sent to it."""
-
-    def __init__(self, name: str, engine: str, sessions: int, store: str) -> None:
-        self.name = name
-        command = [sys.executable, __file__, "--serve", name, "--engine", engine, "--store", store]
-        self._process = subprocess.Popen(
-            [*command, "--sessions", str(sessions)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self._process.stdout is not None
-        self.urls: list[str] = json.loads(self._process.stdout.readline())
-        self.sent = 0
-
-    def close(self) -> int:
-        """How many of the calls that were answered it has not recorded."""
-        return self.sent - int(self._process.communicate()[0])
-
-
 # -- the client ---------------------------------------------------------------------------------------------------
 
 _names = itertools.count()
@@ -146,45 +126,17 @@ class Talk(Connection):
         return await super().call()
 
 
-async def measure(servers: Sequence[Server], concurrency: int, options: argparse.Namespace) -> dict[str, list[Figures]]:
-    figures: dict[str, list[Figures]] = {server.name: [Figures(), Figures()] for server in servers}
-    calls, rate = options.calls, options.rate
-    for number in range(options.rounds):
-        for server in servers:
-            connections = await connect(server.urls[:concurrency], Talk)
-            warm, _ = await saturated(connections, calls // 10 + concurrency)
-            answers, seconds = await saturated(connections, calls)
-            figures[server.name][0].add(answers, len(answers) / seconds)
-            spread = await at_rate(connections, min(calls, int(options.seconds * rate)), rate, number)
-            figures[server.name][1].add(spread, rate)
-            server.sent += sum(answered for answered, _ in (*warm, *answers, *spread))
-            for connection in connections:
-                connection.close()
-    return figures
-
-
-def show(console: Console, title: str, found: dict[int, dict[str, Figures]]) -> None:
-    rows = []
-    for sessions, figures in found.items():
-        for name, each in figures.items():
-            middle, tail, speed = each.medians()
-            over = each.over(figures["gateway"])
-            more = ["", ""] if name == "gateway" else [f"{value:+.2f}" for value in over[:2]]
-            rows.append((str(sessions), name, f"{middle:.2f}", f"{tail:.2f}", f"{speed:,.0f}", *more, str(each.lost)))
-    columns = ("sessions", "server", "p50 ms", "p99 ms", "calls/s", "p50 over gateway", "p99 over gateway", "lost")
-    console.print(table_of(title, columns, rows, left=2))
-
-
 async def main(options: argparse.Namespace) -> None:
     console = Console(width=120)
     for engine in ENGINES:
         with tempfile.TemporaryDirectory() as folder:
             store = options.store or f"sqlite:///{Path(folder) / 'online.db'}"
-            servers = [Server(name, engine, max(options.concurrency), store) for name in SERVERS]
-            found = {n: await measure(servers, n, options) for n in options.concurrency}
+            more = ("--engine", engine, "--store", store)
+            servers = [Server(name, max(options.concurrency), *more, script=__file__) for name in SERVERS]
+            found = {n: await measure(servers, n, options, Talk) for n in options.concurrency}
             for way, title in enumerate(("saturated", f"at {options.rate:g} calls/s")):
                 figures = {n: {name: each[way] for name, each in by.items()} for n, by in found.items()}
-                show(console, f"{engine}, {title}", figures)
+                show(console, f"{engine}, {title}", "gateway", figures)
             for server in servers:
                 console.print(f"{server.name}: {server.sent:,} calls answered, {server.close()} of them not recorded")
 

@@ -25,7 +25,7 @@ RINGS = {
         {"recordings"},
         {"backbone"},
     ),
-    "tools": ({"environment", "judging", "check_tasks"}, {"rubrics"}, {"viewer", "doctor", "online"}),
+    "tools": ({"environment", "judging", "check_tasks"}, {"rubrics"}, {"viewer", "online"}, {"doctor"}),
     "worlds": ({"worlds", "tinker_server"},),
     "shell": ({"cli", "testing"}, {"__init__", "__main__"}),
 }

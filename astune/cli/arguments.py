@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from astune.cli import online
+from astune.cli.online import command as online
 from astune.cli.suggesting_parser import SuggestingParser
 from astune.support.visible import tell
 
@@ -143,7 +143,7 @@ def _add_run_and_config(commands: argparse._SubParsersAction[SuggestingParser]) 
     actions = config.add_subparsers(dest="action", required=True, metavar="ACTION")
     show = actions.add_parser("show", help="every value and where it comes from")
     show.add_argument("--conf", type=Path, required=True, metavar="X.yaml", help="the configuration")
-    convert = actions.add_parser("convert", help="what another program gets, as --backbone=trinity runs one")
+    convert = actions.add_parser("convert", help="what another program gets, as --backbone=trinity or verl runs one")
     convert.add_argument("--conf", type=Path, required=True, metavar="X.yaml", help="the configuration")
     actions.add_parser("defaults", help="every key, its default and its meaning")
     for command in (run, demo):
@@ -155,7 +155,8 @@ def _add_run_and_config(commands: argparse._SubParsersAction[SuggestingParser]) 
             help="with --resume: go on though options are not those that the run began with",
         )
     for command in (run, demo, show, convert):
-        command.add_argument("--backbone", help="'debug', 'local', 'trinity' or a plug-in; sets astune.backbone")
+        names = "'debug', 'local', 'trinity', 'verl' or a plug-in"
+        command.add_argument("--backbone", help=f"{names}; sets astune.backbone")
         command.add_argument(
             "overrides", nargs="*", metavar="key=value", help="replaces a value, as astune.trainer.total_steps=10"
         )

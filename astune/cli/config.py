@@ -26,18 +26,24 @@ def defaults() -> int:
 
 def convert(conf: Path, overrides: Sequence[str], backbone: str | None) -> int:
     """Prints the configuration that the backbone's own program gets, each value with its origin."""
-    from astune.backbone.trinity.conversion.convert import convert as convert_to_trinity
-    from astune.backbone.trinity.conversion.table import DEFAULTS
-
     loaded = load_config(conf, overrides, backbone=backbone)
     config = loaded.config.astune
-    if config.backbone != "trinity":
+    if config.backbone == "trinity":
+        from astune.backbone.trinity.conversion.convert import convert as convert_to_trinity
+        from astune.backbone.trinity.conversion.table import DEFAULTS
+
+        run_path = Path(config.runs_dir) / config.project_name / (config.experiment_name or "run")
+        _print(convert_to_trinity(loaded, run_path, _num_tasks(loaded)).yaml(), dim=DEFAULTS)
+    elif config.backbone == "verl":
+        from astune.backbone.verl.trainer.settings import DEFAULTS as VERL_DEFAULTS
+        from astune.backbone.verl.trainer.settings import settings_of
+
+        _print(settings_of(loaded).yaml(), dim=VERL_DEFAULTS)
+    else:
         raise ConfigError(
             f"{loaded.where('astune.backbone')}: {config.backbone!r} is not configured by another program's file; "
-            "expected --backbone=trinity"
+            "expected --backbone=trinity or --backbone=verl"
         )
-    run_path = Path(config.runs_dir) / config.project_name / (config.experiment_name or "run")
-    _print(convert_to_trinity(loaded, run_path, _num_tasks(loaded)).yaml(), dim=DEFAULTS)
     return 0
 
 

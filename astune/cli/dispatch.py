@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from astune.cli import online
 from astune.cli.arguments import make_parser
+from astune.cli.online import command as online
 
 DEBUG_OPTIONS = ("tasks", "index", "split", "num_tasks", "num_repeat", "filter", "step", "commands", "with_update")
 """Options of the command line that are keys of `astune.debug`."""

@@ -20,6 +20,7 @@ BACKBONES = {
     "debug": "astune.backbone.debug:DebugBackbone",
     "local": "astune.backbone.local:LocalBackbone",
     "trinity": "astune.backbone.trinity.backbone:TrinityBackbone",
+    "verl": "astune.backbone.verl.backbone:VerlBackbone",
 }
 EXIT_CODES = {"completed": DONE, "failed": FAILED, "learned_nothing": LEARNED_NOTHING, "interrupted": INTERRUPTED}
 """By how a run ended."""

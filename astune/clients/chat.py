@@ -52,9 +52,6 @@ class ChatClient(ApiClient[ChatModelConfig]):
     Raises ConfigError as `ApiClient` does.
     """
 
-    warned = False
-    """Whether the user was told that turns of this model are not exact."""
-
     async def complete(self, body: Mapping[str, Any]) -> ChatReply:
         """The answer to a request in OpenAI's shape; the model's name is filled in.
 

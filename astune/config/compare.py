@@ -27,6 +27,7 @@ MAY_CHANGE = (
     "astune.project_name",
     "astune.resume",
     "astune.rollout.max_concurrent",
+    "astune.rollout.workers",
     "astune.rubrics",
     "astune.runs_dir",
     "astune.task_judge.llm.cache",

@@ -40,7 +40,7 @@ LEAVES: tuple[str, ...] = tuple(key for key, field in FIELDS.items() if section_
 """The keys that hold a value."""
 
 
-FREE_FORM: frozenset[str] = frozenset({"trinity"})
+FREE_FORM: frozenset[str] = frozenset({"trinity", "verl"})
 """Values that are trees of keys of another program's: each of their keys has a place of its own."""
 
 

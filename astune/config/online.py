@@ -51,6 +51,9 @@ class FeedbackConfig(Section):
     most: float = Field(1.0, description="values above are refused")
     wait_seconds: PositiveFloat = Field(3600.0, description="for an answer that is not known yet; then it is expired")
     per_user_per_hour: PositiveInt = Field(120, description="of one user; what is more is held for a look")
+    unnamed_per_hour: PositiveInt = Field(
+        3600, description="of all people of a client who are not named; what is more is held for a look"
+    )
     per_conversation: PositiveInt = Field(50, description="of one conversation; what is more is held for a look")
     hold_outliers: PositiveFloat | None = Field(
         None, description="a user's mean so many standard errors off everyone's is held for a look; null: nobody's"
@@ -73,15 +76,17 @@ class CommitConfig(Section):
     every_seconds: PositiveFloat | None = Field(300.0, description="null: never by the clock")
     every_episodes: PositiveInt | None = Field(None, description="as soon as so many are rated; null: never by number")
     min_episodes: PositiveInt = Field(8, description="fewer make no version: they wait for the next commit")
-    max_episodes: PositiveInt = Field(256, description="the newest so many; others wait")
+    max_episodes: PositiveInt = Field(256, description="of one version: the newest so many; others wait")
     max_age_seconds: PositiveFloat = Field(7 * DAY, description="older exchanges are left out, and counted")
     max_versions_behind: NonNegativeInt = Field(8, description="exchanges of older versions are left out, and counted")
-    group_wait_seconds: NonNegativeFloat = Field(60.0, description="how long repeats of one task wait for each other")
+    group_wait_seconds: NonNegativeFloat = Field(
+        60.0, description="how long repeats of one task wait for each other, if nobody asks for a commit"
+    )
     replay_share: float = Field(
         0.0, ge=0.0, lt=1.0, description="episodes of earlier commits, as a share of a commit, against forgetting"
     )
     max_kl: PositiveFloat | None = Field(
-        0.1, description="a commit ends before a token's mean KL from the version before it passes this; null: no limit"
+        0.1, description="mean KL of a token from the version before; beyond it half the rate is tried; null: no limit"
     )
     weight_thumbs: NonNegativeFloat = Field(
         0.0, description="of a KTO update on thumbs; 0: they are rewards of 1 and 0"

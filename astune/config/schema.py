@@ -72,6 +72,9 @@ class RolloutConfig(Section):
     )
     num_repeat: PositiveInt = Field(8, description="attempts at each task: the group that advantages compare")
     max_concurrent: PositiveInt = Field(64, description="episodes under way at the same time")
+    workers: NonNegativeInt = Field(
+        0, description="processes beside the engine's that play the episodes; 0: none, the engine's own plays them"
+    )
     max_turns: PositiveInt = Field(20, description="most model calls in one episode")
     max_episode_tokens: PositiveInt | None = Field(
         None, description="most tokens sampled in one episode, by all its agents; null: no limit"
@@ -161,7 +164,9 @@ class AstuneConfig(Section):
     project_name: str = Field("astune", description="first folder under runs_dir")
     experiment_name: str | None = Field(None, description="second folder under runs_dir; null: name of the config file")
     runs_dir: str = Field("runs", description="where runs are kept; relative to the working directory")
-    backbone: Plugin = Field("local", description="'debug', 'local', 'trinity' or a plug-in; --backbone sets it")
+    backbone: Plugin = Field(
+        "local", description="'debug', 'local', 'trinity', 'verl' or a plug-in; --backbone sets it"
+    )
     resume: bool = Field(False, description="go on from the newest checkpoint of the same run; --resume sets it")
     allow_changes: bool = Field(
         False, description="with resume: go on though options are not the run's own; --allow-changes sets it"
@@ -197,4 +202,8 @@ class Config(Section):
     trinity: dict[str, Any] = Field(
         default_factory=dict,
         description="Trinity's own keys, on top of what is converted from astune; used by --backbone=trinity only",
+    )
+    verl: dict[str, Any] = Field(
+        default_factory=dict,
+        description="verl's own keys, on top of what is converted from astune; used by --backbone=verl only",
     )

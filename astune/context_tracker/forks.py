@@ -26,7 +26,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from astune.context_tracker.prompt.messages import Meaning, shared_start, without_system
+from astune.context_tracker.prompt.messages import Meaning, without_system
+from astune.support.sequences import common_start
 
 REASONING_STRIPPED = "reasoning_stripped"
 """The template drops reasoning that was sampled, or the agent's history has it no more and the template writes what
@@ -154,7 +155,7 @@ def _of_change(earlier: Sequence[Meaning], now: Sequence[Meaning]) -> str:
              s x y              new_conversation
     """
     before, after = without_system(earlier), without_system(now)
-    head = shared_start(before, after)
+    head = common_start(before, after)
     if not any(message[0] == "assistant" for message in after[head:]):
         other_system = earlier[: len(earlier) - len(before)] != now[: len(now) - len(after)]
         return NEW_CONVERSATION if not head else SYSTEM_CHANGED if other_system else HISTORY_EDITED
@@ -163,7 +164,7 @@ def _of_change(earlier: Sequence[Meaning], now: Sequence[Meaning]) -> str:
     if end is None:
         return HISTORY_EDITED if head else NEW_CONVERSATION
     place = last_places[after[end]]
-    kept = shared_start(before[head : place + 1][::-1], after[head : end + 1][::-1])
+    kept = common_start(before[head : place + 1][::-1], after[head : end + 1][::-1])
     removed, put_in = place + 1 - head - kept, end + 1 - head - kept
     if any(message[0] == "assistant" for message in after[end + 1 :]) or put_in >= removed:
         return HISTORY_EDITED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 from astune.config.schema import ModelConfig
@@ -12,6 +13,15 @@ from astune.support.resources import tiny_model_dir
 
 ADAPTER_CONFIG = "adapter_config.json"
 """What peft's format calls the file that says what an adapter is, and over which base."""
+
+TOKENIZER_FILES = (
+    "tokenizer*",
+    "chat_template*",
+    "special_tokens_map.json",
+    "vocab*",
+    "merges.txt",
+    "added_tokens.json",
+)
 
 
 def adapter_dir(path: str) -> Path | None:
@@ -73,3 +83,10 @@ def load_chat_format(model: ModelConfig, directory: Path) -> ChatFormat:
     return ChatFormat.load(
         directory, tool_call_format=model.tool_call_format, template_kwargs=model.chat_template_kwargs
     )
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    """Copy tokenizer and chat template from one model folder to another."""
+    for pattern in TOKENIZER_FILES:
+        for file in source.glob(pattern):
+            shutil.copyfile(file, target / file.name)

@@ -14,6 +14,7 @@ from astune.context_tracker.prompt.sampled_answer import Beginnings
 from astune.context_tracker.prompt.tool_calls import ParsedMessage
 from astune.context_tracker.sources import Call
 from astune.errors import WorkflowError
+from astune.support.sequences import common_start
 
 _PROBE = "ANSWER-PROBE"
 
@@ -95,7 +96,7 @@ def _written(
     if not rendering.startswith(prompt):
         plain = {key: value for key, value in message.items() if key not in REASONING_KEYS}
         probe = {"role": "assistant", "content": _PROBE}
-        start = _common_start(prompt, chat_format.render([*messages, probe], tools, add_generation_prompt=False))
+        start = common_start(prompt, chat_format.render([*messages, probe], tools, add_generation_prompt=False))
         rendering = chat_format.render([*messages, plain], tools, add_generation_prompt=False)
         if not rendering.startswith(prompt[:start]):
             raise WorkflowError("the chat template writes the conversation in another way once it is answered")
@@ -131,7 +132,7 @@ def _stop_id(
         after = results or [{"role": "user", "content": _PROBE}]
         base = chat_format.render([*messages, message], call.request.tools, add_generation_prompt=False)
         longer = chat_format.render([*messages, message, *after], call.request.tools, add_generation_prompt=False)
-        found = chat_format.find_closing(longer, _common_start(base, longer))
+        found = chat_format.find_closing(longer, common_start(base, longer))
         mark = None if found is None else found[1]
     ids = chat_format.encode(mark or "")
     return ids[0] if len(ids) == 1 and ids[0] in chat_format.stop_token_ids else chat_format.stop_token_ids[0]
@@ -139,9 +140,3 @@ def _stop_id(
 
 def _read(chat_format: ChatFormat, call: Call, text: str) -> ParsedMessage:
     return chat_format.parse_text(text, call.request.tools or None, prompt=call.prompt.ending)
-
-
-def _common_start(left: str, right: str) -> int:
-    """How many characters both texts begin with."""
-    places = (place for place, (one, other) in enumerate(zip(left, right, strict=False)) if one != other)
-    return next(places, min(len(left), len(right)))

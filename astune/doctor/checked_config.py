@@ -55,6 +55,11 @@ class MadeBy(Generic[T]):
         vars(checked)[self._name] = value
 
 
+def is_service(loaded: LoadedConfig) -> bool:
+    """Whether the user has set any key of `astune.online`."""
+    return any(key.startswith("astune.online.") for key in loaded.set_by_user())
+
+
 class CheckedConfig:
     """`backbones` are the built-in ones by name, as the command line knows them."""
 
@@ -105,6 +110,16 @@ class CheckedConfig:
     @property
     def config(self) -> AstuneConfig:
         return self.loaded.config.astune
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is a file of `astune online`."""
+        return is_service(self.loaded)
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is a file of a run: one of `astune online` need not have what only a run needs."""
+        return not self.serves or self.config.rollout.agentscope_learn_protocol is not None
 
     def start_environment_service(self) -> None:
         """The service that the configuration says to start, until all checks are through."""

@@ -16,6 +16,7 @@ from astune.doctor.checks.endpoints import check_endpoints
 from astune.doctor.checks.judge import check_judge
 from astune.doctor.checks.memory import check_memory
 from astune.doctor.checks.model import check_model
+from astune.doctor.checks.online import check_service
 from astune.doctor.checks.packages import check_packages
 from astune.doctor.checks.run_folder import check_run_folder
 from astune.doctor.checks.tasks import check_tasks
@@ -40,13 +41,16 @@ CHECKS: Mapping[str, Check] = {
     "training": check_training,
     "endpoints": check_endpoints,
     "run folder": check_run_folder,
+    "online": check_service,
     "memory": check_memory,
 }
 """In the order in which they run: later ones use what earlier ones made."""
-OF_THE_RUN = ("config", "model", "template", "run folder")
+OF_THE_RUN = ("config", "model", "template", "run folder", "online")
 """Those of what all of `astune.stages` have in common."""
 OF_EPISODES = ("tasks", "workflow", "judge", "dry run", "context")
 """Those of what a run needs to play episodes."""
+OF_RUNS = (*OF_EPISODES, "training", "run folder")
+"""Those of what `astune online` has no use for."""
 
 
 def run_checks(checked: CheckedConfig, checks: Mapping[str, Check] = CHECKS) -> list[Finding]:
@@ -81,7 +85,9 @@ def _of_stages(name: str, check: Check, checked: CheckedConfig) -> Iterator[Find
 
 def _findings(name: str, check: Check, checked: CheckedConfig) -> Iterator[Finding]:
     try:
-        if name in OF_EPISODES and not plays_episodes(checked.config):
+        if name in OF_RUNS and not checked.runs:
+            yield skip("this is a file of `astune online`, which plays no episodes")
+        elif name in OF_EPISODES and not plays_episodes(checked.config):
             yield skip("no episodes are played: examples are learned, and all read before the run starts")
         else:
             yield from check(checked)

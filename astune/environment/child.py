@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-import threading
+from functools import partial
 
 from astune.environment.registry import load_environment
 from astune.environment.server import make_app, run_server
 from astune.errors import AstuneError
-from astune.support.child_server import given_by_parent
+from astune.support.child_server import end_child, given_by_parent
 from astune.support.visible import tell
 
 STOP_SECONDS = 10.0
+"""An environment may not end."""
 TTL = 24 * 3600.0
 """Seconds that an instance may be left alone: someone may be looking around in a debugger."""
 
 
 def main() -> int:
     """Serve what standard input says, and write the address to standard output."""
-    given, address = given_by_parent(_end)
+    given, address = given_by_parent(partial(end_child, STOP_SECONDS))
     try:
         environment = load_environment(given["spec"], given["options"])
         app = make_app([environment], ttl=TTL, token=given["token"])
@@ -29,12 +28,6 @@ def main() -> int:
         tell(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def _end() -> None:
-    os.kill(os.getpid(), signal.SIGTERM)
-    threading.Event().wait(STOP_SECONDS)
-    os._exit(1)  # an environment does not end
 
 
 if __name__ == "__main__":

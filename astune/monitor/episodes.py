@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from astune.monitor.jsonl import LineFile, broken_line, keep_lines, plain, plain_foreign, read_lines
 from astune.monitor.run_dir import RunDir
+from astune.support.sequences import common_start
 from astune.token_ids import WIDTH, Logprobs, TokenIds, shared_bytes
 from astune.types import Episode, EpisodeError, Span, StopReason, Task, Timeline, ToolUse, Turn, Verdict, WorkflowOutput
 
@@ -201,20 +202,6 @@ def _ids_in_timelines(timelines: Sequence[Timeline]) -> dict[int, _Ids]:
         for span in timeline.spans:
             found.setdefault(span.turn, (ids[: span.start], ids[span.start : span.stop], span.logprobs))
     return found
-
-
-def common_start(old: Sequence[Any], new: Sequence[Any]) -> int:
-    """How many entries at the start are equal.
-
-    >>> common_start([1, 2, 3], [1, 2, 4])
-    2
-    """
-    length = 0
-    for before, after in zip(old, new, strict=False):
-        if before != after:
-            break
-        length += 1
-    return length
 
 
 def _rounded(logprobs: Sequence[float]) -> list[float]:

@@ -22,7 +22,7 @@ from astune.online.training.episodes import episode_of, question_of
 from astune.rollout.episode import turn_metrics
 from astune.rollout.verdict import USERS
 from astune.store.export import ExportFilter, exchanges
-from astune.store.judgements import Judgement, judgements, preferences
+from astune.store.feedback.judgements import Judgement, judgements, preferences
 from astune.store.recorded import Heading, RecordedAnswer
 from astune.store.requests import RecordedRequest, find_request, load_conversation
 from astune.types import Verdict, WorkflowOutput

@@ -1,6 +1,6 @@
 """What may be written of what people say: `astune.online.redact`, a function of your own.
 
-    def without_numbers(message):                     # OpenAI's shape: role, content, tool_calls, ...
+    def without_numbers(message):      # OpenAI's shape: role, content, tool_calls, reasoning_content, ...
         return {**message, "content": re.sub(r"\\d", "#", message["content"] or "")}
 
 Messages go through it before anything is written; what the model reads and answers is not touched. Token ids spell
@@ -26,20 +26,20 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 @dataclass(frozen=True)
 class Redacted:
     """What may be written. `changed`: of at least one message not all of it, so no token ids may be, neither those of
-    a prompt that has the message nor those of the answer. `failed` counts messages that the plug-in could not redact:
-    their role alone is written."""
+    a prompt that has the message nor those of the answer."""
 
     messages: tuple[Message, ...]
     changed: bool
-    failed: int = 0
 
 
 class Redactor:
     """Applies the plug-in, and fails closed: where it raises, or returns no message, nothing of the message is written.
-    Without a plug-in everything is written as it is."""
+    Without a plug-in everything is written as it is. `changes` counts messages, comments and corrections that are
+    not written as they were, each time; `failures` those that the plug-in could not redact."""
 
     def __init__(self, function: Callable[[dict[str, Any]], object] | None) -> None:
         self._function = function
+        self.changes = self.failures = 0
 
     @classmethod
     def of(cls, spec: str | None) -> Redactor:
@@ -63,8 +63,10 @@ class Redactor:
             allowed = self._allowed(self._function, message)
             failed += allowed is None
             written.append({"role": _role(message), "content": ""} if allowed is None else allowed)
-        changed = any(new != dict(old) for new, old in zip(written, messages, strict=True))
-        return Redacted(tuple(written), changed or failed > 0, failed)
+        changes = sum(new != dict(old) for new, old in zip(written, messages, strict=True))
+        self.changes += changes
+        self.failures += failed
+        return Redacted(tuple(written), changes > 0 or failed > 0)
 
     def text(self, text: str | None, role: str = "user") -> str | None:
         """What may be written of a comment on an answer, or with role "assistant" of a corrected answer; None where

@@ -1,4 +1,5 @@
-"""Both roles as child processes: one that dies is started again, an end by Ctrl-C ends both in order."""
+"""Both roles as child processes: one that dies is started again, an end by Ctrl-C ends both in order, and they end
+with their parent, however that ends."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ from astune.support.visible import tell
 
 BAD_INPUT = 2
 """The exit code of a command that was called wrongly: to start it again would not help."""
+CHILD = "astune.cli.child"
+"""The `astune` command as a child whose open input says that its parent is there."""
 LOOK_SECONDS = 0.2
 MOST_WAIT = 30.0
 WELL_SECONDS = 60.0
@@ -35,7 +38,8 @@ class Role:
 
     def start(self) -> None:
         # A session of its own: Ctrl-C reaches the parent alone, which ends the roles in their order.
-        self.process = subprocess.Popen([sys.executable, "-m", "astune", *self.arguments], start_new_session=True)
+        command = [sys.executable, "-m", CHILD, *self.arguments]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         self.began = time.monotonic()
 
     def look(self) -> int | None:
@@ -48,7 +52,7 @@ class Role:
         code = self.process.poll()
         if code is None:
             return None
-        self.process = None
+        self._gone(self.process)
         if code == BAD_INPUT:
             return code
         if now - self.began > WELL_SECONDS:
@@ -67,7 +71,12 @@ class Role:
             self.process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait()
+        self._gone(self.process)
+
+    def _gone(self, process: subprocess.Popen[bytes]) -> None:
+        process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
         self.process = None
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from astune.errors import OnlineError, nearest
@@ -28,6 +28,8 @@ HEALTH_PATH = "/health"
 _MOST_NAME = 255
 _MOST_TEXT = 100_000
 _MOST_IDS = 1_000
+_MOST_SAID = 10
+"""Things that are wrong with a body, of which an error tells."""
 
 
 class WireError(OnlineError):
@@ -50,7 +52,13 @@ def _text_or_parts(value: object) -> object:
     return value
 
 
-Name = Annotated[str, Field(min_length=1, max_length=_MOST_NAME)]
+def _without_nul(value: str) -> str:
+    if "\x00" in value:
+        raise ValueError("holds a character that is none (NUL)")
+    return value
+
+
+Name = Annotated[str, Field(min_length=1, max_length=_MOST_NAME), AfterValidator(_without_nul)]
 """An id or a user: of this many characters."""
 RunId = Annotated[Name, BeforeValidator(_as_text)]
 """Clients send "0" or 0."""
@@ -90,7 +98,7 @@ class Feedback(Opinion):
         {"better": "chatcmpl-1", "worse": "chatcmpl-2"}
 
     One of `reward`, `rewards`, `thumb` and `rating` says how good; `correction` and the pair `better`, `worse` may
-    stand alone. A comment goes with one of them. `msg_ids` may be left out only where there is a pair.
+    stand alone. A comment goes with one of them. `msg_ids` may be left out only where a pair stands alone.
     """
 
     msg_ids: Annotated[list[Name], Field(max_length=_MOST_IDS)] = []
@@ -126,7 +134,7 @@ class Feedback(Opinion):
                 "nothing that can be learned from: give 'reward', 'rewards', 'thumb', 'rating', 'correction', or "
                 "'better' and 'worse'"
             )
-        if not self.msg_ids and (scores or not pair):
+        if not self.msg_ids and (scores or self.correction is not None):
             raise ValueError("'msg_ids' is missing or empty: the ids of the replies that this is about")
         return self
 
@@ -240,14 +248,15 @@ def read_wire(kind: type[_Any], value: object) -> _Any:
         return kind.model_validate({key: item for key, item in value.items() if item is not None})
     except ValidationError as error:
         found = error.errors()
-        said = "; ".join(dict.fromkeys(_said(one, kind) for one in found))
+        said = "; ".join(dict.fromkeys(_said(one, kind) for one in found[:_MOST_SAID]))
+        said += f"; and {len(found) - _MOST_SAID} more" if len(found) > _MOST_SAID else ""
         raise WireError(said, next((path for one in found if (path := _path(one["loc"]))), "")) from None
 
 
 def _path(location: Sequence[int | str]) -> str:
     """`messages[2].content`."""
     keys = (part for part in location if part != "[key]")  # pydantic's word for a key that is wrong itself
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in keys).removeprefix(".")
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part:.80}" for part in keys).removeprefix(".")
 
 
 def _said(error: ErrorDetails, kind: type[Body]) -> str:

@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from astune.monitor.episodes import EpisodeRecord, common_start, episode_to_row
+from astune.monitor.episodes import EpisodeRecord, episode_to_row
 from astune.monitor.jsonl import plain
 from astune.recordings.recording import without_timing
+from astune.support.sequences import common_start
 from astune.types import Episode, Turn
 
 Decode = Callable[[Sequence[int]], str]

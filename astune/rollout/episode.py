@@ -31,6 +31,7 @@ from typing import Literal
 from astune.context_tracker.tracker import ContextTracker
 from astune.errors import ContextOverflow, EnvServiceError, TooManyTokens, TooManyTurns, WorkflowError
 from astune.rollout.environment import enter_environment, release, with_score
+from astune.rollout.player import Attempt
 from astune.rollout.setup import RolloutSetup
 from astune.rollout.time_limit import within
 from astune.rollout.verdict import FAILED, judge_episode
@@ -57,37 +58,50 @@ async def run_episode(
 ) -> Episode:
     """One attempt at `task`. Never raises for what the workflow, the policy or the judge do; cancellation passes
     through, and the workflow is cancelled with it. `judged=False` leaves the verdict to `judge_together`."""
+    started = time.monotonic()
+    attempt = Attempt(task, episode_id, seed, sampling)
+    episode = await (play_episode(attempt, setup) if setup.player is None else setup.player.play(attempt))
     with in_episode(episode_id) as this:
-        started = time.monotonic()
-        tracker = ContextTracker(
-            setup.policy,
-            setup.chat_format,
-            sampling,
-            max_turns=setup.config.max_turns,
-            max_tokens=setup.config.max_episode_tokens,
-            seed=seed,
-            auxiliary_models=setup.auxiliary_models,
-            allow_inexact=setup.config.allow_inexact,
-            wrap=setup.observer.source,
-        )
-        tuner = Tuner(task, episode_id, tracker, setup.chat_format, setup.policy.context_length, setup.notes)
-        episode = None
         try:
-            episode = await _played(tuner, tracker, setup)
-            if not tuner.environment_done:
-                _warn_of_unused_call(episode)
-            _warn_of_inexact_turns(tracker, setup)
             if judged and episode.stop_reason not in FAILED:
                 await setup.observer.judging(episode)
                 episode = await judge_episode(episode, setup)
         except asyncio.CancelledError:
-            cut = episode or _episode(tuner, tracker, _End(StopReason.CANCELLED))
-            metrics = _metrics(tracker, this, time.monotonic() - started)
-            setup.observer.ended(replace(cut, stop_reason=StopReason.CANCELLED, metrics=metrics))
+            cut = replace(episode, stop_reason=StopReason.CANCELLED)
+            setup.observer.ended(_with_times(cut, this, time.monotonic() - started))
             raise
-        episode = replace(episode, metrics=_metrics(tracker, this, time.monotonic() - started))
-        setup.observer.ended(episode)
-        return episode
+    episode = _with_times(episode, this, time.monotonic() - started)
+    setup.observer.ended(episode)
+    return episode
+
+
+async def play_episode(attempt: Attempt, setup: RolloutSetup) -> Episode:
+    """The attempt without a verdict, played in this process. Raises nothing that `run_episode` does not."""
+    with in_episode(attempt.episode_id) as this:
+        started = time.monotonic()
+        tracker = ContextTracker(
+            setup.policy,
+            setup.chat_format,
+            attempt.sampling,
+            max_turns=setup.config.max_turns,
+            max_tokens=setup.config.max_episode_tokens,
+            seed=attempt.seed,
+            auxiliary_models=setup.auxiliary_models,
+            allow_inexact=setup.config.allow_inexact,
+            wrap=setup.observer.source,
+        )
+        length = setup.policy.context_length
+        tuner = Tuner(attempt.task, attempt.episode_id, tracker, setup.chat_format, length, setup.notes)
+        try:
+            episode = await _played(tuner, tracker, setup)
+        except asyncio.CancelledError:
+            cut = _episode(tuner, tracker, _End(StopReason.CANCELLED))
+            setup.observer.ended(_with_times(cut, this, time.monotonic() - started))
+            raise
+        if not tuner.environment_done:
+            _warn_of_unused_call(episode)
+        _warn_of_inexact_turns(tracker, setup)
+        return _with_times(episode, this, time.monotonic() - started)
 
 
 async def _played(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup) -> Episode:
@@ -117,6 +131,7 @@ def _episode(tuner: Tuner, tracker: ContextTracker, end: _End) -> Episode:
         agent_rewards=dict(tuner.agent_rewards),
         turn_rewards=dict(tuner.turn_rewards),
         tools=tuner.tools.uses,
+        metrics=turn_metrics(tracker.turns, tracker.lost_calls),
     )
 
 
@@ -194,32 +209,27 @@ def _warn_of_unused_call(episode: Episode) -> None:
 def _warn_of_inexact_turns(tracker: ContextTracker, setup: RolloutSetup) -> None:
     """Once per run and source."""
     for name, count in tracker.inexact_turns.items():
-        client = setup.auxiliary_models[name]
-        if not client.warned:
-            client.warned = True
-            logger.warning(
-                "astune.rollout.auxiliary_models.%s is trainable but gave no usable token ids for %d of the %d turns "
-                "of this episode: %s. Serve it with an engine that returns token ids and log-probabilities to chat "
-                "requests (vLLM 0.10.2 or newer does), with the vocabulary of astune.model.path.",
-                name,
-                count,
-                len(tracker.turns),
-                "they are trained on ids made from text, where log-probabilities fit them (allow_inexact)"
-                if setup.config.allow_inexact
-                else "they are not trained (see astune.rollout.allow_inexact)",
-            )
+        untrained = "they are not trained (see astune.rollout.allow_inexact)"
+        made = "they are trained on ids made from text, where log-probabilities fit them (allow_inexact)"
+        setup.notes.once(
+            f"auxiliary model {name}",
+            f"astune.rollout.auxiliary_models.{name} is trainable but gave no usable token ids for {count} of the "
+            f"{len(tracker.turns)} turns of this episode: {made if setup.config.allow_inexact else untrained}. Serve "
+            "it with an engine that returns token ids and log-probabilities to chat requests (vLLM 0.10.2 or newer "
+            "does), with the vocabulary of astune.model.path",
+        )
 
 
 def _error(stage: Stage, error: Exception, trace: str) -> EpisodeError:
     return EpisodeError(stage, type(error).__name__, text_of(error), trace)
 
 
-def _metrics(tracker: ContextTracker, this: CurrentEpisode, seconds: float) -> dict[str, float]:
-    return {
-        "seconds": seconds,
-        **turn_metrics(tracker.turns, tracker.lost_calls),
-        **{f"blocked/{place}": lasted for place, lasted in this.blocked.items()},
-    }
+def _with_times(episode: Episode, this: CurrentEpisode, seconds: float) -> Episode:
+    """The episode after so many seconds, with those for which its lines kept the event loop from turning."""
+    figures = {**episode.metrics, "seconds": seconds}
+    for place, lasted in this.blocked.items():
+        figures[f"blocked/{place}"] = figures.get(f"blocked/{place}", 0.0) + lasted
+    return replace(episode, metrics=figures)
 
 
 def turn_metrics(turns: Sequence[Turn], lost_calls: int = 0) -> dict[str, float]:

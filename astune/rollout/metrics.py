@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from astune.rollout.player import PLAYED_AGAIN
 from astune.rollout.verdict import FAILED
 from astune.task_judge.judging_cost import judging_cost
 from astune.types import Episode, Group
@@ -20,6 +21,7 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "episodes/total": float(len(episodes)),
         "episodes/failed": float(sum(episode.stop_reason in FAILED for episode in episodes)),
         "episodes/unjudged": float(sum(episode.verdict is None for episode in episodes)),
+        "episodes/played_again": math.fsum(episode.metrics.get(PLAYED_AGAIN, 0.0) for episode in episodes),
         "calls/lost": math.fsum(episode.metrics.get("lost_calls", 0.0) for episode in episodes),
         **blocked_metrics(episodes),
         **tool_metrics(episodes),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,9 +12,11 @@ from astune.clients.env_service import EnvServiceClient
 from astune.config.schema import RolloutConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.rollout.observer import Observer
+from astune.rollout.player import Player
 from astune.task_judge.judge_base import GroupJudge, Judge
 from astune.task_judge.task_judges import TaskJudges
 from astune.types import Policy, Task
+from astune.workflow.lifetime import lifetime
 from astune.workflow.notes import Notes
 from astune.workflow.workflow_base import WorkflowFactory
 
@@ -43,6 +46,13 @@ class RolloutSetup:
     """Sent along when an instance is made."""
     judges_alone: bool = False
     """No attempts are compared, as in an evaluation: what one gets does not depend on the others."""
+
+    player: Player | None = None
+    """Plays the attempts in other processes; None: this one does."""
+
+    def opened(self) -> AbstractAsyncContextManager[object]:
+        """Episodes are played within it: the workflow is set up, here or wherever they are. Raises SetupError."""
+        return lifetime(self.workflow_factory) if self.player is None else self.player
 
     def judge_of(self, task: Task) -> Judge | None:
         """The judge that the task names, else the one of the run."""

@@ -30,6 +30,20 @@ class KnownAnswer:
     run_id: str | None
 
 
+def is_trained(msg_id: sa.Column[str]) -> sa.Exists:
+    """Whether the answer of that column stands in an episode which a version was made from."""
+    of_episode = episodes.c.episode_id == episode_messages.c.episode_id
+    return sa.exists().where(episode_messages.c.msg_id == msg_id, of_episode, episodes.c.state == "trained")
+
+
+# Made once: to make a statement takes longer than to run it.
+_SOME: sa.BindParameter[str] = sa.bindparam("some", expanding=True)
+_KNOWN = sa.select(*(requests.c[name] for name in KnownAnswer.__dataclass_fields__)).where(
+    requests.c.exchange.in_(sa.select(requests.c.exchange).where(requests.c.msg_id.in_(_SOME)))
+)
+_TRAINED = sa.select(requests.c.msg_id).where(requests.c.msg_id.in_(_SOME), is_trained(requests.c.msg_id))
+
+
 def chunks(values: Iterable[Value]) -> Iterator[list[Value]]:
     """Each once, in the order in which they came, so many at a time as a statement takes."""
     distinct = list(dict.fromkeys(values))
@@ -39,11 +53,9 @@ def chunks(values: Iterable[Value]) -> Iterator[list[Value]]:
 
 def known_answers(connection: sa.Connection, msg_ids: Iterable[str]) -> dict[str, KnownAnswer]:
     """The answers of every exchange that one of `msg_ids` belongs to, by msg_id. Unknown ids are not in it."""
-    columns = [requests.c[name] for name in KnownAnswer.__dataclass_fields__]
     found: dict[str, KnownAnswer] = {}
     for some in chunks(msg_ids):
-        of_them = sa.select(requests.c.exchange).where(requests.c.msg_id.in_(some))
-        for row in connection.execute(sa.select(*columns).where(requests.c.exchange.in_(of_them))):
+        for row in connection.execute(_KNOWN, {"some": some}):
             found[row.msg_id] = KnownAnswer(**row._mapping)
     return found
 
@@ -66,15 +78,8 @@ def trained_answers(connection: sa.Connection, msg_ids: Iterable[str]) -> set[st
     """Those that stand in an episode which a version was made from."""
     found: set[str] = set()
     for some in chunks(msg_ids):
-        in_some = sa.select(requests.c.msg_id).where(requests.c.msg_id.in_(some), is_trained(requests.c.msg_id))
-        found.update(connection.scalars(in_some))
+        found.update(connection.scalars(_TRAINED, {"some": some}))
     return found
-
-
-def is_trained(msg_id: sa.Column[str]) -> sa.Exists:
-    """Whether the answer of that column is one of them."""
-    of_episode = episodes.c.episode_id == episode_messages.c.episode_id
-    return sa.exists().where(episode_messages.c.msg_id == msg_id, of_episode, episodes.c.state == "trained")
 
 
 def conversations_of(known: Mapping[str, KnownAnswer], msg_ids: Sequence[str]) -> list[str]:

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from astune.store.tables import audit
 
 Role = Literal["serve", "train", "command"]
+_INSERT = audit.insert()
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,8 @@ def say(
     `subject` is the id of what it is about. Ids and names of people stand in `details` as whole texts or keys, inside a
     sentence in quotes, and nothing that people wrote does: so `retention.delete` finds every line about them.
     """
-    connection.execute(
-        audit.insert().values(
-            time=time.time() if now is None else now, role=role, what=what, subject=subject, details=details
-        )
-    )
+    when = time.time() if now is None else now
+    connection.execute(_INSERT, {"time": when, "role": role, "what": what, "subject": subject, "details": details})
 
 
 def lines(

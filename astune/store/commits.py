@@ -18,7 +18,10 @@ import sqlalchemy as sa
 from astune.store.tables import commits
 
 By = Literal["client", "timer", "episodes", "hand"]
+COMMIT_STATES = ("asked", "training", "made", "empty", "failed")
 Ended = Literal["made", "empty", "failed"]
+EXPLICIT = ("client", "hand")
+"""Who asks for a commit on what is there now; the others are the trainer's own rules."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class CommitRow:
 
     number: int
     asked: float
-    by: str
+    by: By
     wanted: Wanted
     state: str
     base_version: int | None = None
@@ -47,12 +50,19 @@ class CommitRow:
     figures: Mapping[str, Any] | None = None
     error: str | None = None
 
+    @property
+    def explicit(self) -> bool:
+        return self.by in EXPLICIT
+
 
 def ask(connection: sa.Connection, by: By, now: float, wanted: Wanted | None = None) -> int:
-    """Ask for a commit; its number. One that waits already and is to train on the same is the one that is meant."""
+    """Ask for a commit; its number. One that waits already and is to train on the same is the one that is meant; it is
+    then that of who asked explicitly."""
     wanted = wanted or Wanted()
     for row in with_state(connection, "asked"):
         if row.wanted == wanted:
+            if by in EXPLICIT:
+                connection.execute(commits.update().where(commits.c.id == row.number).values(by=by, asked=now))
             return row.number
     number = connection.execute(
         commits.insert().values(
@@ -71,6 +81,13 @@ def ask(connection: sa.Connection, by: By, now: float, wanted: Wanted | None = N
 def with_state(connection: sa.Connection, state: str) -> list[CommitRow]:
     """Those in that state, the first that was asked for first."""
     return _rows(connection, commits.select().where(commits.c.state == state).order_by(commits.c.id))
+
+
+def by_state(connection: sa.Connection) -> dict[str, int]:
+    """How many there are in each state."""
+    counted = sa.select(commits.c.state, sa.func.count()).group_by(commits.c.state)
+    found = {str(state): int(count) for state, count in connection.execute(counted)}
+    return {state: found.get(state, 0) for state in COMMIT_STATES}
 
 
 def recent(connection: sa.Connection, most: int) -> list[CommitRow]:

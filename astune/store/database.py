@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from alembic import command
@@ -18,10 +20,16 @@ from astune.errors import StoreError
 WAIT_SECONDS = 30.0
 """How long a transaction waits for another one's lock, and a write for a server that is away."""
 CONNECT_SECONDS = 10
+CONFLICT_PAUSE = 0.02
+"""Seconds, at most, before what another transaction was in the way of is begun anew."""
 MIGRATIONS = Path(__file__).parent / "migrations"
 UPGRADE_LOCK = 4927
 """The number that ASTune's processes agree on in PostgreSQL."""
+LOCKED = ("database is locked", "database table is locked", "database schema is locked")
+"""What SQLite says where others write; only Python 3.11 has its codes."""
 UNUSABLE = (sa.exc.SQLAlchemyError, CommandError, ImportError, OSError)
+
+Result = TypeVar("Result")
 
 
 class Database:
@@ -42,7 +50,6 @@ class Database:
         self._snapshot = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
         if self.is_sqlite:
             sa.event.listen(self.engine, "connect", _prepare)
-            sa.event.listen(self.engine, "begin", _begin)
 
     @property
     def is_sqlite(self) -> bool:
@@ -56,7 +63,9 @@ class Database:
     @contextmanager
     def writing(self) -> Iterator[sa.Connection]:
         """A transaction: committed at the end of the block, rolled back if that raises."""
-        with self.engine.connect().execution_options(writes=True) as connection, connection.begin():
+        with self.engine.connect() as connection, connection.begin():
+            if self.is_sqlite:  # one that begins by reading and goes on to write fails at once where another writes
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
             yield connection
             if (
                 self.is_sqlite and not connection.connection.in_transaction
@@ -65,6 +74,19 @@ class Database:
                     f"the database {self.shown} has rolled a transaction back by itself: is its disk full?"
                 )
 
+    def write(self, work: Callable[[sa.Connection], Result]) -> Result:
+        """What `work` returns, once its transaction is committed. It does nothing but speak to its connection: it is
+        called again where it was undone because another transaction was in its way, for `WAIT_SECONDS`."""
+        until = time.monotonic() + WAIT_SECONDS
+        while True:
+            try:
+                with self.writing() as connection:
+                    return work(connection)
+            except sa.exc.OperationalError as error:
+                if not self.is_conflict(error) or time.monotonic() >= until:
+                    raise
+            pause_after_conflict()
+
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
         """A transaction that sees one state of the database and changes nothing."""
@@ -72,8 +94,20 @@ class Database:
             self.engine.connect().execution_options(**self._snapshot) as connection,
             connection.begin() as transaction,
         ):
+            if self.is_sqlite:
+                connection.exec_driver_sql("BEGIN")
             yield connection
             transaction.rollback()
+
+    def is_conflict(self, error: BaseException) -> bool:
+        """Whether a transaction was undone as another one was in its way: each held what the other needed (PostgreSQL
+        ends one of them), or SQLite's file was locked. Begun anew it can be made."""
+        if not isinstance(error, sa.exc.OperationalError) or error.orig is None:
+            return False
+        if self.is_sqlite:
+            return str(error.orig).startswith(LOCKED)
+        driver: Any = self.engine.dialect.loaded_dbapi
+        return isinstance(error.orig, (driver.errors.DeadlockDetected, driver.errors.SerializationFailure))
 
     def close(self) -> None:
         self.engine.dispose()
@@ -122,14 +156,14 @@ def _opening(url: str) -> Iterator[Database]:
         raise StoreError(f"the database {shown(url)} cannot be used: {reason(error)}") from error
 
 
-def check_usable(url: str) -> bool:
-    """Whether there is a store at `url` already; makes none. Raises StoreError as `open_database` would, as far as can
-    be told without writing."""
+def check_usable(url: str) -> list[str] | None:
+    """The revisions that the tables of the store at `url` lack, None where there is no store; makes and changes none.
+    Raises StoreError as `open_database` would, as far as can be told without writing."""
     with _opening(url) as database:
         file = _file(database)
-        known = (file is None or file.exists()) and _needs(database) is not None
+        needs = _needs(database) if file is None or file.exists() else None
         database.close()
-    return known
+    return needs
 
 
 def upgrade(database: Database) -> None:
@@ -201,6 +235,11 @@ def is_gone(error: BaseException) -> bool:
     return isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated
 
 
+def pause_after_conflict() -> None:
+    """A moment, by chance longer or shorter, so that two do not meet again."""
+    time.sleep(random.uniform(0.0, CONFLICT_PAUSE))
+
+
 def _known(url: str) -> sa.URL:
     parsed = sa.make_url(url)
     if parsed.drivername in ("postgres", "postgresql"):
@@ -231,14 +270,9 @@ def _patience(url: sa.URL) -> dict[str, Any]:
 
 
 def _prepare(connection: Any, _: Any) -> None:
-    connection.isolation_level = None  # or Python's driver begins transactions where it sees fit
+    connection.isolation_level = None  # or Python's driver begins transactions where it sees fit; `Database` does
     connection.execute(f"PRAGMA busy_timeout={int(1000 * WAIT_SECONDS)}")
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=NORMAL")
     connection.execute("PRAGMA foreign_keys=ON")
     connection.execute("PRAGMA secure_delete=ON")  # what is deleted is overwritten, not only marked as free
-
-
-def _begin(connection: sa.Connection) -> None:
-    # A transaction that begins by reading and goes on to write fails at once where another one writes: it cannot wait.
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get("writes") else "BEGIN")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from astune.store.answers import chunks
 from astune.store.tables import episode_messages, episodes, requests, samples
 from astune.store.tables import turns as said
 
@@ -51,11 +52,10 @@ def write(connection: sa.Connection, commit: int, told: Iterable[LearnedEpisode]
     _insert(connection, samples, [{"commit_id": commit, **vars(turn)} for turn in turns])
 
 
-def trained_turns(connection: sa.Connection, msg_ids: Sequence[str]) -> set[int]:
+def trained_turns(connection: sa.Connection, msg_ids: Iterable[str]) -> set[int]:
     """The numbers of the turns that any commit has trained, of these answers' conversations."""
     found: set[int] = set()
-    for start in range(0, len(msg_ids), 500):
-        some = list(msg_ids[start : start + 500])
+    for some in chunks(msg_ids):
         conversations = sa.select(requests.c.conversation_id).where(requests.c.msg_id.in_(some))
         found.update(
             connection.scalars(
@@ -91,8 +91,7 @@ def trained_by_rewards(connection: sa.Connection, most: int) -> list[TrainedEpis
     linked = sa.select(episode_messages.c.episode_id, episode_messages.c.msg_id, requests.c.number)
     linked = linked.join(requests, requests.c.msg_id == episode_messages.c.msg_id)
     links: dict[str, list[str]] = {}
-    for start in range(0, len(rows), 500):
-        some = [row.episode_id for row in rows[start : start + 500]]
+    for some in chunks(row.episode_id for row in rows):
         chosen = linked.where(episode_messages.c.episode_id.in_(some))
         for link in connection.execute(chosen.order_by(requests.c.conversation_id, requests.c.number)):
             links.setdefault(link.episode_id, []).append(link.msg_id)

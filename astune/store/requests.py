@@ -17,13 +17,43 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from astune.store import tables
-from astune.store.once import insert_once
+from astune.store.once import insert_once, insert_or_raise
 from astune.store.packing import pack_ids, pack_logprobs, unpack_ids, unpack_logprobs
+from astune.support.sequences import common_start
 from astune.token_ids import Logprobs, TokenIds, shared_bytes
 from astune.types import Turn
 
 MOST_CANDIDATES = 16
 """Answers with the same history that are looked at for one that nothing goes on from."""
+
+
+# Statements of the way of a call, made once: to make one takes as long as to run it.
+_LATER = tables.requests.alias()
+_GOES_ON = sa.exists().where(
+    _LATER.c.follows == tables.turns.c.msg_id, _LATER.c.follows_choice == tables.turns.c.choice
+)
+_INSERT_TURN = tables.turns.insert().returning(tables.turns.c.id)
+_TURN_NUMBER = sa.select(tables.turns.c.id).where(
+    tables.turns.c.msg_id == sa.bindparam("msg_id"), tables.turns.c.choice == sa.bindparam("choice")
+)
+_REQUESTS_IN = sa.select(sa.func.coalesce(sa.func.max(tables.requests.c.number) + 1, 0)).where(
+    tables.requests.c.conversation_id == sa.bindparam("its_id")
+)
+_INSERT_REQUEST = (
+    tables.requests.insert().values(number=_REQUESTS_IN.scalar_subquery()).returning(tables.requests.c.number)
+)
+_KNOWN_HISTORIES = (
+    sa.select(tables.turns.c.history)
+    .where(tables.turns.c.history.in_(sa.bindparam("digests", expanding=True)))
+    .distinct()
+)
+_CANDIDATES = (
+    sa.select(tables.requests.c.conversation_id, _GOES_ON)
+    .join(tables.requests, tables.requests.c.msg_id == tables.turns.c.msg_id)
+    .where(tables.turns.c.history == sa.bindparam("digest"))
+    .order_by(tables.turns.c.id.desc())
+    .limit(MOST_CANDIDATES)
+)
 
 
 class TurnPlace(NamedTuple):
@@ -94,15 +124,15 @@ def record(connection: sa.Connection, request: RecordedRequest, before: Turn | N
     Several processes may write to one conversation: each waits for the others' transactions. If what it follows was
     deleted meanwhile, it begins anew.
     """
-    if request.follows is not None and turn_number(connection, request.follows) is None:
+    prompt_of = None if request.follows is None else turn_number(connection, request.follows)
+    if request.follows is not None and prompt_of is None:
         request, before = replace(request, follows=None, exchange=request.msg_id), None
     _enter_conversation(connection, request)
-    number = requests_in(connection, request.conversation_id)
     said = () if before is None else (*before.messages, before.response)
-    kept = _shared(said, request.messages)
+    kept = common_start(said, request.messages)
     same_tools = before is not None and before.tools == request.tools
     row = {name: getattr(request, name) for name in _PLAIN} | {
-        "number": number,
+        "its_id": request.conversation_id,
         "follows": None if request.follows is None else request.follows.msg_id,
         "follows_choice": None if request.follows is None else request.follows.choice,
         "version": request.version,
@@ -110,9 +140,9 @@ def record(connection: sa.Connection, request: RecordedRequest, before: Turn | N
         "messages": list(request.messages[kept:]),
     }
     # A row beside the statement costs a third of one within it. A column that is left out is null.
-    connection.execute(tables.requests.insert(), row if same_tools else row | {"tools": list(request.tools)})
-    _record_turns(connection, request, before)
-    return number
+    number = connection.scalar(_INSERT_REQUEST, row if same_tools else row | {"tools": list(request.tools)})
+    _record_turns(connection, request, before, prompt_of)
+    return int(number)
 
 
 _PLAIN = (
@@ -136,17 +166,16 @@ _PLAIN = (
 
 def _enter_conversation(connection: sa.Connection, request: RecordedRequest) -> None:
     """Make its row if there is none. The row is locked until the transaction ends."""
-    known = tables.conversations
     row = {name: getattr(request, name) for name in ("conversation_id", "key", "client", "user", "task_id", "run_id")}
-    insert_once(connection, known, row | {"began": request.asked, "last": request.answered})
-    its_row = known.c.conversation_id == request.conversation_id
-    later = sa.case((known.c.last < request.answered, request.answered), else_=known.c.last)
-    connection.execute(known.update().where(its_row).values(last=later))
+    row |= {"began": request.asked, "last": request.answered}
+    insert_or_raise(connection, tables.conversations, row, "last")
 
 
-def _record_turns(connection: sa.Connection, request: RecordedRequest, before: Turn | None) -> None:
+def _record_turns(
+    connection: sa.Connection, request: RecordedRequest, before: Turn | None, prompt_of: int | None
+) -> None:
+    """`prompt_of` is the row of the turn `before`."""
     ids = TokenIds.of(request.turns[0].turn.prompt_ids)
-    prompt_of = None if request.follows is None else turn_number(connection, request.follows)
     kept = 0
     if prompt_of is not None and before is not None:
         kept = shared_bytes((TokenIds.of(before.prompt_ids) + before.output_ids).packed(), ids.packed()) // 4
@@ -165,7 +194,7 @@ def _record_turns(connection: sa.Connection, request: RecordedRequest, before: T
             "response": dict(turn.response),
             "history": recorded.history,
         }
-        row_id = connection.scalar(tables.turns.insert().returning(tables.turns.c.id), row)
+        row_id = connection.scalar(_INSERT_TURN, row)
         if choice == 0 and len(request.turns) > 1:  # the others have the same prompt
             prompt_of, kept = row_id, len(ids)
 
@@ -192,34 +221,22 @@ def expose(connection: sa.Connection, conversation_id: str, version: int, now: f
 
 def turn_number(connection: sa.Connection, place: TurnPlace) -> int | None:
     """The id of a turn's row; None if there is none."""
-    turns = tables.turns.c
-    return connection.scalar(sa.select(turns.id).where(turns.msg_id == place.msg_id, turns.choice == place.choice))
+    return connection.scalar(_TURN_NUMBER, place._asdict())
 
 
 def requests_in(connection: sa.Connection, conversation_id: str) -> int:
     """How many requests the conversation has; 0 where it is not known."""
-    requests = tables.requests.c
-    last = connection.scalar(sa.select(sa.func.max(requests.number)).where(requests.conversation_id == conversation_id))
-    return 0 if last is None else int(last) + 1
+    return int(connection.scalar(_REQUESTS_IN, {"its_id": conversation_id}))
 
 
 def conversation_of_history(connection: sa.Connection, digests: Sequence[str]) -> str | None:
     """The conversation with an answer up to which all was said as one of `digests` tells, the first of them that is
     known. Of several the newest that nothing goes on from yet; so each of two that say the same goes on by itself."""
-    turns, requests = tables.turns.c, tables.requests
-    found = set(connection.scalars(sa.select(turns.history).where(turns.history.in_(digests)).distinct()))
+    found = set(connection.scalars(_KNOWN_HISTORIES, {"digests": list(digests)}))
     digest = next((each for each in digests if each in found), None)
     if digest is None:
         return None
-    later = requests.alias()
-    goes_on = sa.exists().where(later.c.follows == turns.msg_id, later.c.follows_choice == turns.choice)
-    rows = connection.execute(
-        sa.select(requests.c.conversation_id, goes_on)
-        .join(requests, requests.c.msg_id == turns.msg_id)
-        .where(turns.history == digest)
-        .order_by(turns.id.desc())
-        .limit(MOST_CANDIDATES)
-    ).all()
+    rows = connection.execute(_CANDIDATES, {"digest": digest}).all()
     free = [conversation for conversation, followed in rows if not followed]
     return str((free or [rows[0][0]])[0])
 
@@ -314,9 +331,3 @@ _TURN_PLAIN = (
     "response",
     "call",
 )
-
-
-def _shared(left: Sequence[object], right: Sequence[object]) -> int:
-    """How many both begin with."""
-    pairs = enumerate(zip(left, right, strict=False))
-    return next((i for i, (one, other) in pairs if one is not other and one != other), min(len(left), len(right)))

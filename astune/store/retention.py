@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -86,11 +87,12 @@ def delete(database: Database, whose: Whose, *, role: audit_lines.Role, now: flo
         done.heirs = heirs_of(connection, done.versions)
     seen = _blacken_all(database, names, notes, 0, done)  # first: it finds lines by ids that the rows still have
     for part in _parts(found, TOGETHER):
-        with database.writing() as connection:
-            _delete_conversations(connection, part, names, done)
+        deleted = database.write(partial(_delete_conversations, part=part, names=names))
+        done.conversations += deleted.conversations
+        done.requests += deleted.requests
+        done.feedback += deleted.feedback
     for part in _parts(opinions, MOST_IDS):
-        with database.writing() as connection:
-            done.feedback += connection.execute(feedback.delete().where(feedback.c.id.in_(part))).rowcount
+        done.feedback += database.write(partial(_delete_feedback, part=part))
     _blacken_all(database, names, notes, seen, done)
     told = {name: value for name, value in vars(done).items() if name != "audit_lines"}
     by = next(name for name, value in vars(whose).items() if value is not None)
@@ -191,7 +193,8 @@ def _trained_from(connection: sa.Connection, found: Sequence[str]) -> list[int]:
     return sorted(made)
 
 
-def _delete_conversations(connection: sa.Connection, part: Sequence[str], names: set[str], done: Deleted) -> None:
+def _delete_conversations(connection: sa.Connection, part: Sequence[str], names: set[str]) -> Deleted:
+    done = Deleted()
     asked = list(connection.scalars(sa.select(requests.c.msg_id).where(requests.c.conversation_id.in_(part))))
     touched = set(connection.scalars(sa.select(episodes.c.episode_id).where(episodes.c.conversation_id.in_(part))))
     tasks: set[str] = set()
@@ -221,6 +224,11 @@ def _delete_conversations(connection: sa.Connection, part: Sequence[str], names:
     for ids in _parts(sorted(names & tasks), MOST_IDS):
         for column in (commits.c.task_id, commits.c.run_id):
             connection.execute(commits.update().where(column.in_(ids)).values({column: GONE}))
+    return done
+
+
+def _delete_feedback(connection: sa.Connection, part: Sequence[int]) -> int:
+    return connection.execute(feedback.delete().where(feedback.c.id.in_(part))).rowcount
 
 
 def _blacken_all(database: Database, names: set[str], notes: set[str], seen: int, done: Deleted) -> int:

@@ -13,7 +13,7 @@ from typing import TypeVar
 import sqlalchemy as sa
 
 from astune.errors import StoreError
-from astune.store.database import WAIT_SECONDS, Database, is_gone, reason
+from astune.store.database import WAIT_SECONDS, Database, is_gone, pause_after_conflict, reason
 
 Result = TypeVar("Result")
 Work = Callable[[sa.Connection], Result]
@@ -25,10 +25,16 @@ _Outcome = tuple["Future[object]", object, "BaseException | None"]
 
 
 class _Undone(Exception):
-    """A transaction of which nothing stands. `away` says that the database was not reached, or lost on the way."""
+    """A transaction of which nothing stands. `away` says that the database was not reached, or lost on the way,
+    `conflict` that another transaction was in the way."""
 
-    def __init__(self, error: BaseException, away: bool) -> None:
-        self.error, self.away = error, away
+    def __init__(self, error: BaseException, *, away: bool, conflict: bool) -> None:
+        self.error, self.away, self.conflict = error, away, conflict
+
+    @property
+    def passes(self) -> bool:
+        """The same may be made later, as it is."""
+        return self.away or self.conflict
 
 
 class Writer:
@@ -42,8 +48,8 @@ class Writer:
     committed with it stand; only where PostgreSQL is lost while it commits can nobody tell, and the StoreError says so.
 
     Work does nothing but speak to its connection: it is called again where a transaction was rolled back as a whole, as
-    something beside it failed, and for `WAIT_SECONDS` if PostgreSQL is away. What may have been committed is never
-    tried again.
+    something beside it failed, and for `WAIT_SECONDS` if another transaction is in its way or PostgreSQL is away. What
+    may have been committed is never tried again.
     """
 
     def __init__(self, database: Database) -> None:
@@ -98,14 +104,17 @@ class Writer:
             try:
                 outcomes = self._commit(jobs, apart)
             except _Undone as undone:
+                if undone.conflict and time.monotonic() < until:
+                    pause_after_conflict()
+                    continue
                 if undone.away and time.monotonic() < until:
                     time.sleep(pause)
                     pause = min(2 * pause, LONGEST_PAUSE)
                     continue
-                if len(jobs) > 1 and not undone.away and not apart:
+                if len(jobs) > 1 and not undone.passes and not apart:
                     apart = True
                     continue
-                if len(jobs) > 1 and not undone.away:
+                if len(jobs) > 1 and not undone.passes:
                     for job in jobs:
                         self._settle([job])
                     return
@@ -134,7 +143,8 @@ class Writer:
             if phase == "commit" and is_gone(error):
                 lost = StoreError(f"{self._database.shown} was lost in a commit: nobody knows whether it stands")
                 return [(future, None, lost) for future, _ in jobs]
-            raise _Undone(error, away and not self._database.is_sqlite) from error
+            conflict = self._database.is_conflict(error)
+            raise _Undone(error, away=away and not self._database.is_sqlite, conflict=conflict) from error
         return outcomes
 
     def _told(self, error: BaseException) -> BaseException:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -50,10 +51,23 @@ def given_by_parent(when_it_ends: Callable[[], None]) -> tuple[dict[str, Any], I
     log_as_server()
     address, sys.stdout = sys.stdout, sys.stderr
     given = json.loads(sys.stdin.readline())
+    watch_parent(when_it_ends)
+    return given, address
+
+
+def watch_parent(when_it_ends: Callable[[], None]) -> None:
+    """In the child: call `when_it_ends`, in a thread, when the parent closes the child's input or has died."""
 
     def watch() -> None:
-        sys.stdin.read()
+        while os.read(sys.stdin.fileno(), 4096):  # not `sys.stdin`, whose lock would be held when the interpreter ends
+            pass
         when_it_ends()
 
     threading.Thread(target=watch, daemon=True).start()
-    return given, address
+
+
+def end_child(seconds: float) -> None:
+    """In the child: SIGTERM to itself, and after so many seconds the end, whatever goes on."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(seconds)
+    os._exit(1)

@@ -100,7 +100,7 @@ class ScriptedBackbone:
 
     name: ClassVar[str] = "scripted"
     honours: ClassVar[frozenset[str]] = frozenset({"astune"})
-    ignored_sections: ClassVar[frozenset[str]] = frozenset({"astune.debug", "trinity"})
+    ignored_sections: ClassVar[frozenset[str]] = frozenset({"astune.debug", "trinity", "verl"})
 
     def run(self, loaded: LoadedConfig) -> RunReport:
         return run_training(loaded, scripted_engine(lambda prompt: "4"))

@@ -110,7 +110,7 @@ class ScriptedOnlineService:
         return Route(path, self._checked(take), methods=["POST"])
 
     def _health(self, body: Any, request: Request) -> Response:
-        return JSONResponse({"status": "ok"})
+        return JSONResponse({"state": "well", "version": 0})
 
     def _chat(self, body: Any, request: Request) -> Response:
         number = len(self.chats)

@@ -48,7 +48,9 @@ class ScriptedVllm:
         self.requests.append(body)
         if body["model"] not in (self._model, *self.adapters):
             return JSONResponse({"error": {"message": f"The model {body['model']} does not exist."}}, 404)
-        sampling = Sampling(body["max_tokens"], stop_token_ids=tuple(body["stop_token_ids"]), stop=tuple(body["stop"]))
+        sampling = Sampling(
+            body["max_tokens"], stop_token_ids=tuple(body["stop_token_ids"]), stop=tuple(body.get("stop", ()))
+        )
         said = await self._policy.generate(body["prompt"], sampling)
         choice: dict[str, Any] = {"index": 0, "text": "", "finish_reason": said.finish_reason}
         choice["logprobs"] = {"token_logprobs": list(said.logprobs)}

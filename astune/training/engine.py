@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
+from astune.errors import TrainingError
+from astune.rollout.rounds import Rounds
 from astune.types import Policy, Sample, Update
 
 
@@ -54,16 +57,30 @@ class Learner(Protocol):
         """Go on from what `save` wrote. Raises RunFolderError where that is broken or of another model."""
 
 
+def nothing_to_close() -> None: ...
+
+
+async def never_lost() -> TrainingError:
+    nothing: asyncio.Future[TrainingError] = asyncio.get_running_loop().create_future()
+    return await nothing
+
+
 @dataclass(frozen=True)
 class Engine:
     """A model that can be sampled from and trained, wherever that happens: all that the loop knows of a backbone.
 
-    `policy` samples from the weights that `learner` published last.
+    `policy` samples from the weights that `learner` published last. `rounds` keep agents in other processes in
+    step with the policy; None where it goes on whatever they do. `close` lets go of what the engine holds outside this
+    process, and may be called twice. `lost` waits until a part of it out there is gone, and gives the error that says
+    which: nothing can come of the run then.
     """
 
     policy: Policy
     learner: Learner
     chat_format: ChatFormat
+    rounds: Rounds | None = None
+    close: Callable[[], None] = nothing_to_close
+    lost: Callable[[], Awaitable[TrainingError]] = never_lost
 
 
 LoadEngine: TypeAlias = Callable[[AstuneConfig], Engine]

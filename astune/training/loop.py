@@ -34,6 +34,7 @@ from astune.types import Group, Sample, Update
 async def train(run: Run) -> None:
     """Train from `run.step` to the last step, with evaluations and checkpoints on the way. A resumed run first does
     what is left of the evaluation at its step."""
+    await run.learner.publish()  # what the learner was given or has loaded, the policy may not have yet
     while True:
         keep_best(run, await evaluate(run))
         if run.step >= run.total_steps:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from astune.algorithm import Weighting
@@ -34,6 +34,15 @@ class NoPolicy:
 
 def rollout_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat) -> RolloutSetup:
     """Workflow, judge and auxiliary models of the configuration around a policy."""
+    return replace(
+        workflow_setup(config, policy, chat_format),
+        judge=make_judge(config.task_judge),
+        task_judges=TaskJudges(config.task_judge),
+    )
+
+
+def workflow_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat) -> RolloutSetup:
+    """The same without judges: what it takes to play an attempt that is judged elsewhere."""
     protocol = config.rollout.agentscope_learn_protocol
     assert protocol is not None, "astune.config.rules refuses a configuration without a workflow"
     workflow = load_plugin(protocol, kind="workflow")
@@ -42,9 +51,8 @@ def rollout_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat)
         policy=policy,
         chat_format=chat_format,
         workflow_factory=as_workflow(workflow),
-        judge=make_judge(config.task_judge),
+        judge=None,
         config=config.rollout,
-        task_judges=TaskJudges(config.task_judge),
         judge_timeout=config.task_judge.seconds,
         auxiliary_models={
             name: ChatClient(name, model, key=f"astune.rollout.auxiliary_models.{name}")

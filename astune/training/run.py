@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from astune.algorithm import BatchRules, StepEstimator
 from astune.config.schema import AstuneConfig
+from astune.errors import TrainingError
 from astune.monitor.best import Best
 from astune.monitor.blocking import LoopWatch
 from astune.monitor.episodes import EpisodeLog
@@ -18,7 +19,7 @@ from astune.monitor.progress import Progress
 from astune.monitor.run_dir import RunDir
 from astune.rollout.group import run_groups
 from astune.rollout.setup import RolloutSetup
-from astune.training.engine import Learner
+from astune.training.engine import Learner, never_lost
 from astune.training.examples import ExampleSchedule
 from astune.training.held_out import Evaluation
 from astune.training.schedule import TaskSchedule
@@ -54,6 +55,8 @@ class Run:
     held_out_examples: Sequence[Sample] = ()
     stage: Stage | None = None
     store: RunStore | None = None
+    lost: Callable[[], Awaitable[TrainingError]] = never_lost
+    """As of the run's `Engine`."""
     step: int = 0
     changes: int = 0
     skipped_in_a_row: int = 0

@@ -10,6 +10,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -31,9 +32,9 @@ from astune.rollout.setup import RolloutSetup
 from astune.support.concurrency import run_and_leave
 from astune.training.engine import Engine, LoadEngine
 from astune.training.held_out import Evaluation
-from astune.training.rollout_setup import rollout_setup, sampling_for
+from astune.training.rollout_setup import sampling_for
+from astune.training.rollout_workers.pool import played_by
 from astune.types import Episode, Group, StopReason
-from astune.workflow.lifetime import lifetime
 
 ABOUT = "evaluation.json"
 """The file that says what a folder holds the evaluation of."""
@@ -132,10 +133,10 @@ def play(
             left = {evaluation.name: _left(run_dir, evaluation) for evaluation in evaluations}
             began = time.perf_counter()
             if any(left.values()):
-                engine = load_candidate(ready, candidate, load_engine)
-                setup = replace(rollout_setup(ready, engine.policy, engine.chat_format), judges_alone=True)
-                progress.run_started(config, run_dir, 0)
-                run_and_leave(_play_all(ready, setup, run_dir, candidate.step, evaluations, left, progress))
+                with closing(load_candidate(ready, candidate, load_engine)) as engine:
+                    setup = replace(played_by(ready, engine), judges_alone=True)
+                    progress.run_started(config, run_dir, 0)
+                    run_and_leave(_play_all(ready, setup, run_dir, candidate.step, evaluations, left, progress))
             seconds = time.perf_counter() - began
             for evaluation in evaluations:
                 groups[evaluation.name] = list(_read(run_dir, evaluation.name, about))
@@ -154,7 +155,7 @@ async def _play_all(
     left: Mapping[str, Sequence[int]],
     progress: Progress,
 ) -> None:
-    async with lifetime(setup.workflow_factory):
+    async with setup.opened():
         with EpisodeLog(run_dir) as log:
             for evaluation in evaluations:
                 tasks = [evaluation.tasks[number] for number in left[evaluation.name]]

@@ -22,7 +22,8 @@ from astune.training.checkpoints import evaluated_at, go_back, step_of
 from astune.training.engine import LoadEngine
 from astune.training.examples import ExampleSchedule
 from astune.training.held_out import Evaluation, are_examples_left, evaluations_left, evaluations_of
-from astune.training.rollout_setup import environment_service, rollout_setup
+from astune.training.rollout_setup import environment_service
+from astune.training.rollout_workers.pool import played_by
 from astune.training.run import Run
 from astune.training.run_store import begin_run, open_run_store
 from astune.training.schedule import TaskSchedule
@@ -156,8 +157,9 @@ def assemble(
     config = inputs.config
     store = open_run_store(config, stack)
     engine = load_engine(config)  # may take minutes, so `read_inputs` found first what is wrong without it
+    stack.callback(engine.close)
     plays = plays_episodes(config) or evaluates_tasks(config)
-    setup = rollout_setup(config, engine.policy, engine.chat_format) if plays else None
+    setup = played_by(config, engine) if plays else None
     new = run_dir is None
     if run_dir is None:
         run_dir = stack.enter_context(RunDir.open(loaded.config, resume=False))
@@ -184,6 +186,7 @@ def assemble(
         inputs.held_out_examples,
         stage,
         store,
+        engine.lost,
     )
     if stage is not None:
         progress.note(f"stage {stage.number} of {stage.count}: {config.algorithm.method}, to step {run.total_steps}")

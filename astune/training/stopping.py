@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import nullcontext
-from typing import Literal
+from typing import Any, Literal
 
 from astune.errors import CtrlC, RunFolderError, SetupError, StoreError, TrainingError
 from astune.support.signals import on_ctrl_c
 from astune.training.checkpoints import save, sync_logs
 from astune.training.loop import train
 from astune.training.run import Run
-from astune.workflow.lifetime import lifetime
 
 Status = Literal["completed", "interrupted", "failed"]
 
@@ -21,7 +20,7 @@ async def train_to_the_end(run: Run) -> tuple[Status, Exception | None]:
     """Train between `setup` and `teardown` of the run's workflow. Returns how it ended, and the error if that is
     nothing that was said already. Raises SetupError where no episode could begin."""
     try:
-        async with nullcontext() if run.setup is None else lifetime(run.setup.workflow_factory):
+        async with nullcontext() if run.setup is None else run.setup.opened():
             return await _until_stopped(run)
     except SetupError:
         run.run_dir.discard()  # a run that never began leaves nothing behind
@@ -33,7 +32,7 @@ async def _until_stopped(run: Run) -> tuple[Status, Exception | None]:
     it, the steps that are done are saved; a second Ctrl-C ends the run at once, and a third one the process, whatever
     goes on in it."""
     loop = asyncio.get_running_loop()
-    task = asyncio.ensure_future(train(run))
+    task, lost = asyncio.ensure_future(train(run)), asyncio.ensure_future(run.lost())
     stopped = 0
 
     def stop() -> None:
@@ -46,24 +45,35 @@ async def _until_stopped(run: Run) -> tuple[Status, Exception | None]:
         loop.call_soon_threadsafe(task.cancel)
 
     with on_ctrl_c(stop):
-        status, error = await _ended(task)
+        status, error = await _ended(task, lost)
         if not isinstance(error, RunFolderError | StoreError):
             try:
                 save(run)
                 sync_logs(run)
             except (RunFolderError, StoreError) as unsaved:
                 status, error = "failed", unsaved
+            except TrainingError as unsaved:  # the engine is gone, and what was saved before is what there is
+                status, error = "failed", error or unsaved
     if isinstance(error, TrainingError | RunFolderError | StoreError):
         run.progress.note(f"stopped: {error}")
         error = None
     return status, error
 
 
-async def _ended(task: asyncio.Future[None]) -> tuple[Status, Exception | None]:
+async def _ended(task: asyncio.Future[None], lost: asyncio.Future[TrainingError]) -> tuple[Status, Exception | None]:
+    """How `task` ended: by itself, or because the engine was lost meanwhile."""
+    either: set[asyncio.Future[Any]] = {task, lost}
     try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+            return "failed", lost.result()
         await task
     except asyncio.CancelledError:
         return "interrupted", None
     except Exception as error:
         return "failed", error
+    finally:
+        lost.cancel()
     return "completed", None

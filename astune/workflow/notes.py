@@ -21,4 +21,8 @@ class Notes:
             new = subject not in self._said
             self._said.add(subject)
         if new:
-            logger.warning("%s (said once per run)", text)
+            self.say(subject, text)
+
+    def say(self, subject: str, text: str) -> None:
+        """What becomes of the first warning of a subject."""
+        logger.warning("%s (said once per run)", text)

@@ -37,6 +37,7 @@ SUITES = {
     ".venv-as1": ("tests/agents", "tests/gateway", "tests/workflow"),
     ".venv-clients": ("tests/clients",),
     ".venv-trinity": ("tests/trinity", "tests/tinker"),
+    ".venv-verl": ("tests/verl",),
 }
 """The environments that have what some tests need, and where those are. The first is the one that runs this."""
 

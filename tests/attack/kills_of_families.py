@@ -1,29 +1,22 @@
 """Every family of training killed twenty times at random moments (SIGKILL) and gone on with, until it is done: its
 checkpoint, figures and episodes must be those of a run that was never stopped, bit for bit.
-
-Each start of a run is forked off a process that has torch loaded, so that a kill costs a second and not ten.
 """
 
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
-from astune.cli import main
+from tests.attack.forked import fork, warm_up
 from tests.attack.found import Found
 from tests.attack.kills import SECONDS, Job, difference, write_job
 
 STEPS = 6
-PRELOADED = ["astune.backbone.local", "astune.training.start", "tests.attack.kills_of_families"]
 EXAMPLES = [
     {"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": str(n)}]} for n in range(8)
 ]
@@ -88,29 +81,12 @@ class ForkedJob(Job):
         self._arguments = ["--conf", str(folder / "job.yaml"), f"astune.experiment_name={name}", *settings]
 
     def fork(self) -> BaseProcess:
-        process = _forking().Process(target=_start, args=(self.folder, [*self._arguments, *self.going_on()], self.log))
-        process.start()
-        return process
+        return fork(self.folder, [*self._arguments, *self.going_on()], self.log)
 
     def to_its_end(self) -> int | None:
         process = self.fork()
         process.join(SECONDS)
         return process.exitcode
-
-
-def _forking() -> Any:
-    """One thread in one process, so that a fork of it is sound; that one computes nothing itself."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    return context
-
-
-def _start(folder: Path, arguments: Sequence[str], log: Path) -> None:
-    os.chdir(folder)
-    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(handle, 1)
-    os.dup2(handle, 2)
-    sys.exit(main(arguments))
 
 
 def attack(
@@ -128,9 +104,7 @@ def _family(
     for file, rows in EXAMPLE_FILES.items():
         (folder / f"{file}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     straight = ForkedJob(folder, "straight", settings)
-    warm = _forking().Process(target=time.time)  # what forks loads its libraries at the first
-    warm.start()
-    warm.join()
+    warm_up()
     if any(TEACHER in setting for setting in settings):
         teacher = ForkedJob(folder, "teacher", [*FAMILIES["SFT"], f"astune.trainer.total_steps={STEPS}"])
         if teacher.to_its_end() != 0:

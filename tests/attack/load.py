@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
+from tests.attack.exchange import exchange
 from tests.attack.found import Found
 from tests.attack.servers import Served
 
@@ -46,17 +47,6 @@ class Figures:
         self.faults: set[str] = set()
 
 
-async def _exchange(served: Served, sent: bytes) -> tuple[int, bytes]:
-    reader, writer = await asyncio.open_connection(served.host, served.port)
-    try:
-        writer.write(sent)
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
-        return int(head.split()[1]), await reader.readexactly(length)
-    finally:
-        writer.close()
-
-
 async def _session(served: Served, figures: Figures, naughty: bool, end: float, draw: random.Random) -> None:
     """One session after another, until it is time to end."""
     await asyncio.sleep(draw.uniform(0, PAUSE))
@@ -85,7 +75,7 @@ async def _call(served: Served, figures: Figures, path: str, name: str) -> bool:
     began = time.monotonic()
     figures.calls += 1
     try:
-        status, answer = await asyncio.wait_for(_exchange(served, (head + body).encode()), 60)
+        status, answer = await asyncio.wait_for(exchange(served.host, served.port, (head + body).encode()), 60)
     except (OSError, EOFError, asyncio.TimeoutError) as error:
         figures.faults.add(type(error).__name__)
         status, answer = 0, b""
@@ -120,7 +110,7 @@ async def _watch(served: Served, figures: Figures, end: float) -> None:
 
 async def _list_models(served: Served) -> None:
     path = served.request.path.replace("chat/completions", "models")
-    await _exchange(served, f"GET {path} HTTP/1.1\r\nHost: {served.authority}\r\n\r\n".encode())
+    await exchange(served.host, served.port, f"GET {path} HTTP/1.1\r\nHost: {served.authority}\r\n\r\n".encode())
 
 
 async def _load(served: Served, sessions: int, seconds: float, seed: int) -> Figures:

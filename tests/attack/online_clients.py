@@ -7,13 +7,15 @@ import json
 import random
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
 
-from astune.store import tables
+from astune.store import audit, tables
 from astune.store.database import open_database
+from tests.attack.exchange import exchange
 
 CALLS = 3
 """Of each conversation, which goes on from its own answers."""
@@ -91,7 +93,7 @@ class Clients:
         head = f"POST {path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\nContent-Type: application/json\r\n{headers}"
         try:
             status, answer = await asyncio.wait_for(
-                self._exchange(f"{head}Content-Length: {len(sent)}\r\n\r\n".encode() + sent), 120
+                exchange(self.host, self.port, f"{head}Content-Length: {len(sent)}\r\n\r\n".encode() + sent), 120
             )
         except (OSError, EOFError, asyncio.TimeoutError) as error:
             self.ledger.failed[type(error).__name__] += 1
@@ -102,16 +104,6 @@ class Clients:
             await asyncio.sleep(AGAIN_SECONDS)
             return None
         return json.loads(answer)
-
-    async def _exchange(self, sent: bytes) -> tuple[int, bytes]:
-        reader, writer = await asyncio.open_connection(self.host, self.port)
-        try:
-            writer.write(sent)
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
-            return int(head.split()[1]), await reader.readexactly(length)
-        finally:
-            writer.close()
 
 
 @dataclass(frozen=True)
@@ -127,6 +119,8 @@ class Kept:
     trained_twice: int
     untrained: Counter[str]
     """Rated answers that no update has, by why."""
+    unexplained: int
+    """Those of which neither their state nor the last commit's line in the audit says why."""
     versions: int
     commits: Counter[str]
     """By state."""
@@ -165,6 +159,7 @@ def _look(connection: sa.Connection, ledger: Ledger) -> Kept:
     judged = sa.select(tables.episode_messages.c.msg_id, tables.episodes.c.state, tables.episodes.c.reason)
     rows = connection.execute(judged.join(tables.episodes))
     of_answer = {msg_id: f"{state}: {reason}" if reason else state for msg_id, state, reason in rows}
+    untrained, unexplained = _untrained(connection, ledger, of_answer)
     states = Counter(connection.scalars(sa.select(tables.commits.c.state)))
     return Kept(
         lost_answers=len(ledger.answered.keys() - (known & texts.keys())),
@@ -172,7 +167,26 @@ def _look(connection: sa.Connection, ledger: Ledger) -> Kept:
         lost_rewards=sum(value not in rewards.get(msg_id, ()) for msg_id, value in ledger.rated.items()),
         trained=len(counted),
         trained_twice=sum(count > 1 for count in counted.values()),
-        untrained=Counter(said for m in ledger.rated if (said := of_answer.get(m, "no episode")) != "trained"),
+        untrained=untrained,
+        unexplained=unexplained,
         versions=states["made"],
         commits=states,
     )
+
+
+def _untrained(connection: sa.Connection, ledger: Ledger, of_answer: Mapping[str, str]) -> tuple[Counter[str], int]:
+    """Why rated answers are in no update, and of how many nothing says why. Each was an exchange, hence an episode, of
+    its own; what counts and waits is told as a number, by the commit that looked at it last."""
+    feedback = tables.feedback.c
+    about = sa.select(tables.feedback_messages.c.msg_id, feedback.state, feedback.reason).join(tables.feedback)
+    said = {msg_id: (state, reason) for msg_id, state, reason in connection.execute(about)}
+    ended = [line for line in audit.lines(connection) if "waits" in line.details]
+    told = Counter(ended[-1].details["waits"] if ended else {})
+    why: Counter[str] = Counter()
+    unexplained = 0
+    for msg_id in ledger.rated:
+        state, reason = said.get(msg_id, ("not in the store", None))
+        if of_answer.get(msg_id, state) != "trained":
+            why[of_answer.get(msg_id, state)] += 1
+            unexplained += msg_id not in of_answer and state != "counts" and not reason
+    return why, unexplained + abs(why["counts"] - told.total())

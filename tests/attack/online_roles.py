@@ -1,15 +1,10 @@
-"""The processes of online training for the attacks on them: a database, and roles that are started and killed.
-
-Each start of a role is forked off a process that has torch loaded, so that a kill costs a second and not ten.
-"""
+"""The processes of online training for the attacks on them: a database, and roles that are started and killed."""
 
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
@@ -17,12 +12,11 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from astune.cli import main
 from astune.support.serving import bound_socket
+from tests.attack.forked import fork
 
 ROLES = ("serve", "train")
 START_SECONDS = 240.0
-_PRELOADED = ["astune.backbone.local", "astune.online.service", "astune.online.training", "tests.attack.online_roles"]
 
 
 class Roles:
@@ -50,9 +44,7 @@ class Roles:
 
     def start(self, role: str) -> None:
         arguments = ["online", role, "--conf", str(self.folder / "online.yaml")]
-        process = _forking().Process(target=_start, args=(self.folder, arguments, self.log(role)))
-        process.start()
-        self._running[role] = process
+        self._running[role] = fork(self.folder, arguments, self.log(role))
 
     def kill(self, role: str) -> None:
         """As a power cut would. A process that has ended by itself is a fault."""
@@ -114,18 +106,3 @@ class Roles:
     def tracebacks(self) -> int:
         texts = [self.log(role).read_text(errors="replace") for role in ROLES if self.log(role).exists()]
         return sum(text.count("Traceback (most recent call last)") for text in texts)
-
-
-def _forking() -> Any:
-    """One thread in one process, so that a fork of it is sound; that one computes nothing itself."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOADED)
-    return context
-
-
-def _start(folder: Path, arguments: list[str], log: Path) -> None:
-    os.chdir(folder)
-    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(handle, 1)
-    os.dup2(handle, 2)
-    sys.exit(main(arguments))

@@ -53,11 +53,12 @@ def test_a_run_killed_at_random_moments_ends_as_if_never_stopped() -> None:
 
 @pytest.mark.fault(
     "Online training",
-    "`astune online serve` and `astune online train` are killed (SIGKILL) at random moments while users ask and rate",
-    "every acknowledged answer and reward is in the store, trained at most once; `make attack` does it twenty times",
+    "`astune online serve`, `train` or both are killed (SIGKILL) at random moments while users ask and rate",
+    "every acknowledged answer and reward is in the store, trained at most once, or it is said why not; `make attack` "
+    "does it twenty times to each",
 )
 def test_what_online_training_acknowledged_outlasts_kills() -> None:
-    assert failed(online.attack_by_kills(kills=2, sessions=4, seed=1)) == []
+    assert failed(online.attack_by_kills(kills=1, sessions=4, seed=1)) == []
 
 
 def test_a_row_that_fails_is_an_exit_code(capsys: pytest.CaptureFixture[str]) -> None:

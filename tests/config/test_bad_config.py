@@ -60,7 +60,7 @@ def test_a_missing_file_names_the_nearest_one(tmp_path: Path) -> None:
             GOOD + "  debug:\n    xyz: 1\n",
             "F:5: astune.debug.xyz: unknown key. astune.debug has: model, endpoints, split, tasks, index",
         ),
-        (GOOD + "xyz:\n  x: 1\n", "F:4: xyz: unknown key. The top level has: astune, trinity"),
+        (GOOD + "xyz:\n  x: 1\n", "F:4: xyz: unknown key. The top level has: astune, trinity, verl"),
         (GOOD + "trinity: 1\n", "F:4: trinity: expected a section of keys and values, got 1"),
         (GOOD + "trinity:\n  a: ${astune.sed}\n", "F:5: trinity.a: in ${...}: Interpolation key 'astune.sed'"),
         (

@@ -15,6 +15,7 @@ BACKBONES = {
     "debug": "astune.backbone.debug:DebugBackbone",
     "local": "astune.backbone.local:LocalBackbone",
     "trinity": "astune.backbone.trinity.backbone:TrinityBackbone",
+    "verl": "astune.backbone.verl.backbone:VerlBackbone",
 }
 TRAINS = f"{Path(__file__).with_name('backbones.py')}:Trains"
 

@@ -75,10 +75,10 @@ def test_checks_that_were_skipped_for_one_reason_are_told_of_once(
     assert run(folder, changes={"seed": "x"}) == 1
     printed = capsys.readouterr().out.splitlines()
     assert printed[3].startswith(
-        "skip  12 checks   packages, tasks, model, workflow, judge, dry run, template, context,"
+        "skip  13 checks   packages, tasks, model, workflow, judge, dry run, template, context,"
     )
-    assert printed[3].endswith("run folder, memory: needs a configuration that loads; see 'config' above")
-    assert printed[4:] == ["1 would fail, 0 warnings, 12 not looked at"]
+    assert printed[3].endswith("run folder, online, memory: needs a configuration that loads; see 'config' above")
+    assert printed[4:] == ["1 would fail, 0 warnings, 13 not looked at"]
 
 
 def test_a_problem_without_a_fix_cannot_be_told() -> None:
@@ -231,6 +231,9 @@ def test_the_versions_are_those_of_the_project() -> None:
     (listed,) = re.findall(r"^local = \[(.*)\]$", text, re.MULTILINE)
     least = dict(re.findall(r'"(\w+)>=([\d.]+)', listed))
     assert least == packages.LOCAL
+    for extra, known in (("online", packages.ONLINE), ("postgresql", packages.POSTGRESQL)):
+        (listed,) = re.findall(rf"^{extra} = \[(.*)\]$", text, re.MULTILINE)
+        assert dict(re.findall(r'"([\w-]+)(?:\[\w+\])?>=([\d.]+)', listed)) == known
     assert f'lora = ["peft>={packages.LORA},' in text
     (python,) = re.findall(r'^requires-python = ">=(\d+\.\d+),<(\d+\.\d+)"', text, re.MULTILINE)
     assert tuple(tuple(map(int, version.split("."))) for version in python) == packages.PYTHON

@@ -14,8 +14,8 @@ import pytest
 import sqlalchemy as sa
 
 from astune.cli import main
-from astune.cli.online_export import new_file
-from astune.cli.online_store import add_parser, chosen
+from astune.cli.online.export import new_file
+from astune.cli.online.stored import add_parser, chosen
 from astune.config.load import load_config
 from astune.config.online import FeedbackConfig
 from astune.config.schema import AstuneConfig
@@ -29,7 +29,7 @@ from astune.online.export import Kind, rows_of
 from astune.recordings.diff import turns_differ
 from astune.store.database import Database, open_database
 from astune.store.export import ExportFilter
-from astune.store.feedback import NewFeedback, Said, add
+from astune.store.feedback.states import NewFeedback, Said, add
 from astune.store.requests import RecordedRequest, RecordedTurn, TurnPlace, record
 from astune.store.tables import feedback
 from astune.testing import scripted_engine

@@ -33,16 +33,18 @@ def test_what_is_said_stays_as_it_is_and_what_is_written_is_what_the_plug_in_all
     messages: list[dict[str, Any]],
 ) -> None:
     before = copy.deepcopy(messages)
-    done = Redactor(without_digits).apply(messages)
+    redactor = Redactor(without_digits)
+    done = redactor.apply(messages)
     assert messages == before
     assert list(done.messages) == [without_digits(copy.deepcopy(message)) for message in messages]
-    assert done.changed == (list(done.messages) != messages) and done.failed == 0
+    changes = sum(new != old for new, old in zip(done.messages, messages, strict=True))
+    assert (done.changed, redactor.changes, redactor.failures) == (changes > 0, changes, 0)
 
 
 @given(MESSAGES)
 def test_without_a_plug_in_all_is_written(messages: list[dict[str, Any]]) -> None:
     done = Redactor.of(None).apply(messages)
-    assert (list(done.messages), done.changed, done.failed) == (messages, False, 0)
+    assert (list(done.messages), done.changed) == (messages, False)
 
 
 def raises(message: dict[str, Any]) -> None:
@@ -68,10 +70,11 @@ def leaves(message: dict[str, Any]) -> None:
 )
 def test_a_plug_in_that_fails_lets_nothing_of_a_message_through(plug_in: Any) -> None:
     messages = [{"role": "user", "content": "secret", "name": "secret"}, {"role": "tool", "content": "secret"}]
-    done = Redactor(plug_in).apply(messages)
+    redactor = Redactor(plug_in)
+    done = redactor.apply(messages)
     assert "secret" not in repr(done.messages)
     assert [message["role"] for message in done.messages] == ["user", "tool"]
-    assert done.changed and done.failed == 2
+    assert done.changed and redactor.failures == 2
     assert Redactor(plug_in).text("secret") is None
 
 

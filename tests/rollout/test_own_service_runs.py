@@ -87,12 +87,14 @@ def test_an_environment_that_cannot_be_made_is_shown_as_the_episodes_error(conf)
     "the environment service that a run started dies",
     "the run goes on, says so with the service's last lines, and its episodes are errors",
 )
-def test_training_starts_the_service_and_goes_on_when_it_dies(conf, caplog):
+@pytest.mark.parametrize("workers", [0, 2])
+def test_training_starts_the_service_and_goes_on_when_it_dies(conf, caplog, workers):
     from astune.backbone.local import LocalBackbone
 
     overrides = [
         f"astune.rollout.agentscope_learn_protocol={conf.parent}/agent.py:one_answer",
         "astune.rollout.num_repeat=4",
+        f"astune.rollout.workers={workers}",
         "astune.task_reader.shuffle=false",
         "astune.trainer.tasks_per_step=1",
         "astune.trainer.total_steps=2",

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from astune.config.online import FeedbackConfig
-from astune.store.feedback import NewFeedback, Outcome, Said, add
-from astune.store.feedback_rows import Row, load
+from astune.store.feedback.rows import Row, load
+from astune.store.feedback.states import NewFeedback, Outcome, Said, add
 from astune.store.tables import commits, conversations, episode_messages, episodes, requests
 from tests.store.rows import add as add_row
 

@@ -5,8 +5,8 @@ import sqlalchemy as sa
 
 from astune.config.online import FeedbackConfig
 from astune.store.database import Database
-from astune.store.feedback import NewFeedback, Said, add, mark, settle
-from astune.store.judgements import judgements, preferences
+from astune.store.feedback.judgements import judgements, preferences
+from astune.store.feedback.states import NewFeedback, Said, add, mark, settle
 from astune.store.tables import audit
 from tests.store.databases import database as database
 from tests.store.databases import url as url
@@ -231,6 +231,29 @@ def test_more_than_the_limits_is_held(connection: sa.Connection) -> None:
         "more than 3 about one conversation"
     )
     assert say(connection, *two, about=["a"], rules=rules).state == "counts"
+
+
+@pytest.mark.fault(
+    "Online training",
+    "Somebody sends much feedback without saying who it is",
+    "What is more than `unnamed_per_hour` of a client is held",
+)
+@pytest.mark.parametrize("client", ["", "app"])
+def test_people_without_a_name_have_a_limit_together_and_take_nothing_from_others(
+    connection: sa.Connection, client: str
+) -> None:
+    rules = FeedbackConfig(unnamed_per_hour=2)
+    for conversation in "abdef":
+        record(connection, conversation, [conversation], client=client if conversation != "f" else "other")
+    unnamed = [
+        say(connection, 1.0, about=[one], at=at, author=client, client=client, rules=rules)
+        for at, one in enumerate("abd")
+    ]
+    assert [one.state for one in unnamed] == ["counts", "counts", "held"]
+    assert unnamed[-1].reason == "more than 2 by people without a name in an hour"
+    assert say(connection, 1.0, about=["e"], at=3, author="ana", client=client, rules=rules).state == "counts"
+    assert say(connection, 1.0, about=["f"], at=3, author="other", client="other", rules=rules).state == "counts"
+    assert say(connection, 1.0, about=["e"], at=3603, author=client, client=client, rules=rules).state == "counts"
 
 
 def test_every_change_of_a_state_is_in_the_audit(connection: sa.Connection) -> None:

@@ -18,13 +18,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from astune.config.online import FeedbackConfig
 from astune.store.database import Database, open_database
-from astune.store.feedback import Said, mark, settle
-from astune.store.judgements import judgements
+from astune.store.feedback.judgements import judgements
+from astune.store.feedback.states import Said, mark, settle
 from astune.store.tables import metadata
 from tests.store.databases import new_url
 from tests.store.feedback_cases import record, rows, say, states, train
 
-RULES = FeedbackConfig(wait_seconds=1e9, per_user_per_hour=10_000, per_conversation=10_000)
+RULES = FeedbackConfig(wait_seconds=1e9, per_user_per_hour=10_000, unnamed_per_hour=10_000, per_conversation=10_000)
 ANSWERS = {"a": ("a",), "b": ("a", "b"), "d": ("d",)}
 """Each answer and what feedback on it judges: `b` follows `a` in one exchange."""
 Reward = dict[tuple[str, ...], float | None]

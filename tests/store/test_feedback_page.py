@@ -12,13 +12,13 @@ import sqlalchemy as sa
 
 from astune.config.online import FeedbackConfig
 from astune.store.database import open_database
-from astune.store.feedback import Said, mark, settle
-from astune.store.feedback_rules import STATES
-from astune.store.judgements import judgements
+from astune.store.feedback.judgements import judgements
+from astune.store.feedback.rules import STATES
+from astune.store.feedback.states import Said, mark, settle
 from tests.store.feedback_cases import record, rows, say, train
 
 PAGE = (Path(__file__).parents[2] / "docs" / "online.md").read_text(encoding="utf-8")
-RULES = FeedbackConfig(wait_seconds=100, per_user_per_hour=3, per_conversation=4)
+RULES = FeedbackConfig(wait_seconds=100, per_user_per_hour=3, unnamed_per_hour=3, per_conversation=4)
 CORRECTION = Said("correction", "correction", correction="so")
 
 
@@ -118,11 +118,23 @@ def trained_meanwhile(connection: sa.Connection) -> str:
     return rows(connection)[-1].state
 
 
-def too_many_of_a_user(connection: sa.Connection) -> str:
+def emptied_correction(connection: sa.Connection) -> str:
+    state = tell(connection, Said("correction", "correction", correction=None))
+    assert tell(connection, Said("correction", "correction", correction=None), at=1) == state
+    assert tell(connection, 1.0, Said("correction", "correction", correction=None), at=2) == "counts"
+    assert judgements(connection, RULES)[0].corrections == ()
+    return state
+
+
+def too_many_of_a_user(connection: sa.Connection, author: str = "ana") -> str:
     names = ["a", "b", "d", "e"]
     for name in names:
         record(connection, name, [name], client="app")
-    return [tell(connection, 1.0, about=[name]) for name in names][-1]
+    return [tell(connection, 1.0, about=[name], author=author) for name in names][-1]
+
+
+def too_many_of_nobody(connection: sa.Connection) -> str:
+    return too_many_of_a_user(connection, author="app")
 
 
 def too_many_of_a_conversation(connection: sa.Connection) -> str:
@@ -180,7 +192,9 @@ CASES: dict[str, Callable[[sa.Connection], str]] = {
     "a score of an answer that is trained already": trained_before,
     "a score that came while its answer was trained": trained_meanwhile,
     "a correction of an answer that is trained already": correction_of_trained,
+    "a correction of which `astune.online.redact` leaves nothing": emptied_correction,
     "more than `per_user_per_hour`": too_many_of_a_user,
+    "more than `unnamed_per_hour`": too_many_of_nobody,
     "more than `per_conversation`": too_many_of_a_conversation,
     "of an author far off everyone's": off,
     "of a judge, and a person speaks later": judge_first,

@@ -8,9 +8,9 @@ import sqlalchemy as sa
 
 from astune.config.online import FeedbackConfig
 from astune.store.database import Database
-from astune.store.feedback import settle
-from astune.store.held import accept, held
-from astune.store.outliers import Values, deviations
+from astune.store.feedback.held import accept, held
+from astune.store.feedback.outliers import Values, deviations
+from astune.store.feedback.states import settle
 from tests.store.databases import database as database
 from tests.store.databases import url as url
 from tests.store.feedback_cases import record, rows, say

@@ -17,6 +17,7 @@ from astune.monitor.metrics import MetricsLog
 from astune.testing import CountingLearner
 from astune.training.schedule import Schedule
 from astune.types import RunReport
+from tests.training.killed import Killed, raise_at
 
 RunJob = Callable[..., RunReport]
 WriteJob = Callable[..., Path]
@@ -76,10 +77,6 @@ def test_further_items_are_none_of_the_step_and_none_twice() -> None:
     assert list(schedule.further(0)) != list(schedule.further(3))
 
 
-class Killed(BaseException):
-    pass
-
-
 @pytest.mark.fault(
     "Runs and resuming",
     "a run with dynamic sampling, or with a running mean, is killed anywhere in a step",
@@ -100,17 +97,10 @@ def test_a_run_that_is_killed_at_random_and_resumed_equals_one_that_never_was(
     for attempt in range(4):
         name = f"astune.experiment_name=killed{attempt}"
         owner, place = draw.choice([(CountingLearner, "update"), (CountingLearner, "publish"), (MetricsLog, "log")])
-        original, left = getattr(owner, place), draw.randint(2, 4)
-
-        def dies(*args: Any, original: Any = original) -> Any:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                raise Killed
-            return original(*args)
+        call = draw.randint(2, 4)
 
         with monkeypatch.context() as patch:
-            patch.setattr(owner, place, dies)
+            raise_at(patch, call, owner, place)
             with pytest.raises(Killed):
                 run_job(conf, *options, name)
         resumed = run_job(conf, *options, name, resume=True).run_dir

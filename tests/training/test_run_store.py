@@ -21,12 +21,9 @@ from astune.testing import CountingLearner
 from astune.types import RunReport, Sample, Span, Timeline
 from tests.store.databases import database as database
 from tests.store.databases import url as url
+from tests.training.killed import Killed, raise_at
 
 RunJob = Callable[..., RunReport]
-
-
-class Killed(BaseException):
-    pass
 
 
 def key(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -74,17 +71,9 @@ def test_a_run_is_in_the_database_as_in_its_files(conf: Path, run_job: RunJob, u
 def test_a_run_that_was_killed_goes_back_in_the_database_as_in_its_files(
     conf: Path, run_job: RunJob, url: str, database: Database, kill_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls, original = [], MetricsLog.log
-
-    def dies(*args: Any) -> None:
-        calls.append(1)
-        if len(calls) == kill_at:
-            raise Killed
-        original(*args)
-
     options = (f"astune.monitor.store={url}",)
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(MetricsLog, "log", dies)
+        raise_at(patch, kill_at, MetricsLog, "log")
         run_job(conf, *options)
     report = run_job(conf, *options, resume=True)
     assert report.steps == 3
@@ -107,7 +96,7 @@ def test_a_run_whose_database_fails_stops_and_goes_on_later(
 
     async def spoils(learner: CountingLearner) -> int:
         calls.append(1)
-        if len(calls) == 2:
+        if len(calls) == 3:  # after its first step has been saved: a run publishes once at its beginning
             rename(database, "run_episodes", "elsewhere")
         return await original(learner)
 

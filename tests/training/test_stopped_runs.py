@@ -3,23 +3,29 @@ where signals matter."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from astune.cli import main
 from astune.config.load import load_config
-from astune.errors import ConfigError, RunFolderError
+from astune.config.schema import AstuneConfig
+from astune.errors import ConfigError, RunFolderError, TrainingError
 from astune.monitor import RunDir, read_episodes, read_metrics
 from astune.monitor.metrics import MetricsLog
-from astune.testing import CountingLearner
-from astune.types import RunReport
+from astune.testing import CountingLearner, ScriptedPolicy, scripted_engine
+from astune.training.engine import Engine
+from astune.training.start import run_training
+from astune.types import Generation, RunReport, Sampling
+from tests.training.killed import Killed, raise_at
 
 ROOT = Path(__file__).parents[2]
 RunJob = Callable[..., RunReport]
@@ -98,10 +104,6 @@ def test_a_finished_run_whose_last_checkpoint_is_damaged_is_not_finished(
         run_job(conf, resume=True)
 
 
-class Killed(BaseException):
-    pass
-
-
 @pytest.mark.fault(
     "Records and checkpoints",
     "anything at all goes wrong while a step is recorded",
@@ -116,17 +118,8 @@ def test_no_checkpoint_is_there_without_its_records(
     conf: Path, run_job: RunJob, monkeypatch: pytest.MonkeyPatch, place: str, error: BaseException
 ) -> None:
     owner: type = {"publish": CountingLearner, "log": MetricsLog}[place]
-    original = getattr(owner, place)
-    calls = []
-
-    def fails(*args: object) -> object:
-        calls.append(1)
-        if len(calls) == 2:
-            raise error
-        return original(*args)
-
     with monkeypatch.context() as patch:
-        patch.setattr(owner, place, fails)
+        raise_at(patch, {"publish": 3, "log": 2}[place], owner, place, error)  # a run begins with a publish
         if isinstance(error, Killed):
             with pytest.raises(Killed):
                 run_job(conf)
@@ -185,6 +178,45 @@ def test_ctrl_c_saves_and_the_run_can_go_on(conf: Path, run_job: RunJob) -> None
     done = max(row["step"] for row in read_metrics(metrics))
     resumed = run_job(conf, f"astune.trainer.total_steps={done + 1}", resume=True)
     assert resumed.steps == done + 1
+
+
+@pytest.mark.fault(
+    "Runs and resuming",
+    "a part of the engine that runs elsewhere dies while episodes wait for it",
+    "the run says which and ends at once; the steps done are saved, and it can go on",
+)
+def test_a_run_whose_engine_lost_a_part_ends_with_the_reason(
+    conf: Path, run_job: RunJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = scripted_engine(lambda prompt: "4")
+    closed = []
+
+    def load(config: AstuneConfig) -> Engine:
+        engine = whole(config)
+        died = asyncio.Event()
+
+        class Dying(ScriptedPolicy):
+            """Answers no more after the first step."""
+
+            async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+                if engine.learner.updates:
+                    died.set()
+                    await asyncio.Event().wait()
+                return await engine.policy.generate(prompt_ids, sampling)
+
+        async def lost() -> TrainingError:
+            await died.wait()
+            return TrainingError("server 1 died")
+
+        policy = Dying(lambda prompt: "4", engine.chat_format)
+        return replace(engine, policy=policy, lost=lost, close=lambda: closed.append(1))
+
+    report = run_training(load_config(conf, ["astune.trainer.save_every=0"]), load)
+    assert (report.status, report.steps, report.error, closed) == ("failed", 1, None, [1])
+    assert "stopped: server 1 died" in capsys.readouterr().out
+    assert RunDir(report.run_dir).latest_checkpoint() == RunDir(report.run_dir).checkpoint_path(1)
+    assert run_job(conf, "astune.trainer.save_every=0", resume=True).steps == 3
+    check_folder(report.run_dir)
 
 
 def test_a_step_that_is_done_is_saved_after_some_minutes(conf: Path, run_job: RunJob) -> None:

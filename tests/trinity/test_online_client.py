@@ -14,7 +14,7 @@ from astune.config.schema import Config  # noqa: E402
 from astune.context_tracker.prompt.chat_format import ChatFormat  # noqa: E402
 from astune.online.service.serving import Model, OnlineService  # noqa: E402
 from astune.store.commits import with_state  # noqa: E402
-from astune.store.feedback_figures import feedback_figures  # noqa: E402
+from astune.store.feedback.figures import feedback_figures  # noqa: E402
 from astune.store.versions import ModelVersion  # noqa: E402
 from astune.support.serving import BACKLOG, bound_socket, server_config, url_of  # noqa: E402
 from astune.testing import ScriptedPolicy, write_test_model_dir  # noqa: E402
@@ -56,5 +56,7 @@ async def test_every_call_of_trinitys_client_is_understood(served):
     with service.database.reading() as connection:
         assert feedback_figures(connection).by_kind[("number", "counts")] == 2
         assert len(with_state(connection, "asked")) == 1
+    # Those of Trinity's proxy are JSON, ours Prometheus' text. Both of its clients ask with `Accept: */*`, as curl and
+    # a plain scraper do: nothing tells them apart, and who scrapes must get what Prometheus reads.
     with pytest.raises(ValueError, match="Expecting value"):
-        client.get_metrics()  # those of the proxy are JSON, ours are Prometheus' text
+        client.get_metrics()

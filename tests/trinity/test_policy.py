@@ -22,7 +22,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from astune.backbone.local.engine import load_policy
-from astune.backbone.trinity.explorer.policy import CompletionsPolicy, completion_request, generation
+from astune.backbone.trinity.explorer.policy import CompletionsPolicy, generation
+from astune.clients.completions import completion_request
 from astune.config.load import load_config
 from astune.errors import ContextOverflow, PolicyError, WorkflowError
 from astune.rollout.group import run_group
@@ -122,7 +123,9 @@ def test_an_agent_with_tools_runs_on_the_endpoint_as_on_the_local_sampler(
     for ours, theirs in zip(direct.episodes, over_http.episodes, strict=True):
         assert [turn.prompt_ids for turn in ours.turns] == [turn.prompt_ids for turn in theirs.turns]
         assert [turn.output_ids for turn in ours.turns] == [turn.output_ids for turn in theirs.turns]
-        assert [list(turn.logprobs) for turn in ours.turns] == [pytest.approx(list(t.logprobs)) for t in theirs.turns]
+        # calls that meet in a batch by chance change the last digits
+        near = [pytest.approx(list(turn.logprobs), abs=1e-5) for turn in theirs.turns]
+        assert [list(turn.logprobs) for turn in ours.turns] == near
         assert {turn.policy_version for turn in theirs.turns} == {4}
         assert all(turn.exact for turn in theirs.turns)
         assert ours.verdict == theirs.verdict

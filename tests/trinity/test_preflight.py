@@ -17,9 +17,12 @@ import ray
 from trinity.common.config import Config as TrinityConfig
 
 import astune
+from astune.backbone.ray_cluster import connect as ray_connect
+from astune.backbone.ray_cluster import nodes as ray_nodes
+from astune.backbone.ray_cluster.connect import check_address, connect
+from astune.backbone.ray_cluster.node_check import NodeQuestion, find_problems
 from astune.backbone.trinity.driver import preflight
-from astune.backbone.trinity.driver.preflight import check_address, check_before, check_cluster, check_gpus, connect
-from astune.backbone.trinity.shared.node_check import NodeQuestion, find_problems
+from astune.backbone.trinity.driver.preflight import ADDRESS, check_before, check_cluster, check_gpus
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError
 from astune.support.resources import tiny_model_dir
@@ -118,7 +121,7 @@ def test_an_address_where_nothing_listens_is_refused_at_once() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-    message = refusal(connect, address, "space", {})
+    message = refusal(connect, address, "space", {}, ADDRESS)
     assert f"trinity.cluster.ray_address: nothing answers at {address}" in message
     assert "ray start --head" in message
 
@@ -134,15 +137,15 @@ def test_gpus_are_counted_only_where_ray_answers_and_only_if_needed(tmp_path: Pa
 
 @pytest.mark.parametrize("address", ["ray://127.0.0.1:10001", "127.0.0.1", "here", "127.0.0.1:port", ""])
 def test_an_address_of_another_form_is_refused(address: str) -> None:
-    assert "expected 'local', 'auto' or 'host:port'" in refusal(check_address, address)
+    assert "expected 'local', 'auto' or 'host:port'" in refusal(check_address, address, ADDRESS)
 
 
 def test_something_that_is_no_ray_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "LONGEST_GREETING", 4.0)
+    monkeypatch.setattr(ray_connect, "LONGEST_GREETING", 4.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=accept_and_say_nothing, args=(server,), daemon=True).start()
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        assert f"got '{address}': no Ray answers there within 4 s" in refusal(check_address, address)
+        assert f"got '{address}': no Ray answers there within 4 s" in refusal(check_address, address, ADDRESS)
 
 
 def accept_and_say_nothing(server: socket.socket) -> None:
@@ -156,7 +159,7 @@ def accept_and_say_nothing(server: socket.socket) -> None:
 
 
 def test_a_cluster_that_answers_passes(cluster: Any) -> None:
-    check_address(cluster.address)
+    check_address(cluster.address, ADDRESS)
 
 
 # ---- What the cluster knows ----
@@ -262,7 +265,7 @@ def test_a_run_folder_that_the_nodes_do_not_share_is_refused(
 
 def test_a_node_without_astune_says_so_and_so_does_one_with_another_version(tmp_path: Path) -> None:
     sent = tmp_path / "probe"
-    sent.write_bytes(ray.cloudpickle.dumps(preflight._probe()))
+    sent.write_bytes(ray.cloudpickle.dumps(ray_nodes._probe()))
     node = (
         "import sys\nif sys.argv[2:]: sys.modules['astune'] = None\n"
         "import ray.cloudpickle\nprobe = ray.cloudpickle.load(open(sys.argv[1], 'rb'))\n"

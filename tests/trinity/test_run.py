@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -35,6 +34,7 @@ from astune.training.rollout_setup import rollout_setup, sampling_for, weighting
 from astune.training.schedule import TaskSchedule, learning_rate
 from astune.training.tasks import read_tasks
 from astune.types import Episode, Group
+from tests.launched import wait_for
 
 DEMO = tutorial_dir() / "math_agent" / "demo.yaml"
 RUN = Path("runs/math_agent/demo")
@@ -171,15 +171,6 @@ def test_each_checkpoint_says_where_trinity_has_the_weights(finished: tuple[Path
 # --- what goes wrong ---------------------------------------------------------------------------------------------
 
 
-def wait_for(process: subprocess.Popen[str], condition: Callable[[], bool], seconds: float = 240.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        if process.poll() is not None or time.monotonic() > until:
-            process.kill()
-            pytest.fail(f"the run did not come so far: {process.communicate()[0]}")
-        time.sleep(0.1)
-
-
 def trained(run: Path, step: int) -> Callable[[], bool]:
     """Whether the run folder has step `step`."""
 
@@ -213,7 +204,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str]:
     """A folder with a run whose trainer was killed after step 3, its exit code and its output."""
     folder = tmp_path_factory.mktemp("killed")
     process = launch(folder, *LONG)
-    wait_for(process, trained(folder / RUN, 3))
+    wait_for(process, trained(folder / RUN, 3), 240.0)
     kill_actor(process, "ray::Trainer")
     output = end(process)
     return folder, process.returncode, output
@@ -237,7 +228,7 @@ def test_a_run_goes_on_from_its_checkpoint_and_ctrl_c_saves_where_it_is(killed: 
     folder, _, _ = killed
     run = folder / RUN
     process = launch(folder, *LONG, "--resume")
-    wait_for(process, trained(run, 6))
+    wait_for(process, trained(run, 6), 240.0)
     family = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGINT)
     output = end(process)
@@ -260,7 +251,7 @@ def test_a_run_goes_on_from_its_checkpoint_and_ctrl_c_saves_where_it_is(killed: 
 )
 def test_an_explorer_that_dies_is_a_loud_failure_that_leaves_nothing_behind(tmp_path: Path) -> None:
     process = launch(tmp_path, *LONG)
-    wait_for(process, trained(tmp_path / RUN, 1))
+    wait_for(process, trained(tmp_path / RUN, 1), 240.0)
     family = psutil.Process(process.pid).children(recursive=True)
     kill_actor(process, "ray::Explorer")
     output = end(process)

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from astune.backbone.needed import Needed, numbers
 from astune.backbone.trinity import versions
-from astune.backbone.trinity.versions import Needed, numbers, require_trinity
+from astune.backbone.trinity.versions import require_trinity
 from astune.errors import MissingDependency
 
 ROOT = Path(__file__).parents[2]

@@ -63,9 +63,11 @@ class DebugBackbone:
         "astune.rollout.episode_timeout",
         "astune.rollout.max_concurrent",
         "astune.rollout.num_repeat",
+        "astune.rollout.workers",
         "astune.synchronizer",
         "astune.task_judge.timeout",
         "trinity",
+        "verl",
     }
 
     def __init__(

@@ -16,9 +16,9 @@ from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.messages import shown_content
 from astune.context_tracker.sources import Answer, Call, Source
 from astune.context_tracker.tracker import ContextTracker
-from astune.monitor.episodes import common_start
 from astune.recordings.replay import EpisodeReplay, ReplaySource
 from astune.rollout.observer import Observer
+from astune.support.sequences import common_start
 from astune.types import Episode, Sampling, Task
 
 

@@ -15,7 +15,7 @@ class LocalBackbone:
 
     name: ClassVar[str] = "local"
     honours: ClassVar[frozenset[str]] = frozenset({"astune"})
-    ignored_sections: ClassVar[frozenset[str]] = frozenset({"astune.debug", "astune.online", "trinity"})
+    ignored_sections: ClassVar[frozenset[str]] = frozenset({"astune.debug", "astune.online", "trinity", "verl"})
 
     def run(self, loaded: LoadedConfig) -> RunReport:
         return run_training(loaded, load_engine)

@@ -10,16 +10,18 @@ from astune.backbone.local.sampling.sampler import Sampler
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.model_dir import load_chat_format
 from astune.context_tracker.prompt.chat_format import ChatFormat
+from astune.rollout.rounds import Rounds
 from astune.training.engine import Engine
 
 
 def load_engine(config: AstuneConfig) -> Engine:
     """Load the model of `astune.model` for sampling and training."""
-    loaded, sampler, chat_format = load_policy(config)
-    return Engine(sampler, LocalLearner(loaded, sampler, config.algorithm, config.trainer), chat_format)
+    rounds = Rounds()
+    loaded, sampler, chat_format = load_policy(config, rounds)
+    return Engine(sampler, LocalLearner(loaded, sampler, config.algorithm, config.trainer), chat_format, rounds)
 
 
-def load_policy(config: AstuneConfig) -> tuple[LoadedModel, Sampler, ChatFormat]:
+def load_policy(config: AstuneConfig, rounds: Rounds | None = None) -> tuple[LoadedModel, Sampler, ChatFormat]:
     """Load the model of `astune.model`, a sampler over it, and its chat format."""
     torch.manual_seed(config.seed)
     loaded = load_model(config.model)
@@ -31,5 +33,6 @@ def load_policy(config: AstuneConfig) -> tuple[LoadedModel, Sampler, ChatFormat]
         decode=chat_format.decode,
         family=loaded.family,
         adapters=loaded.adapters,
+        rounds=rounds,
     )
     return loaded, sampler, chat_format

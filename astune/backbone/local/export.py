@@ -11,8 +11,8 @@ from typing import Literal
 import torch
 
 from astune.backbone.local.model.adapters import WEIGHTS_FILE, merge
-from astune.backbone.local.model.model import copy_tokenizer, read_weights
-from astune.context_tracker.model_dir import ADAPTER_CONFIG, resolve_base_dir
+from astune.backbone.local.model.model import read_weights
+from astune.context_tracker.model_dir import ADAPTER_CONFIG, copy_tokenizer, resolve_base_dir
 from astune.errors import ConfigError, ModelError
 
 MODEL_FILES = ("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json")

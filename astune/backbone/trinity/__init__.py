@@ -16,6 +16,10 @@
       shared/mailbox.py         an actor that holds shared/events.py      any -> driver
       driver/recorder.py        metrics, episodes, checkpoints, display   driver
 
+    versions of `astune online`, without explorer
+      online/learner.py         samples into the buffer, weights back     `astune online train`
+      online/session.py         Trinity's launcher, mode `train`          `astune online train`
+
 `conversion/` makes Trinity's configuration, which names the classes above by their import paths: Trinity imports them
 in its own processes. So nothing is imported here or in the packages below; a process pays for what it uses.
 """

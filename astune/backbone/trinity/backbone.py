@@ -42,7 +42,7 @@ class TrinityBackbone:
 
     name: ClassVar[str] = "trinity"
     honours: ClassVar[frozenset[str]] = frozenset({"astune", "trinity"})
-    ignored_sections: ClassVar[frozenset[str]] = frozenset({"astune.debug", "astune.online"})
+    ignored_sections: ClassVar[frozenset[str]] = frozenset({"astune.debug", "astune.online", "verl"})
 
     def run(self, loaded: LoadedConfig) -> RunReport:
         # Trinity's loggers of this process take their level when they are imported; actors write logs as usual

@@ -7,33 +7,11 @@ looked up by name and version first, and one message says what is there, what is
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import importlib.util
-import re
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from astune.backbone.needed import Needed, missing, wrong_python
 from astune.errors import MissingDependency
-
-PYTHON = ((3, 10), (3, 13))
-"""Trinity's own bounds: from the first, below the second."""
-
-
-@dataclass(frozen=True)
-class Needed:
-    """A package by its name for pip, the module it brings, and its version: from `at_least`, below `below`."""
-
-    package: str
-    module: str
-    at_least: tuple[int, ...]
-    below: tuple[int, ...]
-    reason: str = ""
-
-    @property
-    def expected(self) -> str:
-        return f">={dotted(self.at_least)},<{dotted(self.below)}"
-
 
 TRINITY = Needed("trinity-rft", "trinity", (0, 6), (0, 7))
 RAY = Needed("ray", "ray", (2, 50), (3,))
@@ -53,37 +31,15 @@ def require_trinity(*, tinker: bool = False, verl: bool = False) -> None:
     `tinker`: the run uses the tinker engine and trainer. `verl`: it trains with verl on GPUs, sampling with vLLM.
     Without `verl` a module called `vllm` must still be there, of any version: Trinity 0.6.0 imports it always.
     """
-    problems = list(_wrong_python())
+    problems = list(wrong_python("Trinity-RFT"))
     for needed in (TRINITY, RAY, *([TINKER] if tinker else []), *([VERL, VLLM] if verl else [])):
-        problems += _missing(needed)
+        problems += missing(needed)
     if not verl and importlib.util.find_spec("vllm") is None:
         problems.append("vllm is not installed, and Trinity 0.6.0 imports it whatever the engine; expected any version")
     if not problems:
         problems += _broken_import()
     if problems:
         raise MissingDependency("--backbone=trinity cannot start:\n  - " + "\n  - ".join(problems) + f"\n{HOW}")
-
-
-def _wrong_python() -> Iterator[str]:
-    lowest, too_high = PYTHON
-    if not lowest <= sys.version_info[:2] < too_high:
-        yield (
-            f"this is Python {dotted(sys.version_info[:3])}; Trinity-RFT needs at least {dotted(lowest)} and less than "
-            f"{dotted(too_high)}"
-        )
-
-
-def _missing(needed: Needed) -> Iterator[str]:
-    why = f" ({needed.reason})" if needed.reason else ""
-    try:
-        version = importlib.metadata.version(needed.package)
-    except importlib.metadata.PackageNotFoundError:
-        yield f"{needed.package} is not installed; expected {needed.expected}{why}"
-        return
-    if not needed.at_least <= numbers(version) < needed.below:
-        yield f"{needed.package} is {version}; expected {needed.expected}{why}"
-    elif importlib.util.find_spec(needed.module) is None:
-        yield f"{needed.package} {version} is installed, but has no module {needed.module!r}; install it again"
 
 
 def _broken_import() -> Iterator[str]:
@@ -94,17 +50,3 @@ def _broken_import() -> Iterator[str]:
         yield f"trinity-rft is installed, but imports {error.name!r}, which is not there"
     except ImportError as error:
         yield f"trinity-rft is installed, but importing it fails: {error}"
-
-
-def numbers(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version, at most three.
-
-    >>> numbers("0.6.0"), numbers("2.13.0+cpu"), numbers("0.7.1rc2")
-    ((0, 6, 0), (2, 13, 0), (0, 7, 1))
-    """
-    found = re.match(r"\d+(\.\d+){0,2}", version)
-    return tuple(int(part) for part in found.group().split(".")) if found else ()
-
-
-def dotted(version: tuple[int, ...]) -> str:
-    return ".".join(str(part) for part in version)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,7 +38,7 @@ class ChatFormat:
         ids = chat_format.encode(chat_format.render([{"role": "user", "content": "Hi"}]))
         chat_format.parse_text("Hello").content
 
-    Rendering and encoding give what `AutoTokenizer.apply_chat_template` gives, token for token.
+    Rendering and encoding give what `AutoTokenizer.apply_chat_template` gives, token for token. It can be pickled.
     """
 
     def __init__(
@@ -53,6 +53,15 @@ class ChatFormat:
         tool_call_format: str = "auto",
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
+        self._given: tuple[Tokenizer, Mapping[str, str]] = tokenizer, dict(templates)
+        self._options: dict[str, Any] = {
+            "special_tokens": special_tokens,
+            "eos_token_ids": eos_token_ids,
+            "context_length": context_length,
+            "vocab_size": vocab_size,
+            "tool_call_format": tool_call_format,
+            "template_kwargs": template_kwargs,
+        }
         self._tokenizer = tokenizer
         self._vocabulary = Vocabulary(tokenizer)
         self._templates: dict[str, Template] = {name: compile_template(text) for name, text in templates.items()}
@@ -81,6 +90,9 @@ class ChatFormat:
         """The texts that reasoning begins with, one of them for most models: `<think>`."""
         self._closing = self._closing_pattern()
         self._answer_lead = self._find_answer_lead()
+
+    def __reduce__(self) -> tuple[Callable[..., ChatFormat], tuple[Any, ...]]:
+        return partial(type(self), **self._options), self._given
 
     @classmethod
     def load(

@@ -16,10 +16,10 @@ from astune.context_tracker.prompt.messages import (
     Message,
     meaning,
     same_reasoning,
-    shared_start,
     without_system,
 )
 from astune.context_tracker.prompt.sampled_answer import SampledAnswer, TextRope
+from astune.support.sequences import common_start
 
 _MOST_OPEN = 64
 """Requests remembered as they were sent: what goes on from one of them costs only what is new."""
@@ -189,7 +189,7 @@ class Conversations:
 
         def closeness(request: AnsweredRequest) -> tuple[int, int]:
             before = without_system(request.meanings())
-            return shared_start(before, now), len(said.intersection(before))
+            return common_start(before, now), len(said.intersection(before))
 
         return max(reversed(self._open), key=closeness)
 
@@ -243,7 +243,7 @@ def _taken_over(
         if node.sampled is not None:
             unused.setdefault(node.meaning, []).append(node)
     after = without_system(meanings)
-    head = len(meanings) - len(after) + shared_start(without_system(closest.meanings()), after)
+    head = len(meanings) - len(after) + common_start(without_system(closest.meanings()), after)
     found = {}
     for index in (*range(head), *range(len(meanings) - 1, head - 1, -1)):
         nodes = unused.get(meanings[index])

@@ -167,12 +167,6 @@ def without_system(conversation: Sequence[Meaning]) -> Sequence[Meaning]:
     return conversation[lead:]
 
 
-def shared_start(left: Sequence[Meaning], right: Sequence[Meaning]) -> int:
-    """How many messages both begin with."""
-    pairs = enumerate(zip(left, right, strict=False))
-    return next((i for i, (one, other) in pairs if one != other), min(len(left), len(right)))
-
-
 def same_reasoning(sent: Mapping[str, Any], sampled: Mapping[str, Any]) -> bool:
     """Whether the agent sends a message's reasoning as it was, or dropped it."""
     reasoning = reasoning_of(sent)

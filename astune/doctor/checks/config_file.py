@@ -8,8 +8,10 @@ from pathlib import Path
 
 from astune.backbone.base import check_keys
 from astune.backbone.trinity.conversion.convert import convert
-from astune.config.load import load_config
-from astune.doctor.checked_config import CheckedConfig
+from astune.backbone.verl.demand import Demand
+from astune.backbone.verl.trainer.settings import settings_of
+from astune.config.load import LoadedConfig, load_config
+from astune.doctor.checked_config import CheckedConfig, is_service
 from astune.doctor.checks.packages import how_to_install
 from astune.doctor.findings import Finding, fail, ok
 from astune.errors import ConfigError, PluginError
@@ -35,9 +37,9 @@ _FIXES = (
 
 def check_config(checked: CheckedConfig) -> Iterator[Finding]:
     try:
-        loaded = load_config(checked.conf, checked.overrides, backbone=checked.chosen_backbone)
+        loaded = _loaded(checked)
     except ConfigError as error:
-        yield from _problems(error)
+        yield from problems(error)
         return
     checked.loaded = loaded
     name = checked.config.backbone
@@ -49,17 +51,48 @@ def check_config(checked: CheckedConfig) -> Iterator[Finding]:
         return
     try:
         ignored = check_keys(checked.backbone, loaded)
-        if name == "trinity":
+        if name == "trinity" and checked.runs:
             per_epoch = checked.config.trainer.tasks_per_step  # how many tasks there are is another check's matter
             convert(loaded, Path(checked.config.runs_dir), num_tasks=per_epoch)
+        if name == "verl" and checked.runs:
+            yield from _placement(Demand.of(settings_of(loaded).tree))
     except ConfigError as error:
-        yield from _problems(error)
+        yield from problems(error)
         return
     unused = f"; it has no use for {', '.join(ignored)}" if ignored else ""
     yield ok(f"{len(loaded.set_by_user())} keys are set, backbone {name!r} knows them all{unused}")
 
 
-def _problems(error: ConfigError) -> Iterator[Finding]:
+def _loaded(checked: CheckedConfig) -> LoadedConfig:
+    """Raises ConfigError for what a run would refuse; one of `astune online` may lack what only a run needs."""
+    try:
+        return load_config(checked.conf, checked.overrides, backbone=checked.chosen_backbone)
+    except ConfigError:
+        service = _service(checked)
+        if service is None:
+            raise
+        return service
+
+
+def _service(checked: CheckedConfig) -> LoadedConfig | None:
+    try:
+        loaded = load_config(checked.conf, checked.overrides, backbone=checked.chosen_backbone, for_run=False)
+    except ConfigError:
+        return None
+    runs = loaded.config.astune.rollout.agentscope_learn_protocol is not None
+    return loaded if is_service(loaded) and not runs else None
+
+
+def _placement(demand: Demand) -> Iterator[Finding]:
+    """What runs where on verl."""
+    for problem in demand.problems():
+        key, _, what = problem.partition(": ")
+        yield fail(what, where=key, fix="make one of them a multiple of the other")
+    yield ok("; ".join(" ".join(line.split()) for line in demand.table()))
+
+
+def problems(error: ConfigError) -> Iterator[Finding]:
+    """Each line of it as a finding."""
     lines = str(error).splitlines()
     for line in lines[1:] if re.match(r"\d+ errors in", lines[0]) else lines:
         found = _PROBLEM.fullmatch(line.strip())

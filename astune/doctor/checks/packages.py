@@ -9,6 +9,8 @@ from importlib import metadata
 
 from astune.backbone.trinity.conversion.values import wants_tinker
 from astune.backbone.trinity.versions import require_trinity
+from astune.backbone.verl.trainer.settings import settings_of
+from astune.backbone.verl.versions import require_verl
 from astune.doctor.checked_config import CheckedConfig
 from astune.doctor.findings import Finding, fail, ok, warn
 from astune.errors import MissingDependency
@@ -21,6 +23,10 @@ LOCAL = {"torch": "2.6", "transformers": "5.23", "safetensors": "0.5", "numpy": 
 """Least versions of what `--backbone=local` needs; tests compare them with pyproject.toml."""
 LORA = "0.21"
 """The least version of peft, likewise."""
+ONLINE = {"alembic": "1.14", "prometheus-client": "0.21", "sqlalchemy": "2.0.36"}
+"""Those of what `astune online` needs besides, likewise."""
+POSTGRESQL = {"psycopg": "3.2"}
+"""And of a store in PostgreSQL."""
 EXTRAS = {
     "torch": "local",
     "transformers": "local",
@@ -28,6 +34,8 @@ EXTRAS = {
     "numpy": "local",
     "datasets": "huggingface",
     "peft": "lora",
+    **dict.fromkeys(ONLINE, "online"),
+    **dict.fromkeys(POSTGRESQL, "postgresql"),
 }
 
 
@@ -42,6 +50,8 @@ def check_packages(checked: CheckedConfig) -> Iterator[Finding]:
         needed |= {"bitsandbytes": "0"} if in_bits else {}
         needed |= {"peft": LORA} if config.model.lora.rank is not None else {}
     needed |= {"datasets": "4"} if config.task_reader.type == "huggingface" else {}
+    needed |= ONLINE if checked.serves else {}
+    needed |= POSTGRESQL if checked.serves and (config.online.store or "").startswith("postgres") else {}
     for name, least in needed.items():
         installed = version_of(name)
         if installed is None:
@@ -52,6 +62,8 @@ def check_packages(checked: CheckedConfig) -> Iterator[Finding]:
             seen.append(f"{name} {installed}")
     if config.backbone == "trinity":
         yield from _trinity(checked)
+    if config.backbone == "verl":
+        yield from _verl(checked)
     file = source_of(config.rollout.agentscope_learn_protocol or "")
     if file is not None and "agentscope" in imported_by(file):
         installed = version_of("agentscope")
@@ -71,9 +83,21 @@ def _trinity(checked: CheckedConfig) -> Iterator[Finding]:
     try:
         require_trinity(tinker=tinker, verl=not tinker)
     except MissingDependency as error:
-        told, _, _ = str(error).partition("\nTo install")
-        problems = [line.strip().removeprefix("- ") for line in told.splitlines()[1:]]
-        yield fail("; ".join(problems), fix="install as external/trinity/README.md says")
+        yield _missing(error, "external/trinity/README.md")
+
+
+def _verl(checked: CheckedConfig) -> Iterator[Finding]:
+    assert checked.loaded is not None
+    try:
+        require_verl(settings_of(checked.loaded).tree["actor_rollout_ref"]["rollout"]["name"])
+    except MissingDependency as error:
+        yield _missing(error, "external/verl/README.md")
+
+
+def _missing(error: MissingDependency, page: str) -> Finding:
+    told, _, _ = str(error).partition("\nTo install")
+    problems = [line.strip().removeprefix("- ") for line in told.splitlines()[1:]]
+    return fail("; ".join(problems), fix=f"install as {page} says")
 
 
 AGENTSCOPE = 'pip install "astune[agentscope2]" (for agents written for AgentScope 1.x: "astune[agentscope1]")'

@@ -75,7 +75,7 @@ def _store(checked: CheckedConfig) -> Iterator[Finding]:
         yield fail(f"{STORE} needs {error.name!r}", where=checked.where(STORE), fix="pip install 'astune[online]'")
         return
     try:
-        there = check_usable(url)
+        there = check_usable(url) is not None
     except StoreError as error:
         fix = "name a database that can be reached, as sqlite:///runs.db, or null for none"
         yield fail(str(error), where=checked.where(STORE), fix=fix)

@@ -69,6 +69,26 @@ class AgentLine(Protocol):
         """The conversation and the model."""
 
 
+def check_kind(agent: Any, kind: type, clone: Clone | None) -> None:
+    """Raises OnlineError: `agent` is no `kind`, AgentScope's own class, or is one of a class of its own, which only
+    `clone` can make."""
+    if not isinstance(agent, kind):
+        raise OnlineError(
+            f"watch() takes what is AgentScope's {kind.__name__}, got {type(agent).__name__}; see wrap() and observe()"
+        )
+    if clone is None and type(agent) is not kind:
+        raise OnlineError(
+            f"{type(agent).__name__} is a class of its own, which cannot be cloned: give watch(agent, clone=...), a "
+            "function that makes one on the model that it is given"
+        )
+
+
+def check_sandbox(sandbox: Any, kind: type) -> None:
+    """Raises OnlineError: it is no toolkit of AgentScope's class `kind`."""
+    if sandbox is not None and not isinstance(sandbox, kind):
+        raise OnlineError(f"writes: the sandbox of an AgentScope agent is a {kind.__name__}, got {sandbox!r:.200}")
+
+
 def installed_line() -> AgentLine:
     """Raises MissingDependency: AgentScope is not installed."""
     line: AgentLine = import_module(f"astune.online.agent.agentscope_v{major_version()}").LINE

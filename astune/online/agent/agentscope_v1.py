@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from astune.errors import OnlineError
-from astune.online.agent.agentscope import Told
+from astune.online.agent.agentscope import Told, check_kind, check_sandbox
 from astune.online.agent.conversation import Conversation
 from astune.online.agent.shadow import ShadowRun
 from astune.online.agent.writes import REFUSAL, RecordedTool, ToolFate, WriteGuard, is_read_only
@@ -91,18 +91,11 @@ class _Line1:
         agent.register_instance_hook("post_reply", f"astune_{id(listener):x}", heard)
 
     def check(self, agent: Any, clone: Any, middlewares: Sequence[Any] | None) -> None:
-        if not isinstance(agent, _agent.ReActAgent):
-            kind = type(agent).__name__
-            raise OnlineError(f"watch() takes a ReActAgent of AgentScope, got {kind}; see wrap() and observe()")
+        check_kind(agent, _agent.ReActAgent, clone)
         if middlewares is not None:
             raise OnlineError("watch(middlewares=...) is for AgentScope 2.x; agents of 1.x have none")
         if clone is not None:
             return
-        if type(agent) is not _agent.ReActAgent:
-            raise OnlineError(
-                f"{type(agent).__name__} is a class of its own, which cannot be cloned: give watch(agent, clone=...), "
-                "a function that makes one on the model that it is given"
-            )
         if alone := [name for name in _ALONE if getattr(agent, name) is not None]:
             raise OnlineError(
                 f"{agent.name!r} has a {alone[0]}, which a shadow must not write to: give watch(agent, clone=...), a "
@@ -135,10 +128,7 @@ class _Line1:
         )
 
     async def play(self, made: Any, inputs: Any, before: list[Any], shadow: ShadowRun) -> Any:
-        if shadow.guard.sandbox is not None and not isinstance(shadow.guard.sandbox, _tool.Toolkit):
-            raise OnlineError(
-                f"writes: the sandbox of an AgentScope agent is a Toolkit, got {shadow.guard.sandbox!r:.99}"
-            )
+        check_sandbox(shadow.guard.sandbox, _tool.Toolkit)
         made.toolkit = _ShadowToolkit(made.toolkit, shadow.guard, (made.finish_function_name, _EQUIP))
         made.toolkit.remove_tool_function(made.finish_function_name)  # it is a method of the other agent
         made.set_console_output_enabled(False)

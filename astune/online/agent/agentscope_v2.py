@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from astune.errors import OnlineError
-from astune.online.agent.agentscope import Told
+from astune.online.agent.agentscope import Told, check_kind, check_sandbox
 from astune.online.agent.conversation import Conversation
 from astune.online.agent.shadow import ShadowRun
 from astune.online.agent.writes import REFUSAL, RecordedTool, ToolFate, WriteGuard, is_read_only
@@ -133,17 +133,9 @@ class _Line2:
         ears.insert(0, _Ear(listener, told))
 
     def check(self, agent: Any, clone: Any, middlewares: Sequence[Any] | None) -> None:
-        if not isinstance(agent, _agent.Agent):
-            raise OnlineError(
-                f"watch() takes an Agent of AgentScope, got {type(agent).__name__}; see wrap() and observe()"
-            )
+        check_kind(agent, _agent.Agent, clone)
         if clone is not None:
             return
-        if type(agent) is not _agent.Agent:
-            raise OnlineError(
-                f"{type(agent).__name__} is a class of its own, which cannot be cloned: give watch(agent, clone=...), "
-                "a function that makes one on the model that it is given"
-            )
         has = {type(one).__name__ for chain in _CHAINS for one in _chain(agent, chain) if not isinstance(one, _Ear)}
         if has and middlewares is None:
             raise OnlineError(
@@ -173,10 +165,7 @@ class _Line2:
         )
 
     async def play(self, made: Any, inputs: Any, before: list[Any], shadow: ShadowRun) -> Any:
-        if shadow.guard.sandbox is not None and not isinstance(shadow.guard.sandbox, _tool.Toolkit):
-            raise OnlineError(
-                f"writes: the sandbox of an AgentScope agent is a Toolkit, got {shadow.guard.sandbox!r:.200}"
-            )
+        check_sandbox(shadow.guard.sandbox, _tool.Toolkit)
         guarded = _Guarded(shadow.guard)
         made._acting_middlewares.insert(0, guarded)
         made._check_permission_middlewares.insert(0, guarded)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections import deque
+from collections.abc import Hashable
 
 import anyio
 
@@ -29,7 +30,7 @@ class Outbox:
     spool a letter is on disk before `put` returns, so that it outlives this process. It belongs to one event loop.
 
     A record takes the place of an earlier one of the same conversation that still waits, so that none arrives after a
-    later one.
+    later one. Letters that are held for something are sent one after the other once that is released.
 
     Invariant: `put` = `sent` + `superseded` + `refused.total` + `lost` + `waiting`, with what the spool held counted as
     put, and what `close` left in the spool still waiting.
@@ -39,6 +40,7 @@ class Outbox:
         self._client = client
         self._spool = spool
         self._letters: deque[Letter] = deque()
+        self._held: dict[Hashable, list[Letter]] = {}
         self._came = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -51,21 +53,23 @@ class Outbox:
 
     @property
     def waiting(self) -> int:
-        return len(self._letters)
+        return len(self._letters) + sum(map(len, self._held.values()))
 
     def start(self) -> None:
         """Begin to send, with what the spool holds."""
         for letter in self._spool.read() if self._spool else ():
+            self.put += 1
             self._take(letter)
         for said in self._spool.broken if self._spool else ():
             logger.warning("a file of the spool is left alone: %s", said)
         self._task = asyncio.create_task(self._send_all(), name="astune-outbox")
 
-    async def add(self, path: str, body: Body) -> None:
-        """Take a letter. It is lost only where too many wait already."""
+    async def add(self, path: str, body: Body, *, held_for: Hashable = None) -> None:
+        """Take a letter; one that is `held_for` something is not sent before that is released. It is lost only where
+        too many wait already."""
         letter = Letter(path, body)
-        if len(self._letters) >= MOST_WAITING:
-            self.put += 1
+        self.put += 1
+        if self.waiting >= MOST_WAITING:
             self.lost += 1
             return
         if self._spool is not None:
@@ -73,10 +77,17 @@ class Outbox:
                 await asyncio.to_thread(self._spool.write, letter)
             except OSError as error:
                 logger.warning("feedback is kept in memory only, the spool cannot be written: %s", error)
-        self._take(letter)
+        if held_for is None:
+            self._take(letter)
+        else:
+            self._held.setdefault(held_for, []).append(letter)
+
+    def release(self, held_for: Hashable) -> None:
+        """Send what is held for it, if there is any."""
+        for letter in self._held.pop(held_for, ()):
+            self._take(letter)
 
     def _take(self, letter: Letter) -> None:
-        self.put += 1
         if letter.about is not None:
             for earlier in self._letters:
                 earlier.superseded = earlier.superseded or earlier.about == letter.about
@@ -85,9 +96,11 @@ class Outbox:
         self._came.set()
 
     async def close(self, seconds: float) -> None:
-        """Send what waits, for at most so long. What is left then stays in the spool, or is lost."""
+        """Send what waits, what is held too, for at most so long. What is left then stays in the spool, or is lost."""
         if self._task is None:
             return
+        for held_for in list(self._held):
+            self.release(held_for)
         self._hurry.set()
         with anyio.move_on_after(seconds):
             await self._empty.wait()

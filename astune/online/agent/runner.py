@@ -12,6 +12,7 @@ import inspect
 import logging
 import math
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -50,6 +51,8 @@ class _Line:
     clients: Clients
     outbox: Outbox
     jobs: asyncio.Queue[Job]
+    attempts: Counter[Request] = field(default_factory=Counter)
+    """Runs of each request that have not ended."""
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     busy: dict[asyncio.Task[None] | None, anyio.CancelScope] = field(default_factory=dict)
     open: bool = True
@@ -68,7 +71,7 @@ class TrainingRunner:
             ...                     # production goes on as ever
 
     - `strategy` selects requests; each is played `repeat_time` times, as runs "0", "1", ... of one task, so that they
-      can be compared with each other.
+      can be compared with each other; what they earned is sent once all have ended: a commit before finds none of it.
     - `reward(run)`, sync or async, returns a number, named numbers that add up, or None for "cannot tell".
     - `pool_size` runs at most are under way, `capacity` at most wait; a request that finds no room is dropped. A run,
       its reward included, ends after `timeout` seconds.
@@ -263,6 +266,7 @@ class TrainingRunner:
             self._counts.dropped += 1
             return
         self._counts.runs += self._repeat
+        line.attempts[request] = self._repeat
         for number in range(self._repeat):
             line.jobs.put_nowait((request, play, number))
 
@@ -280,6 +284,10 @@ class TrainingRunner:
                 raise
             finally:
                 self._counts.under_way -= 1
+                line.attempts[request] -= 1
+                if not line.attempts[request]:
+                    del line.attempts[request]
+                    line.outbox.release(request)
                 line.jobs.task_done()
 
     async def _run(self, line: _Line, request: Request, play: Play, number: int) -> None:
@@ -318,7 +326,7 @@ class TrainingRunner:
         elif reward is None:
             self._counts.unrewarded += 1
         else:
-            await line.outbox.add(FEEDBACK_PATH, _feedback(shadow, reward))
+            await line.outbox.add(FEEDBACK_PATH, _feedback(shadow, reward), held_for=request)
             self._counts.rewarded += 1
 
     async def _reward_of(self, shadow: ShadowRun) -> Reward:

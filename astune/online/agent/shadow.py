@@ -20,9 +20,9 @@ from astune.online.wire import CONVERSATION_HEADER, RUN_HEADER, TASK_HEADER
 _ANSWERS = ("/chat/completions", "/completions", "/responses")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Request:
-    """A request that production has answered. `inputs` are copies, which each run copies again."""
+    """A request that production has answered. `inputs` are copies, which each run copies again. Two are never equal."""
 
     task_id: str
     inputs: Any

@@ -14,11 +14,11 @@ from astune.online.training.episodes import episode_of
 from astune.rollout.verdict import ask_judge
 from astune.store import audit
 from astune.store.database import Database
-from astune.store.feedback import NewFeedback, Said, add
-from astune.store.feedback_figures import JUDGE_FAILED
-from astune.store.feedback_rows import JUDGE
+from astune.store.feedback.figures import JUDGE_FAILED
+from astune.store.feedback.rows import JUDGE
+from astune.store.feedback.states import NewFeedback, Said, add
+from astune.store.feedback.unrated import UnratedExchange, failures, unrated_exchanges, unrated_of
 from astune.store.recorded import RecordedAnswer, recorded_answers
-from astune.store.unrated import UnratedExchange, failures, unrated_exchanges, unrated_of
 from astune.support.visible import visible
 from astune.task_judge import Judge, make_judge
 from astune.task_judge.judge_base import AT_ONCE
@@ -116,8 +116,7 @@ class UnratedJudge:
             msg_ids=exchange.msg_ids,
             comment=_reason(verdict),
         )
-        with self._database.writing() as connection:
-            add(connection, new, self._rules, role="train")
+        self._database.write(lambda connection: add(connection, new, self._rules, role="train"))
         return True
 
     def _failed(self, exchange: UnratedExchange, error: Exception) -> None:

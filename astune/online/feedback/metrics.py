@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from astune.store.feedback_figures import feedback_figures
+from astune.store.feedback.figures import feedback_figures
 
 
 def feedback_metrics(connection: sa.Connection) -> str:

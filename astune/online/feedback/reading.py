@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from astune.config.online import FeedbackConfig
+from astune.online.redaction import Redactor
 from astune.online.wire import Feedback, WireError, read_wire
-from astune.store.feedback import UNNAMED, NewFeedback, Said
-from astune.store.feedback_rows import JUDGE
+from astune.store.feedback.rows import JUDGE
+from astune.store.feedback.states import UNNAMED, NewFeedback, Said
 
 MOST_RATING, LEAST_RATING = 5, 1
 
@@ -45,6 +47,13 @@ def new_feedback(body: Feedback, *, client: str, received: float, rules: Feedbac
         task_id=body.task_id,
         run_id=body.run_id,
     )
+
+
+def redacted(new: NewFeedback, redactor: Redactor) -> NewFeedback:
+    """What may be written of it: a comment as words of the user, a correction as those of the assistant. A correction
+    of which nothing is left is None."""
+    said = (replace(each, correction=redactor.text(each.correction, "assistant")) for each in new.said)
+    return replace(new, comment=redactor.text(new.comment), said=tuple(said))
 
 
 def _said(body: Feedback, rules: FeedbackConfig) -> Iterator[Said]:

@@ -47,18 +47,25 @@ def caller_of(headers: Mapping[str, str], user: object, client: str) -> Caller:
     )
 
 
-def histories(messages: Sequence[Message], of: Caller) -> list[str]:
-    """Digests of whose conversation it is and of all that was said up to and with each message of the assistant, the
-    last one first. What is said is compared in meaning: without reasoning, ids of calls and layout, which clients
-    change."""
-    calls = CallPlaces(messages)
-    running = hashlib.sha256(json.dumps([of.client, of.user]).encode())
-    found = []
-    for index, message in enumerate(messages):
-        running.update(json.dumps(meaning(messages, index, calls)).encode())
-        if message.get("role") == "assistant":
-            found.append(running.hexdigest())
-    return found[::-1]
+class History:
+    """Digests of whose conversation it is and of all that was said. What is said is compared in meaning: without
+    reasoning, ids of calls and layout, which clients change."""
+
+    def __init__(self, messages: Sequence[Message], of: Caller) -> None:
+        calls = CallPlaces(messages)
+        self._all = hashlib.sha256(json.dumps([of.client, of.user]).encode())
+        self.digests: list[str] = []
+        """Up to and with each message of the assistant, in their order."""
+        for index, message in enumerate(messages):
+            self._all.update(json.dumps(meaning(messages, index, calls)).encode())
+            if message.get("role") == "assistant":
+                self.digests.append(self._all.hexdigest())
+
+    def answered(self, answer: Message) -> str:
+        """Up to and with `answer`, where that is said next."""
+        with_it = self._all.copy()
+        with_it.update(json.dumps(meaning([answer], 0)).encode())
+        return with_it.hexdigest()
 
 
 def checked_name(name: str, value: object) -> str | None:
@@ -68,6 +75,11 @@ def checked_name(name: str, value: object) -> str | None:
     if not isinstance(value, str) or not 0 < len(value) <= MOST_NAME or not value.isprintable():
         raise invalid(name, value, f"a text of 1 to {MOST_NAME} characters, none of them a control character")
     return value
+
+
+def may_be_known(name: str) -> bool:
+    """Whether there can be an id like it in the store, which may be asked for it then."""
+    return 0 < len(name) <= MOST_NAME and "\x00" not in name
 
 
 def _digest(value: object) -> str:

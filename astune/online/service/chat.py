@@ -17,7 +17,7 @@ from astune.errors import StoreError, TooManyTurns
 from astune.gateway.api_request import ApiRequest, shown_message
 from astune.gateway.errors import ApiError
 from astune.online.redaction import Redactor
-from astune.online.service.callers import Caller, histories
+from astune.online.service.callers import Caller, History
 from astune.online.service.conversations import LiveConversation, LiveConversations
 from astune.store.requests import RecordedRequest, RecordedTurn, TurnPlace, exclude, expose, record
 from astune.store.writer import Writer
@@ -82,7 +82,8 @@ class Answering:
             RolloutError: as `ContextTracker.choices`.
         """
         request, began = replace(asked.parsed.request, retry=asked.retry), self._clock()
-        live = await self._live.find(asked.whose, histories(request.messages, asked.whose))
+        history = History(request.messages, asked.whose)
+        live = await self._live.find(asked.whose, history.digests[::-1])
         try:
             answers = await live.tracker.choices(AGENT, request, asked.parsed.n)
         except TooManyTurns:
@@ -90,7 +91,7 @@ class Answering:
             raise ApiError(400, "conversation_too_long", message) from None
         # Up to the writing nothing is awaited: the store has the turns in the order of the tracker.
         name = f"{self._token()}_{answers[0].turn.call}"
-        recorded, before = self._recorded(asked, live, answers, f"{asked.kind}{name}", began)
+        recorded, before = self._recorded(asked, live, answers, history, f"{asked.kind}{name}", began)
         retried = _newly_excluded(live) if request.retry else []
         _remember(live, recorded)
         number = live.requests - 1
@@ -105,7 +106,13 @@ class Answering:
         return [replace(answer, answer_id=name) for answer in answers], live
 
     def _recorded(
-        self, asked: Asked, live: LiveConversation, answers: Sequence[ChatAnswer], msg_id: str, began: float
+        self,
+        asked: Asked,
+        live: LiveConversation,
+        answers: Sequence[ChatAnswer],
+        history: History,
+        msg_id: str,
+        began: float,
     ) -> tuple[RecordedRequest, Turn | None]:
         """What is to be written, and the turn that it follows as that was written."""
         first, whose = len(live.places), asked.whose
@@ -113,7 +120,7 @@ class Answering:
         turn = known[0].turn
         said = [shown_message(a, parallel_tool_calls=asked.parsed.parallel_tool_calls) for a in answers]
         turns = tuple(
-            RecordedTurn(each.turn, histories([*turn.messages, message], whose)[0], each.forced, each.shown)
+            RecordedTurn(each.turn, history.answered(message), each.forced, each.shown)
             for each, message in zip(known, said, strict=True)
         )
         redacted = self._redactor.apply([*turn.messages, *(each.turn.response for each in turns)])

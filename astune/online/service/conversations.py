@@ -69,7 +69,7 @@ class LiveConversations:
 
     async def find(self, whose: Caller, histories: Sequence[str]) -> LiveConversation:
         """The conversation of a request: the one that it names, else the one with an answer up to which all was said
-        as one of `histories` tells (see `callers.histories`), else a new one."""
+        as one of `histories` tells (`History.digests`, the last first), else a new one."""
         conversation_id, requests = await asyncio.to_thread(self._known, whose, histories)
         live = self._live.get(conversation_id)
         if live is None and not requests:

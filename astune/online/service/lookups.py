@@ -10,14 +10,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from astune.gateway.errors import ApiError
+from astune.online.service.callers import may_be_known
 from astune.online.service.versions import ServedVersions
-from astune.store.commits import with_state
+from astune.store.commits import by_state
 from astune.store.database import Database
-from astune.store.feedback_figures import feedback_figures
+from astune.store.feedback.figures import feedback_figures
 from astune.store.requests import RecordedRequest, find_request, load_conversation
 from astune.store.versions import every
-
-COMMIT_STATES = ("asked", "training", "made", "empty", "failed")
 
 
 class Lookups:
@@ -29,7 +28,7 @@ class Lookups:
         """One reply: what was asked, the tokens, the version that answered."""
         msg_id = str(names["msg_id"])
         with self._database.reading() as connection:
-            conversation = find_request(connection, msg_id)
+            conversation = find_request(connection, msg_id) if may_be_known(msg_id) else None
             requests = _own(connection, conversation, client)
         found = [each for each in requests if each.msg_id == msg_id]
         if not found:
@@ -40,7 +39,7 @@ class Lookups:
         """Its requests in their order, without tokens."""
         conversation = str(names["conversation_id"])
         with self._database.reading() as connection:
-            requests = _own(connection, conversation, client)
+            requests = _own(connection, conversation if may_be_known(conversation) else None, client)
         if not requests:
             raise ApiError(404, "not_found", f"no conversation {conversation!r:.300} is known")
         return {"conversation_id": conversation, "requests": [_shown(each, tokens=False) for each in requests]}
@@ -52,16 +51,13 @@ class Lookups:
 
     def status(self, names: Mapping[str, Any], client: str) -> object:
         with self._database.reading() as connection:
-            commits = {state: len(with_state(connection, state)) for state in COMMIT_STATES}
-            by_kind = feedback_figures(connection).by_kind
-        states: dict[str, int] = {}
-        for (_, state), count in by_kind.items():
-            states[state] = states.get(state, 0) + count
+            commits = by_state(connection)
+            feedback = feedback_figures(connection).by_state
         return {
             "serving": self._versions.newest,
             "seconds": self._clock() - self._began,
             "commits": commits,
-            "feedback": states,
+            "feedback": {state: count for state, count in feedback.items() if count},
         }
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from astune.config.online import FeedbackConfig
-from astune.online.feedback import new_feedback
+from astune.online.feedback import new_feedback, redacted
 from astune.online.redaction import Redactor
-from astune.online.service.callers import Caller, histories
+from astune.online.service.callers import Caller, History
 from astune.online.wire import ConversationRecord, Feedback, WireError
-from astune.store.feedback import NewFeedback, add
+from astune.store.feedback.states import NewFeedback, add
 from astune.store.requests import RecordedRequest, RecordedTurn, TurnPlace, forget_conversation, record
 from astune.types import Turn
 
@@ -43,10 +43,11 @@ def new_record(
     named = json.dumps([client, body.user, body.conversation_id, body.run_id])
     digest = hashlib.sha256(named.encode()).hexdigest()[:32]
     plain = _with_thoughts(body)
-    redacted = redactor.apply(plain)
-    said = redacted.messages
+    allowed = redactor.apply(plain)
+    said = allowed.messages
     requests: list[RecordedRequest] = []
-    places: list[int] = [place for place, message in enumerate(plain) if message["role"] == "assistant"]
+    digests = History(plain, whose).digests
+    places = [place for place, message in enumerate(plain) if message["role"] == "assistant"]
     for number, place in enumerate(places):
         msg_id = f"rec-{digest}-{number}"
         before = requests[-1] if requests else None
@@ -82,13 +83,14 @@ def new_record(
                 model=body.model or "",
                 asked=received,
                 answered=received,
-                turns=(RecordedTurn(turn, histories(plain[: place + 1], whose)[0]),),
-                redacted=redacted.changed,
+                turns=(RecordedTurn(turn, digests[number]),),
+                redacted=allowed.changed,
             )
         )
     if not requests:
         raise WireError("the conversation has no message of the assistant: there is nothing to record", "messages")
-    feedback = tuple(_feedback(body, [each.msg_id for each in requests], client, received, rules))
+    opinions = _feedback(body, [each.msg_id for each in requests], client, received, rules)
+    feedback = tuple(redacted(each, redactor) for each in opinions)
     return NewRecord(f"r-{digest}", tuple(requests), feedback)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import uvicorn
 
+from astune import __version__
 from astune.config.schema import Config
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ContextTracker
@@ -98,6 +99,8 @@ class OnlineService:
         metrics.gauge("astune_requests_under_way", "Requests under way.", lambda: doors.under_way)
         metrics.gauge("astune_conversations", "Conversations in memory.", lambda: len(live))
         metrics.gauge("astune_version", "Version of the model that answers.", lambda: self.versions.newest)
+        metrics.gauge("astune_redactions", "Texts that redaction changed.", lambda: redactor.changes)
+        metrics.gauge("astune_redaction_failures", "Texts that it failed on.", lambda: redactor.failures)
         metrics.gauge("astune_version_failures", "Times one could not be loaded.", lambda: self.versions.failures)
         parts = Parts(
             model.name,
@@ -166,6 +169,7 @@ def banner(config: Config, model: Model, url: str) -> list[str]:
         f"store    {shown(store_url(config))}",
         f"tokens   {f'asked for: {tokens}' if tokens else 'none: this machine alone can come in'}",
         f'feedback POST {url}/feedback {{"msg_ids": ["chatcmpl-..."], "reward": 1.0}}',
+        f"astune   {__version__}",
     ]
 
 

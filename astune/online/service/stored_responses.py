@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import sqlalchemy as sa
 
 from astune.gateway.responses_items import output_items
 from astune.gateway.responses_request import StoredResponses
-from astune.online.service.callers import Caller
+from astune.online.service.callers import Caller, History, may_be_known
 from astune.store.requests import RecordedRequest, find_request, load_conversation
 
 PREFIX = "resp_"
@@ -27,11 +28,21 @@ def stored_responses(connection: sa.Connection, body: object, whose: Caller) -> 
             continue
         if (request.client, request.user) != (whose.client, whose.user):
             continue
-        response = dict(request.turns[0].turn.response)
+        response = _shown(request, whose)
         stored.conversations[msg_id] = (*request.messages[request.instructions :], response)
         items = output_items(response, msg_id.removeprefix(PREFIX), truncated=False, logprobs=[])
         stored.items.update((item["id"], item) for item in items)
     return stored
+
+
+def _shown(request: RecordedRequest, whose: Caller) -> dict[str, Any]:
+    """The answer as the agent got it: of `parallel_tool_calls: false` the first call alone. The digest of the history
+    tells which it was."""
+    recorded = request.turns[0]
+    response = dict(recorded.turn.response)
+    first = {**response, "tool_calls": (response.get("tool_calls") or [])[:1]}
+    told = History(request.messages, whose).answered(first) if len(response.get("tool_calls") or ()) > 1 else None
+    return first if told == recorded.history else response
 
 
 def refers(body: object) -> bool:
@@ -54,7 +65,7 @@ def _named(body: object) -> Iterator[str]:
 
 
 def _request(connection: sa.Connection, msg_id: str) -> RecordedRequest | None:
-    conversation = find_request(connection, msg_id)
+    conversation = find_request(connection, msg_id) if may_be_known(msg_id) else None
     if conversation is None:
         return None
     return next(each for each in load_conversation(connection, conversation) if each.msg_id == msg_id)

@@ -12,12 +12,12 @@ import sqlalchemy as sa
 from astune.config.online import FeedbackConfig
 from astune.errors import StoreError
 from astune.gateway.errors import ApiError
-from astune.online.feedback import read_feedback
+from astune.online.feedback import read_feedback, redacted
 from astune.online.redaction import Redactor
 from astune.online.service.records import new_record, write_record
 from astune.online.wire import Commit, ConversationRecord, Status, WireError, read_wire
 from astune.store.commits import Wanted, ask
-from astune.store.feedback import NewFeedback, Outcome, add
+from astune.store.feedback.states import NewFeedback, Outcome, add
 from astune.store.requests import clients_of
 from astune.store.writer import Writer
 
@@ -36,7 +36,7 @@ class Taking:
         """`client` is None where the service has tokens and the feedback came without one: it then counts as that of
         the client whose answers it is about, and can be about no other's."""
         new = _read(lambda: read_feedback(body, client=client or "", received=self._clock(), rules=self._rules))
-        new = self._redacted(new)
+        new = redacted(new, self._redactor)
         outcome = await self._write(lambda connection: add(connection, _owned(connection, new, client), self._rules))
         if outcome.state == "refused":
             raise ApiError(403, "feedback_refused", outcome.reason or "the feedback was refused")
@@ -58,10 +58,6 @@ class Taking:
         number = await self._write(lambda connection: write_record(connection, new, self._rules))
         return Status(status="success", message=f"{number} answers of {record.conversation_id!r:.100} are recorded")
 
-    def _redacted(self, new: NewFeedback) -> NewFeedback:
-        said = (replace(each, correction=self._redactor.text(each.correction, "assistant")) for each in new.said)
-        return replace(new, comment=self._redactor.text(new.comment), said=tuple(said))
-
     async def _write(self, work: Callable[[sa.Connection], Result]) -> Result:
         try:
             return await self._writer.write(work)
@@ -77,12 +73,19 @@ def _read(read: Callable[[], Result]) -> Result:
 
 
 def _owned(connection: sa.Connection, new: NewFeedback, client: str | None) -> NewFeedback:
+    """With its client. Raises ApiError (403) where that cannot be told: nobody without a token writes anything that is
+    not about an answer which is there. The id of an answer is given when the answer is stored, so an agent that has one
+    never comes too early."""
     if client is not None:
         return new
     ids = [*new.msg_ids, *(each for each in (new.better, new.worse) if each is not None)]
     owners = clients_of(connection, ids)
     if len(owners) != 1:
-        said = "is about no answer that is known" if not owners else "is about answers of several clients"
+        said = (
+            "is about answers of several clients"
+            if owners
+            else "is about no answer that is known, so nobody can tell whose it is; with a token it would be waited for"
+        )
         raise ApiError(403, "feedback_refused", f"feedback without a token {said}")
     (owner,) = owners
     return replace(new, client=owner, author=new.author or owner)

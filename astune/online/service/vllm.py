@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 
+from astune.clients.completions import completion_request
 from astune.config.online import OnlineEngineConfig
 from astune.config.schema import Config
 from astune.context_tracker.model_dir import ADAPTER_CONFIG, load_chat_format, resolve_model_dir
@@ -44,7 +45,7 @@ class VllmPolicy:
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         """Raises PolicyError where the engine does not answer, or not with token ids."""
         try:
-            response = await self._http.post("completions", json=completion_body(self._model, prompt_ids, sampling))
+            response = await self._http.post("completions", json=completion_request(self._model, prompt_ids, sampling))
         except httpx.HTTPError as error:
             raise PolicyError(f"no answer from the engine: {named(error)}") from None
         if not response.is_success:
@@ -53,23 +54,6 @@ class VllmPolicy:
         if sampling.temperature != 1.0 and not is_greedy(sampling.temperature):
             logprobs = [math.nan] * len(ids)
         return Generation(tuple(ids), tuple(logprobs), self._version, "length" if reason == "length" else "stop")
-
-
-def completion_body(model: str, prompt_ids: Sequence[int], sampling: Sampling) -> dict[str, Any]:
-    return {
-        "model": model,
-        "prompt": list(prompt_ids),
-        "max_tokens": sampling.max_tokens,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k or -1,
-        "seed": sampling.seed,
-        "stop": list(sampling.stop),
-        "stop_token_ids": list(sampling.stop_token_ids),
-        "include_stop_str_in_output": True,
-        "logprobs": 1,
-        "return_token_ids": True,
-    }
 
 
 def read_completion(body: object) -> tuple[list[int], list[float], str]:
@@ -123,6 +107,10 @@ class VllmEngine:
         model = self._config.model if version.folder is None else self._adapter(version)
         return VllmPolicy(self._http, model, version.number, self._context_length)
 
+    def close(self) -> None:
+        """For who only looked whether it is there: the policies that were loaded answer all the same."""
+        self._sync.close()
+
     def _adapter(self, version: ModelVersion) -> str:
         folder = self._versions / str(version.folder)
         check(folder, version.sha256)
@@ -153,7 +141,7 @@ class VllmEngine:
         return length
 
     def _probe(self) -> None:
-        body = completion_body(self._config.model, [0], Sampling(max_tokens=1))
+        body = completion_request(self._config.model, [0], Sampling(max_tokens=1))
         try:
             response = self._sync.post("completions", json=body)
             read_completion(response.json() if response.is_success else response.text)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from astune.backbone.trinity.conversion.online import convert_online
 from astune.config.load import LoadedConfig
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError
+from astune.online.place import online_folder
+
+BACKBONES = ("local", "trinity")
+"""Who trains versions."""
 
 
 def check_online(loaded: LoadedConfig) -> None:
@@ -14,17 +19,19 @@ def check_online(loaded: LoadedConfig) -> None:
     found = [f"{loaded.where(key)}: {said}" for key, said in _wrong(loaded.config.astune)]
     if loaded.stages:
         found.append(f"{loaded.where('astune.stages')}: online training has no stages; take the key out")
+    if loaded.config.astune.backbone == "trinity":
+        try:
+            convert_online(loaded, online_folder(loaded.config))
+        except ConfigError as error:
+            found.append(str(error))
     if found:
         raise ConfigError("\n".join(found))
 
 
 def _wrong(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
     algorithm, trainer = astune.algorithm, astune.trainer
-    if astune.backbone != "local":
-        yield (
-            "astune.backbone",
-            f"got {astune.backbone!r}, but versions are trained by 'local' alone; expected 'local'",
-        )
+    if astune.backbone not in BACKBONES:
+        yield "astune.backbone", f"got {astune.backbone!r}, which trains no versions; expected 'local' or 'trinity'"
     if algorithm.method != "rl":
         yield (
             "astune.algorithm.method",

@@ -15,8 +15,9 @@ Killed before the last, it is as if it had not begun, but for a folder that nobo
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +27,18 @@ from astune.algorithm import observe
 from astune.config.schema import Config
 from astune.errors import AstuneError, StoreError
 from astune.online.training.checkpoint import new_folder, put_in_place, seal
-from astune.online.training.learning import CommitLearned, learn
+from astune.online.training.episodes import sampled_at
+from astune.online.training.learning import SHARE, CommitLearned, learn
 from astune.online.training.lesson import CommitLesson, Workshop, lesson_of
-from astune.online.training.outcome import Outcomes, figures_of, outcomes_of, turns_of, why_nothing
-from astune.online.training.plan import Plan, Situation, plan_of
+from astune.online.training.outcome import Outcomes, figures_of, outcomes_of, turns_of, waits_of, why_nothing
+from astune.online.training.plan import Key, Plan, Situation, plan_of
 from astune.online.training.weights import Weights
-from astune.store import audit, commits, feedback, learned, leases, versions
+from astune.store import audit, commits, learned, leases, versions
 from astune.store.answers import judged_answers, known_answers
 from astune.store.commits import CommitRow, Wanted
 from astune.store.database import Database
-from astune.store.judgements import judgements, preferences
+from astune.store.feedback import states as feedback
+from astune.store.feedback.judgements import judgements, preferences
 from astune.store.learned import TrainedEpisode
 from astune.store.recorded import RecordedAnswer, headings, recorded_answers
 from astune.store.versions import ModelVersion
@@ -90,14 +93,23 @@ async def make(shop: Shop, row: CommitRow) -> CommitRow:
         config = shop.config.astune
         length = config.model.max_model_len or engine.chat_format.context_length
         workshop = Workshop(config, engine.chat_format, shop.weights.estimator, length)
-        lesson = lesson_of(rows.plan, rows.recorded, rows.paths, rows.used, row.number, workshop, rows.replayed)
+        lesson = _lesson(rows, row, workshop)
+        passed: frozenset[Key] = frozenset()
+        while rows.plan.count and lesson.is_empty and rows.plan.waiting["for_a_later"]:
+            passed |= {item.key for item in rows.plan.items}
+            rows = read(shop.database, shop.config, row, base.number, now, passed)
+            lesson = _lesson(rows, row, workshop)
+        if lesson.is_empty:
+            return _end(shop, row, rows.plan, lesson, CommitLearned())
 
         async def restore() -> Learner:
             shop.weights.changing()
             return (await shop.weights.at(base)).learner
 
         shop.weights.changing()
-        learner, done = await learn(engine.learner, lesson, config, restore)
+        # Back to the whole learning rate, slowly: twice of what did not go too far before.
+        share = min(1.0, 2.0 * float(base.figures.get(SHARE, 1.0)))
+        learner, done = await learn(engine.learner, lesson, config, restore, share)
         shop.weights.changing()
         shop.phase("updated")
         if not done.taken:
@@ -111,10 +123,18 @@ async def make(shop: Shop, row: CommitRow) -> CommitRow:
         return _fail(shop, row, rows.plan, "answers that it had learned from were deleted meanwhile")
 
 
-def read(database: Database, config: Config, row: CommitRow, base: int, now: float) -> CommitInput:
-    """The rows that a commit works on, as they are now."""
+def _lesson(rows: CommitInput, row: CommitRow, workshop: Workshop) -> CommitLesson:
+    if not rows.plan.count:
+        return CommitLesson()
+    return lesson_of(rows.plan, rows.recorded, rows.paths, rows.used, row.number, workshop, rows.replayed)
+
+
+def read(
+    database: Database, config: Config, row: CommitRow, base: int, now: float, passed: frozenset[Key] = frozenset()
+) -> CommitInput:
+    """The rows that a commit works on, as they are now, without the items that it has `passed`."""
     with database.reading() as connection:
-        plan = plan_now(connection, config, row.wanted, base, now)
+        plan = plan_now(connection, config, row.wanted, base, now, explicit=row.explicit, passed=passed)
         named = [msg_id for pair in plan.pairs for msg_id in pair.msg_ids]
         known = known_answers(connection, named)
         paths = {msg_id: judged_answers(known, [msg_id]) for msg_id in named}
@@ -122,7 +142,10 @@ def read(database: Database, config: Config, row: CommitRow, base: int, now: flo
         used = learned.trained_turns(connection, wanted)
         replayed = replay(connection, config, plan, base)
         again = [msg_id for group in replayed for episode in group for msg_id in episode.msg_ids]
-        return CommitInput(plan, recorded_answers(connection, wanted + again), paths, used, replayed)
+        recorded = recorded_answers(connection, wanted + again)
+        if config.astune.backbone == "trinity":
+            recorded = sampled_at(config.astune.rollout.temperature, recorded)
+        return CommitInput(plan, recorded, paths, used, replayed)
 
 
 def replay(connection: sa.Connection, config: Config, plan: Plan, base: int) -> list[list[TrainedEpisode]]:
@@ -144,25 +167,38 @@ def replay(connection: sa.Connection, config: Config, plan: Plan, base: int) -> 
     return found
 
 
-def plan_now(connection: sa.Connection, config: Config, wanted: Wanted, base: int, now: float) -> Plan:
-    """What a commit would learn from now, and what waits."""
+def plan_now(
+    connection: sa.Connection,
+    config: Config,
+    wanted: Wanted,
+    base: int,
+    now: float,
+    *,
+    explicit: bool = False,
+    passed: frozenset[Key] = frozenset(),
+) -> Plan:
+    """What a commit would learn from now, and what waits. `explicit`: one that somebody asked for. `passed`: items in
+    which it has found nothing to learn from."""
     online = config.astune.online
     judged, compared = judgements(connection, online.feedback), preferences(connection)
     ids = [msg_id for each in judged for msg_id in each.msg_ids]
     ids += [msg_id for each in compared for msg_id in (each.better, each.worse)]
-    situation = Situation(online.commit, wanted, base, now, config.astune.rollout.num_repeat)
+    situation = Situation(online.commit, wanted, base, now, config.astune.rollout.num_repeat, explicit, passed)
     return plan_of(judged, compared, headings(connection, ids), situation)
 
 
 def _begin(shop: Shop, row: CommitRow) -> tuple[ModelVersion, float]:
     now = shop.clock()
-    with shop.database.writing() as connection:
+
+    def begin(connection: sa.Connection) -> tuple[ModelVersion, float]:
         _keep_lease(shop, connection)
         feedback.settle(connection, shop.config.astune.online.feedback, now)
         base = versions.newest(connection)
         began = commits.begin(connection, row, base.number, now)
         audit.say(connection, "train", "commit begun", str(row.number), now=now, base=base.number, holder=shop.holder)
-    return base, began
+        return base, began
+
+    return shop.database.write(begin)
 
 
 async def _make_version(
@@ -189,16 +225,29 @@ async def _make_version(
     figures = figures_of(rows.plan, lesson, done, outcomes) | {"policy_version": float(number)}
     now = shop.clock()
     version = ModelVersion(number, base.number, row.number, name, sha256, now, _settings(shop.config), figures)
-    with shop.database.writing() as connection:
+
+    def write(connection: sa.Connection) -> None:
         _keep_lease(shop, connection)
         versions.add(connection, version)
         _write(connection, row.number, lesson, done, outcomes, now, number)
         commits.end(connection, row.number, "made", now, figures, version=number)
-        audit.say(connection, "train", "version made", str(number), now=now, commit=row.number, parent=base.number)
+        said: dict[str, Any] = {"commit": row.number, "parent": base.number, "waits": waits_of(rows.plan, outcomes)}
+        said["share_of_learning_rate"] = done.metrics[SHARE]
+        audit.say(connection, "train", "version made", str(number), now=now, **said)
+        _ask_for_the_rest(connection, row, rows.plan, now)
         shop.phase("writing")
+
+    shop.database.write(write)
     shop.weights.became(number)
     shop.phase("written")
     return _now(shop.database, row.number)
+
+
+def _ask_for_the_rest(connection: sa.Connection, row: CommitRow, plan: Plan, now: float) -> None:
+    """Who asks for a commit means all that is there: what one version may not learn from, another does right after."""
+    if row.explicit and plan.waiting["for_a_later"]:
+        until = row.asked if row.wanted.time_threshold is None else row.wanted.time_threshold
+        commits.ask(connection, row.by, now, replace(row.wanted, time_threshold=until))
 
 
 def _write(
@@ -221,19 +270,32 @@ def _end(shop: Shop, row: CommitRow, plan: Plan, lesson: CommitLesson, done: Com
     outcomes = outcomes_of(plan, lesson, done, row.number, {})
     figures: dict[str, Any] = figures_of(plan, lesson, done, outcomes)
     figures["why"] = why_nothing(plan, lesson, done, shop.config.astune.online.commit)
-    return _close(shop, row, "empty", figures, None)
+    left_out = Counter(str(episode.reason) for episode in outcomes.episodes)  # it still counts for the next commit
+    return _close(shop, row, "empty", figures, None, left_out + Counter(waits_of(plan, outcomes)))
 
 
 def _fail(shop: Shop, row: CommitRow, plan: Plan, said: str) -> CommitRow:
-    return _close(shop, row, "failed", {"rated": float(plan.count + sum(plan.waiting.values()))}, said)
+    waits = {"for_another": plan.count + len(plan.left_out), **plan.waiting}
+    return _close(shop, row, "failed", {"rated": float(sum(waits.values()))}, said, waits)
 
 
-def _close(shop: Shop, row: CommitRow, state: commits.Ended, figures: dict[str, Any], error: str | None) -> CommitRow:
+def _close(
+    shop: Shop,
+    row: CommitRow,
+    state: commits.Ended,
+    figures: dict[str, Any],
+    error: str | None,
+    waits: Mapping[str, int],
+) -> CommitRow:
     now = shop.clock()
-    with shop.database.writing() as connection:
+
+    def close(connection: sa.Connection) -> None:
         _keep_lease(shop, connection)
         commits.end(connection, row.number, state, now, figures, error=error)
-        audit.say(connection, "train", f"commit {state}", str(row.number), now=now, why=error or figures.get("why"))
+        said = {"why": error or figures.get("why"), "waits": dict(waits)}
+        audit.say(connection, "train", f"commit {state}", str(row.number), now=now, **said)
+
+    shop.database.write(close)
     return _now(shop.database, row.number)
 
 

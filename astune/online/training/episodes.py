@@ -14,6 +14,9 @@ from astune.types import Episode, StopReason, Task, Turn, Verdict
 TRAINED_BEFORE = "trained_before"
 """`Turn.excluded` of a turn that an earlier episode, of this commit or of one before, has trained."""
 
+OTHER_TEMPERATURE = "other_temperature"
+"""`Turn.excluded` of a turn that was sampled at a temperature at which the trainer knows no probabilities."""
+
 
 @dataclass(frozen=True)
 class OnlineEpisode:
@@ -66,6 +69,19 @@ def episode_of(
         unique_tokens=forest.unique_tokens,
     )
     return OnlineEpisode(episode, tuple(turn_ids), tuple(answers))
+
+
+def sampled_at(temperature: float, answers: Mapping[str, RecordedAnswer]) -> dict[str, RecordedAnswer]:
+    """The answers, for a trainer that takes all tokens at one temperature: turns at another are context only."""
+
+    def known(turn: Turn) -> Turn:
+        other = turn.trainable and turn.temperature != temperature
+        return replace(turn, excluded=OTHER_TEMPERATURE) if other else turn
+
+    return {
+        msg_id: replace(answer, turns=tuple((number, known(turn)) for number, turn in answer.turns))
+        for msg_id, answer in answers.items()
+    }
 
 
 def _task(answers: Sequence[RecordedAnswer], task_id: str | None) -> Task:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,7 +15,11 @@ from astune.training.preferences import with_slopes
 from astune.training.schedule import learning_rate
 from astune.types import Sample
 
-_MOST = 700.0
+MOST_HALVINGS = 10
+"""Of the learning rate in one commit; an update that goes too far even so is left for a later one."""
+SHARE = "learning_rate/share"
+"""The figure of a commit that says by how much of the configured learning rate its last update was made."""
+_MOST = 600.0
 """A token that got more than e to this times as likely counts as that: beyond, there are no numbers."""
 
 
@@ -31,8 +36,7 @@ class OwnReference:
 @dataclass
 class CommitLearned:
     """`taken` are the samples of the updates that were taken, `skipped` those whose loss was no finite number, `undone`
-    those that were not learned from as a step would have become too large. `kl` is the mean divergence of a token from
-    the version before, of all that stands."""
+    those that were not learned from as a step would have become too large."""
 
     taken: list[Sample] = field(default_factory=list)
     skipped: list[Sample] = field(default_factory=list)
@@ -42,39 +46,52 @@ class CommitLearned:
 
 
 async def learn(
-    learner: Learner, lesson: CommitLesson, config: AstuneConfig, restore: Callable[[], Awaitable[Learner]]
+    learner: Learner,
+    lesson: CommitLesson,
+    config: AstuneConfig,
+    restore: Callable[[], Awaitable[Learner]],
+    share: float = 1.0,
 ) -> tuple[Learner, CommitLearned]:
-    """Take the updates of a lesson. One after which the mean KL of a token from the version before is more than
-    `astune.online.commit.max_kl` is undone, and none follows: `restore` goes back to the version before, and what came
-    before that update is taken again, which gives the same weights. Raises TrainingError where all were skipped."""
+    """Take the updates of a lesson, by `share` of the configured learning rate. One after which the mean KL of a token
+    from the version before is more than `astune.online.commit.max_kl` is undone: `restore` goes back to the version
+    before, what came before that update is taken again, which gives the same weights, and then it is taken by half the
+    rate, as are all that follow. Raises TrainingError where all were skipped."""
     parts, told = await _parts(learner, lesson, config)
     before = await learner.logprobs(lesson.probes)
     most = config.online.commit.max_kl
     figures: list[Mapping[str, float]] = []
-    learned, kl, skipped = CommitLearned(metrics=told), 0.0, 0
-    for number, part in enumerate(parts):
-        update = await learner.update(part, _rate(learner, config))
+    learned, kl, skipped, halvings = CommitLearned(metrics=told), 0.0, 0, 0
+    made: list[tuple[list[Sample], float]] = []
+    waiting = deque(parts)
+    while waiting:
+        update = await learner.update(waiting[0], share * _rate(learner, config))
+        moved = 0.0 if update.skipped else mean_kl(before, await learner.logprobs(lesson.probes))
+        if most is not None and not moved <= most:
+            learned.metrics["kl/undone"] = moved
+            learner = await restore()
+            for part, taken_by in made:
+                await learner.update(part, taken_by * _rate(learner, config))
+            if halvings == MOST_HALVINGS:
+                break
+            halvings, share = halvings + 1, share / 2
+            continue
+        part = waiting.popleft()
+        made.append((part, share))
         if update.skipped:
             learned.skipped += part
             skipped += 1
             continue
-        moved = mean_kl(before, await learner.logprobs(lesson.probes))
-        if most is not None and not moved <= most:
-            learned.metrics["kl/undone"] = moved
-            learned.undone = [sample for later in parts[number:] for sample in later]
-            learner = await restore()
-            for again in parts[:number]:
-                await learner.update(again, _rate(learner, config))
-            break
         kl = moved
         figures.append(update.metrics)
         learned.taken += part
         learned.updates += 1
+    learned.undone = [sample for part in waiting for sample in part]
     if learned.skipped and not learned.taken and not learned.undone:
         raise TrainingError("the loss or gradient of every update was not finite: nothing was learned")
     means = {name: math.fsum(each[name] for each in figures) / len(figures) for name in (figures[0] if figures else ())}
     learned.metrics |= means | {"kl/from_version_before": kl, "updates/taken": float(learned.updates)}
-    learned.metrics["updates/skipped"] = float(skipped)
+    learned.metrics |= {"updates/skipped": float(skipped), "updates/undone": float(halvings + bool(waiting))}
+    learned.metrics[SHARE] = share
     return learner, learned
 
 

@@ -46,6 +46,11 @@ class CommitLesson:
     """What the models in production said of late: where the step from the version before is measured."""
     metrics: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to learn in it."""
+        return not (any(self.parts) or self.thumbs or self.comparisons or self.corrections)
+
 
 @dataclass(frozen=True)
 class Workshop:

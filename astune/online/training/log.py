@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from astune.monitor.metrics import MetricsLog, read_metrics
 from astune.monitor.run_dir import RunDir
+from astune.online.training.learning import SHARE
 from astune.store import commits
 from astune.store.commits import CommitRow
 from astune.store.database import Database
@@ -62,5 +65,14 @@ def line_of(row: CommitRow) -> str:
     left_out = ", ".join(
         f"{value:g} {name.removeprefix('left_out/')}" for name, value in figures.items() if name.startswith("left_out/")
     )
-    notes = [note for note in (why, f"left out: {left_out}" if left_out else "") if note]
+    notes = [note for note in (why, f"left out: {left_out}" if left_out else "", *_remarks(figures)) if note]
     return "\n".join([line, *(f"        {note}" for note in notes)])
+
+
+def _remarks(figures: Mapping[str, Any]) -> Iterator[str]:
+    share = figures.get(SHARE, 1.0)
+    if share < 1:
+        yield f"by {share:.2g} of astune.trainer.learning_rate, to stay within astune.online.commit.max_kl"
+    incomplete = figures.get("groups/incomplete", 0.0)
+    if incomplete:
+        yield f"{incomplete:g} {'group' if incomplete == 1 else 'groups'} of fewer answers than were to come"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from astune.config.online import CommitConfig
-from astune.online.training.learning import CommitLearned
+from astune.online.training.learning import SHARE, CommitLearned
 from astune.online.training.lesson import CommitLesson
 from astune.online.training.plan import Item, Plan, RatedAnswers
 from astune.store.learned import LearnedEpisode, LearnedTurn
@@ -90,13 +90,19 @@ def turns_of(lesson: CommitLesson, done: CommitLearned) -> Iterator[LearnedTurn]
                 yield LearnedTurn(sample.episode_id, turn_id, method, advantage, weight, len(span))
 
 
+def waits_of(plan: Plan, outcomes: Outcomes) -> dict[str, int]:
+    """How many episodes wait, by reason."""
+    waiting = Counter(plan.waiting)
+    waiting["for_a_smaller_step"] += outcomes.waits_for_smaller_step
+    return {reason: count for reason, count in waiting.items() if count}
+
+
 def figures_of(plan: Plan, lesson: CommitLesson, done: CommitLearned, outcomes: Outcomes) -> dict[str, float | str]:
     """What a commit leaves in the log."""
     trained = [episode for episode in outcomes.episodes if episode.state == "trained"]
     rewards = [episode.reward for episode in trained if episode.reward is not None]
     left_out = Counter(episode.reason for episode in outcomes.episodes if episode.state == "left_out")
-    waiting = Counter(plan.waiting)
-    waiting["for_a_smaller_step"] += outcomes.waits_for_smaller_step
+    waiting = waits_of(plan, outcomes)
     figures: dict[str, float | str] = {
         "rated": float(len(outcomes.episodes) + sum(waiting.values())),
         "episodes/trained": float(len(trained)),
@@ -107,7 +113,9 @@ def figures_of(plan: Plan, lesson: CommitLesson, done: CommitLearned, outcomes: 
     if rewards:
         figures["reward/mean"] = math.fsum(rewards) / len(rewards)
     figures |= {f"left_out/{reason}": float(count) for reason, count in sorted(left_out.items(), key=str)}
-    figures |= {f"waiting/{reason}": float(count) for reason, count in sorted(waiting.items()) if count}
+    figures |= {f"waiting/{reason}": float(count) for reason, count in sorted(waiting.items())}
+    if plan.incomplete:
+        figures["groups/incomplete"] = float(plan.incomplete)
     if done.taken:
         told = Counter(turn.method for turn in turns_of(lesson, done))
         figures |= {f"turns/{method}": float(count) for method, count in sorted(told.items())}
@@ -127,14 +135,16 @@ def why_nothing(plan: Plan, lesson: CommitLesson, done: CommitLearned, rules: Co
     """Why a commit made no version, in words."""
     if "kl/undone" in done.metrics:
         return (
-            f"the first update would have moved a token by a mean KL of {done.metrics['kl/undone']:.3g} from the "
-            f"version before, more than astune.online.commit.max_kl of {rules.max_kl:g}; a lower "
-            "astune.trainer.learning_rate makes smaller steps"
+            f"even at {done.metrics[SHARE]:.2g} of astune.trainer.learning_rate the first update would have moved a "
+            f"token by a mean KL of {done.metrics['kl/undone']:.3g} from the version before, more than "
+            f"astune.online.commit.max_kl of {rules.max_kl:g}"
         )
     if lesson.left_out:
-        counted = ", ".join(f"{count} {reason}" for reason, count in Counter(lesson.left_out.values()).items())
+        found = Counter(lesson.left_out.values())
+        found["for_a_signal"] = plan.waiting["for_a_signal"]
+        counted = ", ".join(f"{count} {reason}" for reason, count in found.items() if count)
         return f"nothing that was rated has anything to learn from: {counted}"
-    if plan.waiting["for_more"]:
+    if plan.waiting["for_more"] and not plan.waiting["for_a_signal"]:
         return f"{plan.waiting['for_more']} are rated, and astune.online.commit.min_episodes is {rules.min_episodes}"
     if +plan.waiting:
         counted = ", ".join(f"{count} {reason}" for reason, count in plan.waiting.items() if count)

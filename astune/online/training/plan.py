@@ -1,8 +1,9 @@
 """Which judged answers a commit learns from, which wait, and which are left out and why: pure functions over rows.
 
-waits      for_siblings    repeats of its task may still be judged
+waits      for_siblings    repeats of its task may still be judged; not in a commit that somebody asked for
            not_asked_for   the commit is about something else
            for_a_later     the commit has as many as it may have
+           for_a_signal    the commit has looked at it and found nothing to learn from, and looks at what came before
            for_more        too few for a version
 left out   too_old, too_far_behind, weighs_nothing
 """
@@ -16,8 +17,11 @@ from typing import TypeAlias
 
 from astune.config.online import CommitConfig
 from astune.store.commits import Wanted
-from astune.store.judgements import Judgement, Preference
+from astune.store.feedback.judgements import Judgement, Preference
 from astune.store.recorded import Heading
+
+Key: TypeAlias = tuple[str, ...]
+"""Says which of all items one is."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,10 @@ class RatedAnswers:
     def msg_ids(self) -> tuple[str, ...]:
         return self.judgement.msg_ids
 
+    @property
+    def key(self) -> Key:
+        return ("rated", *self.msg_ids)
+
 
 @dataclass(frozen=True)
 class ComparedPair:
@@ -54,6 +62,10 @@ class ComparedPair:
     def msg_ids(self) -> tuple[str, ...]:
         return (self.preference.better, self.preference.worse)
 
+    @property
+    def key(self) -> Key:
+        return ("compared", *self.msg_ids)
+
 
 Item: TypeAlias = RatedAnswers | ComparedPair
 
@@ -61,12 +73,13 @@ Item: TypeAlias = RatedAnswers | ComparedPair
 @dataclass
 class Plan:
     """`groups` are compared with each other: repeats of one task, or one alone. Everything stands in the order in which
-    it was judged. `waiting` counts by reason."""
+    it was judged. `waiting` counts by reason, `incomplete` the groups that would wait if nobody had asked."""
 
     groups: list[tuple[RatedAnswers, ...]] = field(default_factory=list)
     pairs: list[ComparedPair] = field(default_factory=list)
     left_out: list[tuple[str, Item]] = field(default_factory=list)
     waiting: Counter[str] = field(default_factory=Counter)
+    incomplete: int = 0
 
     @property
     def candidates(self) -> list[RatedAnswers]:
@@ -84,13 +97,16 @@ class Plan:
 @dataclass(frozen=True)
 class Situation:
     """`base` is the version that is trained; `now` is in seconds since 1970; no further attempts at a task are waited
-    for once there are `siblings`."""
+    for once there are `siblings`, nor in a commit that is `explicit`: asked for by somebody. In the items `passed` the
+    commit has found nothing to learn from."""
 
     rules: CommitConfig
     wanted: Wanted
     base: int
     now: float
     siblings: int
+    explicit: bool = False
+    passed: frozenset[Key] = frozenset()
 
 
 def plan_of(
@@ -114,7 +130,7 @@ def plan_of(
             else:
                 plan.left_out.append(("weighs_nothing", pair))
     plan.groups = _grouped(fresh, plan, situation)
-    _limit(plan, situation.rules)
+    _limit(plan, situation)
     return plan
 
 
@@ -169,17 +185,23 @@ def _grouped(candidates: Sequence[RatedAnswers], plan: Plan, situation: Situatio
     for key, group in groups.items():
         newest = max(candidate.received for candidate in group)
         waits = key[0] == "task" and situation.now < newest + situation.rules.group_wait_seconds
-        if waits and len(group) < situation.siblings:
+        waits = waits and len(group) < situation.siblings
+        if waits and not situation.explicit:
             plan.waiting["for_siblings"] += len(group)
         else:
+            plan.incomplete += waits
             found.append(tuple(group))
     return found
 
 
-def _limit(plan: Plan, rules: CommitConfig) -> None:
-    """Keep the newest `max_episodes`, whole groups only, and none if there are fewer than `min_episodes`."""
+def _limit(plan: Plan, situation: Situation) -> None:
+    """Keep the newest `max_episodes` of what was not passed, whole groups only, and none if there are fewer than
+    `min_episodes`."""
     units: list[tuple[Item, ...]] = [*plan.groups, *((pair,) for pair in plan.pairs)]
-    newest_first = sorted(units, key=_newest, reverse=True)
+    left = [unit for unit in units if not situation.passed.issuperset(item.key for item in unit)]
+    plan.waiting["for_a_signal"] += sum(map(len, units)) - sum(map(len, left))
+    newest_first = sorted(left, key=_newest, reverse=True)
+    rules = situation.rules
     kept, room = 0, rules.max_episodes
     for unit in newest_first:
         if kept and len(unit) > room:

@@ -11,8 +11,8 @@ from astune.online.training.commit import LEASE
 from astune.store import commits, leases, versions
 from astune.store.commits import CommitRow
 from astune.store.database import Database
-from astune.store.feedback_figures import feedback_figures
-from astune.store.judgements import judgements, preferences
+from astune.store.feedback.figures import feedback_figures
+from astune.store.feedback.judgements import judgements, preferences
 from astune.store.versions import ModelVersion
 
 MOST_COMMITS = 20
@@ -20,7 +20,7 @@ MOST_COMMITS = 20
 
 @dataclass(frozen=True)
 class ServiceStatus:
-    """`versions` are those that were made; `feedback` counts by state (`astune.store.feedback_rules.STATES`); `rated`
+    """`versions` are those that were made; `feedback` counts by state (`astune.store.feedback.rules.STATES`); `rated`
     are the episodes that no version was made from yet; `trainer` is the process that has the lease."""
 
     now: float

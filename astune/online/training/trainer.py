@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import socket
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -21,10 +21,13 @@ from astune.online.feedback.judging import UnratedJudge
 from astune.online.place import versions_folder
 from astune.online.training.checkpoint import clean
 from astune.online.training.commit import LEASE, LEASE_SECONDS, LeaseLost, Shop, make, plan_now
+from astune.online.training.plan import Key, Plan
 from astune.online.training.weights import Weights
-from astune.store import audit, commits, feedback, leases, retention, versions
+from astune.store import audit, commits, leases, retention, versions
 from astune.store.commits import By, CommitRow, Wanted
 from astune.store.database import Database
+from astune.store.feedback import states as feedback
+from astune.support.processes import name_of
 from astune.training.engine import LoadEngine
 
 POLL_SECONDS = 1.0
@@ -41,7 +44,8 @@ class Trainer:
         row = await trainer.tick()       # the commit that it has made, or None if none is due
         trainer.leave()                  # others may train
 
-    Of several over one database one works, the others wait until it leaves or is not heard of for `LEASE_SECONDS`.
+    Of several over one database one works. The others wait until it leaves, has died on this machine, or is not heard
+    of for `LEASE_SECONDS`.
     `clock` gives seconds since 1970, `phase` is told how far a commit has come (`commit.PHASES`).
     """
 
@@ -57,7 +61,7 @@ class Trainer:
     ) -> None:
         self._config, self._database, self._clock = config, database, clock
         self._rules = config.astune.online.commit
-        self._holder = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
+        self._holder = f"{name_of(os.getpid())}/{uuid.uuid4().hex[:8]}"
         self._versions = versions_folder(folder)
         weights = Weights(config.astune, load_engine, self._versions)
         self._shop = Shop(config, database, weights, self._versions, self._holder, clock, phase)
@@ -65,8 +69,9 @@ class Trainer:
         self._since = clock()
         self._deleted = -math.inf
         self._is_holder = False
-        self._fruitless: frozenset[tuple[str, ...]] | None = None
-        """What the last commit looked at that made no version: there is no use in looking at just that again."""
+        self._fruitless: tuple[frozenset[Key], int] | None = None
+        """What the last commit looked at first, and how many came after, if it made no version: there is no use in
+        looking at just that again."""
         self._too_few: tuple[int, int] | None = None
         """What was rated when it was too little for a commit, and only time could not change that."""
 
@@ -94,13 +99,14 @@ class Trainer:
             return None
         if self._begun_too_often(row):
             return self._given_up(row)
+        ready = self._ready(row.wanted)  # before: what is rated meanwhile the commit does not look at
         try:
             with self._heartbeat():
                 done = await make(self._shop, row)
         except LeaseLost:
             self._is_holder = False
             return None
-        self._fruitless = None if done.state == "made" else self._ready(done.wanted)
+        self._fruitless = None if done.state == "made" else ready
         if done.state == "made":
             with self._database.writing() as connection:
                 if leases.keep(connection, LEASE, self._holder, self._clock(), LEASE_SECONDS):
@@ -125,25 +131,26 @@ class Trainer:
 
     def renew(self) -> None:
         """Say that it is still at work."""
-        with self._database.writing() as connection:
-            leases.keep(connection, LEASE, self._holder, self._clock(), LEASE_SECONDS)
+        self._database.write(lambda each: leases.keep(each, LEASE, self._holder, self._clock(), LEASE_SECONDS))
 
     def _take_up(self) -> CommitRow | None:
         """The commit to make now. Who gets the lease cleans up after the one before."""
         now = self._clock()
-        with self._database.writing() as connection:
-            if not leases.take(connection, LEASE, self._holder, now, LEASE_SECONDS):
-                self._is_holder = False
-                return None
-            if not self._is_holder:
-                self._is_holder = True
-                self._clean_up(connection, now)
+        self._is_holder, row = self._database.write(partial(self._taken_up, now=now))
+        return row
+
+    def _taken_up(self, connection: sa.Connection, now: float) -> tuple[bool, CommitRow | None]:
+        """Whether it has the lease, and the commit to make."""
+        if not leases.take(connection, LEASE, self._holder, now, LEASE_SECONDS):
+            return False, None
+        if not self._is_holder:
+            self._clean_up(connection, now)
+        asked = commits.with_state(connection, "asked")
+        by = None if asked else self._due(connection, now)
+        if by is not None:
+            commits.ask(connection, by, now)
             asked = commits.with_state(connection, "asked")
-            by = None if asked else self._due(connection, now)
-            if by is not None:
-                commits.ask(connection, by, now)
-                asked = commits.with_state(connection, "asked")
-            return asked[0] if asked else None
+        return True, asked[0] if asked else None
 
     def _delete_old(self) -> None:
         """What is older than `astune.online.keep_days`, every `DELETE_SECONDS`."""
@@ -181,19 +188,17 @@ class Trainer:
             return None
         base = versions.newest(connection).number
         plan = plan_now(connection, self._config, Wanted(), base, now)
-        ready = frozenset(item.msg_ids for item in plan.items)
-        self._too_few = rated if not ready and not plan.waiting["for_siblings"] else None
-        if not ready or ready == self._fruitless:
+        self._too_few = rated if not plan.count and not plan.waiting["for_siblings"] else None
+        if not plan.count or _looked_at(plan) == self._fruitless:
             return None
-        if rules.every_episodes is not None and len(ready) >= min(rules.every_episodes, rules.max_episodes):
+        if rules.every_episodes is not None and plan.count >= min(rules.every_episodes, rules.max_episodes):
             return "episodes"
         return "timer" if timer else None
 
-    def _ready(self, wanted: Wanted) -> frozenset[tuple[str, ...]]:
+    def _ready(self, wanted: Wanted) -> tuple[frozenset[Key], int]:
         with self._database.reading() as connection:
             base = versions.newest(connection).number
-            plan = plan_now(connection, self._config, wanted, base, self._clock())
-        return frozenset(item.msg_ids for item in plan.items)
+            return _looked_at(plan_now(connection, self._config, wanted, base, self._clock()))
 
     def _begun_too_often(self, row: CommitRow) -> bool:
         with self._database.reading() as connection:
@@ -227,3 +232,7 @@ class Trainer:
         finally:
             done.set()
             thread.join()
+
+
+def _looked_at(plan: Plan) -> tuple[frozenset[Key], int]:
+    return frozenset(item.key for item in plan.items), plan.waiting["for_a_later"]

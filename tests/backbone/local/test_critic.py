@@ -25,6 +25,7 @@ from astune.errors import RunFolderError
 from astune.types import RunReport, Sample, Sampling, Span, Timeline
 from tests.backbone.local.conftest import make_model
 from tests.backbone.local.test_backbone import run_job, timeless, weights, write_job
+from tests.training.killed import Killed, raise_at
 
 FAST = CriticConfig(learning_rate=0.01, gae_lambda=1.0)
 
@@ -227,10 +228,6 @@ PPO = ("astune.algorithm.advantage=gae", "astune.rollout.num_repeat=1", "astune.
        "astune.trainer.save_every=1")  # fmt: skip
 
 
-class Killed(BaseException):
-    pass
-
-
 @pytest.mark.fault(
     "Runs and resuming",
     "a run with a critic is killed anywhere in a step, in the middle of an update too",
@@ -247,18 +244,11 @@ def test_a_run_with_a_critic_that_is_killed_and_resumed_equals_one_that_never_wa
     places = [(Critic, "judge"), (Critic, "learn"), (LocalLearner, "_step"), (LocalLearner, "publish")]
     draw = random.Random(1)
     for owner, place in draw.sample(places, 2):
-        original, left = getattr(owner, place), draw.randint(2, 3 if owner is Critic else 2)
+        call = draw.randint(2, 3 if owner is Critic else 2)
         name = f"astune.experiment_name=killed_in_{place}"
 
-        def dies(*args: Any, original: Any = original) -> Any:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                raise Killed
-            return original(*args)
-
         with monkeypatch.context() as patch:
-            patch.setattr(owner, place, dies)
+            raise_at(patch, call, owner, place)
             with pytest.raises(Killed):
                 run_job(conf, *PPO, name)
         resumed = run_job(conf, *PPO, name, resume=True)

@@ -61,7 +61,9 @@ def sample_of(prompt: list[int], answer: Generation, advantage: float) -> Sample
     return Sample(line, (advantage,), (1 / 32,), "task", "episode")
 
 
-async def test_sampler_and_learner_give_the_logprobs_of_a_plain_forward_pass(tiny: TinyModel) -> None:
+@pytest.mark.parametrize("name", list(FAMILIES))
+async def test_sampler_and_learner_give_the_logprobs_of_a_plain_forward_pass(name: str) -> None:
+    tiny = in_double(make_family(name))  # in single precision a random Mamba alone is off by up to 4e-4
     calls = await conversations(tiny)
     samples = [sample_of(*call, 1.0) for call in calls]
     with torch.no_grad():
@@ -71,11 +73,11 @@ async def test_sampler_and_learner_give_the_logprobs_of_a_plain_forward_pass(tin
             for span in one.timeline.spans
         ]
         for (_, answer), logprobs in zip(calls, expected, strict=True):
-            assert answer.logprobs == pytest.approx(logprobs.tolist(), abs=1e-4)
+            assert answer.logprobs == pytest.approx(logprobs.tolist(), abs=1e-5)
         for batch in micro_batches(samples, 100, CPU, tiny.family.layout):
             learned = predict(tiny.model, batch).logprob
             assert learned.tolist() == pytest.approx(
-                torch.cat([expected[number] for number in batch.samples]).tolist(), abs=1e-4
+                torch.cat([expected[number] for number in batch.samples]).tolist(), abs=1e-5
             )
 
 
@@ -93,6 +95,12 @@ def random_samples() -> list[Sample]:
     return samples
 
 
+def in_double(tiny: TinyModel) -> TinyModel:
+    for one in (tiny.model, tiny.plain):
+        one.double().set_experts_implementation("eager")  # others do not compute in double precision
+    return tiny
+
+
 def gradient(model: Any, loss: torch.Tensor) -> torch.Tensor:
     model.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
@@ -101,10 +109,8 @@ def gradient(model: Any, loss: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", list(FAMILIES))
 def test_loss_and_gradient_are_those_of_rows_by_themselves(name: str) -> None:
-    tiny = make_family(name)
-    model, plain = tiny.model.double(), tiny.plain.double()
-    for one in (model, plain):
-        one.set_experts_implementation("eager")  # others do not compute in double precision
+    tiny = in_double(make_family(name))
+    model, plain = tiny.model, tiny.plain
     samples = random_samples()
     batches = micro_batches(samples, 10_000, CPU, tiny.family.layout)
     loss = sum((-predict(model, b).logprob * b.advantage * b.weight).sum() for b in batches)

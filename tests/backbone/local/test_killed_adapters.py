@@ -22,15 +22,12 @@ from astune.monitor.metrics import MetricsLog
 from tests.backbone.local.conftest import make_model
 from tests.backbone.local.test_adapters import samples_of
 from tests.backbone.local.test_backbone import run_job, timeless, write_job
+from tests.training.killed import Killed
 
 pytest.importorskip("peft")
 KILLS = 20
 ADAPTER = "adapter_model.safetensors"
 STEPS = 6
-
-
-class Killed(BaseException):
-    """Ends a run at once, as nothing catches it."""
 
 
 def killing(patch: pytest.MonkeyPatch, places: list[tuple[object, str]]) -> Callable[[int], None]:

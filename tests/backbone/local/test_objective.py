@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from astune.backbone.local.learning.batch import MicroBatch, micro_batches
-from astune.backbone.local.learning.forward import Forward, predict
-from astune.backbone.local.learning.objective import distillation_objective, policy_objective
+from astune.backbone.local.learning.forward import predict
 from astune.backbone.local.model.attention import ATTENTION
+from astune.backbone.losses.objective import distillation_objective, policy_objective
 from astune.config.schema import AlgorithmConfig
 from astune.types import Sample, Span
 from tests.backbone.local.test_prefix_tree import branching_samples
@@ -30,7 +30,8 @@ def of_trees(model: Any, samples: list[Sample], config: AlgorithmConfig, referen
     for batch in micro_batches(samples, 150, torch.device("cpu")):
         forward = predict(model, batch, entropy_gradient=config.entropy_bonus > 0)
         given = None if reference is None else torch.full_like(forward.logprob, reference)
-        policy_objective(batch, forward, given, config, 0).loss.sum().backward()  # type: ignore[no-untyped-call]
+        entries, entropy = batch.entries(forward.logprob, 0), forward.entropy(batch)
+        policy_objective(entries, batch.weight, entropy, given, config).loss.sum().backward()  # type: ignore[no-untyped-call]
     return gradient(model)
 
 
@@ -114,13 +115,13 @@ def test_on_average_distillation_follows_the_gradient_of_the_divergence_from_the
     logits = start.clone().requires_grad_()
     logprob = torch.log_softmax(logits, -1)
     batch = every_token(torch.log_softmax(start + apart * older, -1))
-    forward = Forward(logprob, torch.zeros(1, dtype=torch.float64))
-    objective = distillation_objective(batch, forward, torch.log_softmax(teacher, -1), config, 0)
+    entries, entropy = batch.entries(logprob, 0), torch.zeros_like(logprob)
+    objective = distillation_objective(entries, batch.weight, entropy, torch.log_softmax(teacher, -1), config)
     (found,) = torch.autograd.grad(objective.loss.sum(), logits, retain_graph=True)
     divergence = (logprob.exp() * (logprob - torch.log_softmax(teacher, -1))).sum()
     (wanted,) = torch.autograd.grad(divergence, logits, retain_graph=True)
     assert torch.allclose(found, wanted, rtol=1e-9, atol=1e-12)
-    same = distillation_objective(batch, forward, logprob.detach(), config, 0)
+    same = distillation_objective(entries, batch.weight, entropy, logprob.detach(), config)
     (nothing,) = torch.autograd.grad(same.loss.sum(), logits)
     assert torch.equal(nothing, torch.zeros(7, dtype=torch.float64))
 
@@ -147,8 +148,8 @@ def test_sampled_tokens_alone_bring_a_policy_to_its_teacher() -> None:
             row=places,
             version=torch.zeros_like(places),
         )
-        forward = Forward(logprob[drawn], torch.zeros(1, dtype=torch.float64))
+        entries, entropy = batch.entries(logprob[drawn], 0), torch.zeros_like(teacher[drawn])
         optimizer.zero_grad()
-        distillation_objective(batch, forward, teacher[drawn], config, 0).loss.sum().backward()
+        distillation_objective(entries, batch.weight, entropy, teacher[drawn], config).loss.sum().backward()
         optimizer.step()
     assert distances[0] > 1 and distances[-1] < 0.01 * distances[0]

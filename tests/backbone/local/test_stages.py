@@ -20,7 +20,8 @@ from astune.monitor.metrics import MetricsLog
 from astune.monitor.run_dir import RunDir
 from astune.types import RunReport
 from tests.backbone.local.test_examples import AGENT, CONVERSATIONS, run_job, timeless, write_job
-from tests.backbone.local.test_killed_adapters import Killed, killing
+from tests.backbone.local.test_killed_adapters import killing
+from tests.training.killed import Killed
 
 SFT = {"algorithm": {"method": "sft"}, "trainer": {"examples": "examples.jsonl", "total_steps": 2}}
 GRPO = {"trainer": {"total_steps": 2}}

@@ -258,6 +258,59 @@ async def test_rewards_and_commits_survive_a_service_that_is_away() -> None:
     assert (stats.feedback_sent, stats.commits_failed, stats.feedback_lost) == (3, {"ServiceAway": 1}, 0)
 
 
+async def test_what_the_attempts_at_a_task_earned_is_sent_once_all_have_ended(tmp_path: Path) -> None:
+    go_on = asyncio.Event()
+
+    def request(waits: bool) -> Callable[[Any], Any]:
+        begun = iter(range(2))
+
+        async def attempt(client: Any) -> None:
+            number = next(begun)
+            await client.chat.completions.create(model="policy", messages=[])
+            if waits and number:
+                await go_on.wait()
+
+        return attempt
+
+    with ScriptedOnlineService(lambda body: "x") as service:
+        async with runner_of(service, repeat_time=2, spool=tmp_path) as runner:
+            runner.observe("a", "b", request(waits=True))
+            while not runner.stats().rewarded:
+                await anyio.lowlevel.checkpoint()
+            runner.observe("c", "d", request(waits=False))
+            while runner.stats().rewarded < 3 or len(service.feedback) < 2:
+                await anyio.lowlevel.checkpoint()
+            first, second = service.feedback[:2]
+            assert first["task_id"] == second["task_id"], "of the other task one attempt is under way"
+            while len(list(tmp_path.iterdir())) > 1:
+                await anyio.lowlevel.checkpoint()
+            assert runner.stats().feedback_waiting == 1, "on disk, until the other attempt has ended"
+            go_on.set()
+    assert len(service.feedback) == 4 and service.feedback[2]["task_id"] == service.feedback[3]["task_id"]
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_what_one_attempt_earned_is_not_held_for_others_that_stop_ends() -> None:
+    begun = iter(range(2))
+
+    async def attempt(client: Any) -> None:
+        number = next(begun)
+        await client.chat.completions.create(model="policy", messages=[])
+        if number:
+            await asyncio.Event().wait()
+
+    with ScriptedOnlineService(lambda body: "x") as service:
+        runner = runner_of(service, repeat_time=2)
+        await runner.start()
+        runner.observe("a", "b", attempt)
+        while not runner.stats().rewarded:
+            await anyio.lowlevel.checkpoint()
+        await runner.stop(seconds=0.0)
+    stats = runner.stats()
+    assert (stats.feedback_waiting, stats.feedback_sent + stats.feedback_lost, stats.unplayed) == (0, 1, 1)
+    assert adds_up(runner)
+
+
 async def test_a_reward_that_is_refused_is_counted_and_not_sent_again() -> None:
     with ScriptedOnlineService(lambda body: "x") as service:
         service.fail[FEEDBACK_PATH] = [403]

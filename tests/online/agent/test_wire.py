@@ -58,6 +58,7 @@ def test_every_form_of_feedback_is_read_and_written_again(body: dict[str, Any]) 
         ({"msg_ids": ["a"], "rateing": 5}, "'rateing' is no key of Feedback. Did you mean 'rating'?", "rateing"),
         ({"better": "a"}, "'better' is given alone", ""),
         ({"better": "a", "worse": "a"}, "the same answer", ""),
+        ({"better": "a", "worse": "b", "correction": "so"}, "'msg_ids' is missing or empty", ""),
         ({"msg_ids": ["x" * 256], "reward": 1}, "at most 255 characters", "msg_ids[0]"),
     ],
 )

@@ -15,7 +15,7 @@ from astune.errors import ConfigError, JudgeError
 from astune.online.feedback.judging import UnratedJudge, share_of
 from astune.online.feedback.metrics import feedback_metrics
 from astune.store.database import open_database
-from astune.store.judgements import Judgement, judgements
+from astune.store.feedback.judgements import Judgement, judgements
 from astune.types import Episode, Task
 from tests.online.training.world import World, config_of
 

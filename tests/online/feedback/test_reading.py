@@ -6,7 +6,7 @@ import pytest
 from astune.config.online import FeedbackConfig
 from astune.online.feedback import read_feedback
 from astune.online.wire import WireError
-from astune.store.feedback import NewFeedback
+from astune.store.feedback.states import NewFeedback
 
 RULES = FeedbackConfig()
 
@@ -77,7 +77,7 @@ def test_the_java_client_s_body_is_read() -> None:
         ('{"msg_ids": ["m"], "reward": 1, "user": "judge:me"}', "name of a judge", "user"),
         ('{"msg_ids": ["m"], "reward": 1, "comment": "a\\u0000b"}', "a character that is none", "comment"),
         ('{"msg_ids": ["m\\ud800"], "reward": 1}', "", "msg_ids[0]"),
-        ('{"msg_ids": ["m"], "rewards": {"a\\u0000": 1}}', "a character that is none", "rewards"),
+        ('{"msg_ids": ["m"], "rewards": {"a\\u0000": 1}}', "a character that is none", "rewards.a\x00"),
         ('{"msg_ids": ["m"], "reward": 1, "run_id": true}', "string", "run_id"),
         ('{"msg_ids": ["m"], "comment": "nice"}', "nothing that can be learned from", ""),
         ("[1]", "must be a JSON object", ""),

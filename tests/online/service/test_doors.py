@@ -64,14 +64,29 @@ async def test_no_client_rewards_or_sees_what_another_got(tmp_path, make_service
             assert (await client.get(f"/v1/astune/{path}", headers=DESK)).status_code == 200
 
 
+@pytest.mark.fault(
+    "Online training",
+    "feedback without a token is about answers that nobody knows",
+    "403, and it is counted; with a token it waits for them",
+)
 async def test_feedback_without_a_token_is_that_of_the_client_whose_answer_it_is_about(tmp_path, make_service, environ):
     more = {"tokens": TOKENS, "feedback_without_token": True}
     async with make_service(new_url("sqlite", tmp_path), **more) as client:
         mine, theirs = [await client.chat([user("Hi")], headers=headers) for headers in (SHOP, DESK)]
         taken = await client.post("/feedback", json={"msg_ids": [theirs["id"]], "reward": 1})
         assert taken.headers["x-accepted"] == "counts"
-        for ids in ([mine["id"], theirs["id"]], ["nobody's"]):
-            assert (await client.post("/feedback", json={"msg_ids": ids, "reward": 1})).status_code == 403
+        part = await client.post("/feedback", json={"msg_ids": [mine["id"], "later"], "reward": 1})
+        assert part.headers["x-accepted"] == "waits"
+        before = (await client.get("/v1/astune/status", headers=SHOP)).json()["feedback"]
+        for ids, said in (([mine["id"], theirs["id"]], "several clients"), (["nobody's"], "with a token it would be")):
+            refused = await client.post("/feedback", json={"msg_ids": ids, "reward": 1})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (403, "feedback_refused")
+            assert said in refused.json()["error"]["message"]
+        assert (await client.get("/v1/astune/status", headers=SHOP)).json()["feedback"] == before
+        metrics = (await client.get("/metrics", headers=SHOP)).text
+        assert 'astune_errors_total{code="feedback_refused"} 2.0' in metrics
+        early = await client.post("/feedback", json={"msg_ids": ["nobody's"], "reward": 1}, headers=SHOP)
+        assert (early.status_code, early.headers["x-accepted"]) == (200, "waits")
         wrong = await client.post(
             "/feedback", json={"msg_ids": [mine["id"]], "reward": 1}, headers={"Authorization": "x"}
         )

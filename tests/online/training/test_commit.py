@@ -12,7 +12,7 @@ from astune.online.training.trainer import Trainer
 from astune.store import retention, tables, versions
 from astune.store.commits import Wanted
 from astune.store.database import Database, open_database
-from astune.store.feedback import Said
+from astune.store.feedback.states import Said
 from astune.store.retention import DAY, Whose
 from astune.testing.engine import STATE_FILE
 from tests.online.training.world import World, config_of

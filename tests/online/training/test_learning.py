@@ -1,6 +1,7 @@
 """From what users say to other weights, with a small model."""
 
 import asyncio
+import itertools
 import math
 from pathlib import Path
 
@@ -9,9 +10,10 @@ import pytest
 pytest.importorskip("torch")
 
 from astune.backbone.local import load_engine
+from astune.online.training.learning import SHARE
 from astune.store import tables, versions
 from astune.store.database import Database, open_database
-from astune.store.feedback import Said
+from astune.store.feedback.states import Said
 from astune.training.engine import Engine
 from astune.types import Sample, Sampling, Span, Timeline
 from tests.online.training.world import World, config_of
@@ -80,4 +82,23 @@ def test_corrections_alone_make_a_version_that_says_them_more_likely(tmp_path: P
         assert row.state == "made" and row.figures is not None
         losses.append(row.figures["loss"])
     assert losses == sorted(losses, reverse=True) and losses[-1] < losses[0]
+    opened.close()
+
+
+def test_by_a_rate_that_is_far_too_high_versions_still_come_within_the_bound(tmp_path: Path) -> None:
+    opened = open_database(f"sqlite:///{tmp_path}/store.db")
+    config = config_of(astune={"trainer": {"learning_rate": 0.03}}, max_kl=0.05)
+    world = World(opened, tmp_path, config, load_engine)
+    trainer, shares = world.trainer(), []
+    for version in (1, 2, 3):
+        for token in range(4):
+            world.rate(float(token % 2), output=(40 + token, 50), logprobs=(-3.0, -4.0), version=version - 1)
+        row = world.commit(trainer)
+        assert (row.state, row.version) == ("made", version) and row.figures is not None, row
+        assert 0 < row.figures["kl/from_version_before"] <= 0.05
+        shares.append(row.figures[SHARE])
+    assert shares[0] < 0.25, "far too high"
+    assert all(later <= 2 * earlier for earlier, later in itertools.pairwise(shares))
+    undone = [version["figures"]["updates/undone"] for version in world.rows(tables.versions)]
+    assert max(undone[1:]) < undone[0], "what went too far is remembered"
     opened.close()

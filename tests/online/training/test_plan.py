@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from astune.config.online import CommitConfig
 from astune.online.training.plan import Item, Plan, Situation, plan_of
 from astune.store.commits import Wanted
-from astune.store.judgements import Judgement, Preference
+from astune.store.feedback.judgements import Judgement, Preference
 from astune.store.recorded import Heading
 
 RULES = CommitConfig(min_episodes=1, group_wait_seconds=0.0)

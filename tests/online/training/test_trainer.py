@@ -8,19 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from astune.algorithm.step_advantage import Rewards
 from astune.config.schema import AlgorithmConfig
 from astune.online.training.baseline import online_estimator
 from astune.online.training.commit import LEASE, LEASE_SECONDS
+from astune.online.training.learning import MOST_HALVINGS
+from astune.online.training.log import line_of
 from astune.online.training.trainer import MOST_BEGINNINGS, Trainer
-from astune.store import leases, tables, versions
-from astune.store.commits import Wanted
+from astune.store import audit, leases, tables, versions
+from astune.store.commits import CommitRow, Wanted
 from astune.store.database import Database, open_database
-from astune.store.feedback import Said
+from astune.store.feedback.states import Said
 from astune.testing.engine import STATE_FILE, scripted_engine
 from astune.types import Task
 from tests.online.training.world import World, config_of
+from tests.training.killed import Killed
 
 
 @pytest.fixture
@@ -55,6 +59,26 @@ def test_the_clock_makes_a_commit_due_once_enough_is_rated(database: Database, t
     world.rate(0.5)
     row = world.tick(trainer)
     assert row is not None and row.version == 2
+
+
+def test_a_trainer_takes_up_what_another_process_was_in_the_way_of(database: Database, tmp_path: Path) -> None:
+    world, refused = World(database, tmp_path), threading.Event()
+    pair(world)
+    number = world.ask()
+    own = open_database(str(database.url))
+    sa.event.listen(own.engine, "connect", lambda raw, _: raw.execute("PRAGMA busy_timeout=0"))
+    sa.event.listen(own.engine, "handle_error", lambda _: refused.set())
+    own.engine.dispose()
+    trainer = Trainer(world.config, world.load_engine, own, tmp_path, clock=world.clock)
+    rows: list[CommitRow | None] = []
+    ticking = threading.Thread(target=lambda: rows.append(world.tick(trainer)))
+    with database.writing():
+        ticking.start()
+        assert refused.wait(30)
+    ticking.join()
+    trainer.leave()
+    own.close()
+    assert [(row.number, row.state) for row in rows if row is not None] == [(number, "made")]
 
 
 def test_enough_episodes_make_a_commit_due(database: Database, tmp_path: Path) -> None:
@@ -147,18 +171,15 @@ def test_a_trainer_that_was_taken_for_dead_makes_no_version(database: Database, 
 
 
 def test_a_lease_is_given_back_with_what_was_under_way(database: Database, tmp_path: Path) -> None:
-    class Stopped(BaseException):
-        pass
-
     def phase(name: str) -> None:
         if name == "updated":
-            raise Stopped
+            raise Killed
 
     world = World(database, tmp_path)
     pair(world)
     world.ask()
     trainer: Trainer = world.trainer(phase)
-    with pytest.raises(Stopped):
+    with pytest.raises(Killed):
         world.tick(trainer)
     trainer.leave()
     assert [row["state"] for row in world.rows(tables.commits)] == ["asked"]
@@ -184,9 +205,6 @@ def test_a_trainer_that_is_stopped_lets_others_train(database: Database, tmp_pat
 
 
 def test_a_commit_that_kills_every_trainer_is_given_up(database: Database, tmp_path: Path) -> None:
-    class Killed(BaseException):
-        pass
-
     def phase(name: str) -> None:
         if name == "planned":
             raise Killed
@@ -203,9 +221,12 @@ def test_a_commit_that_kills_every_trainer_is_given_up(database: Database, tmp_p
     assert world.commit(trainer).state == "made", "what was rated has waited for another one"
 
 
-def test_an_update_that_goes_too_far_is_undone_and_what_it_was_to_learn_waits(
-    database: Database, tmp_path: Path
-) -> None:
+@pytest.mark.fault(
+    "Online training",
+    "the learning rate is too high: an update goes further than `max_kl`",
+    "it is undone and taken again by half the rate, up to ten times; then what it was to learn waits",
+)
+def test_an_update_that_goes_too_far_is_taken_by_half_the_rate_or_waits(tmp_path: Path) -> None:
     def world_of(name: str, max_kl: float | None) -> World:
         config = config_of(astune={"trainer": {"learning_rate": 0.5, "updates_per_step": 2}}, max_kl=max_kl)
         found = World(open_database(f"sqlite:///{tmp_path}/{name}.db"), tmp_path / name, config)
@@ -222,14 +243,18 @@ def test_an_update_that_goes_too_far_is_undone_and_what_it_was_to_learn_waits(
     bound = world_of("bound", kl * 0.9)
     row = bound.commit()
     assert row.state == "made" and row.figures is not None
-    assert row.figures["updates/taken"] == 1.0 and row.figures["kl/undone"] == pytest.approx(kl)
-    assert row.figures["waiting/for_a_smaller_step"] == 1.0
-    assert newest_weight(bound) == pytest.approx(newest_weight(free) / 2)
-    assert [each["state"] for each in bound.rows(tables.feedback)].count("counts") == 1
+    assert row.figures["updates/taken"] == 2.0 and row.figures["kl/undone"] == pytest.approx(kl)
+    assert row.figures["kl/from_version_before"] <= 0.9 * kl and row.figures["updates/undone"] == 1.0
+    assert newest_weight(bound) == pytest.approx(newest_weight(free) * 0.75)
+    assert "by 0.5 of astune.trainer.learning_rate" in line_of(row)
+    with bound.database.reading() as connection:
+        (line,) = audit.lines(connection, what="version made")
+    assert line.details["share_of_learning_rate"] == 0.5
     tight = world_of("tight", 1e-12)
     row = tight.commit()
     assert row.state == "empty" and row.figures is not None
-    assert "more than astune.online.commit.max_kl" in str(row.figures["why"])
+    assert f"even at {0.5**MOST_HALVINGS:.2g} of astune.trainer.learning_rate" in str(row.figures["why"])
+    assert row.figures["waiting/for_a_smaller_step"] == 2.0
     assert {each["state"] for each in tight.rows(tables.feedback)} == {"counts"}
     for each in (free, bound, tight):
         each.database.close()
@@ -300,6 +325,24 @@ def test_what_cannot_be_trained_is_left_out_and_says_why(database: Database, tmp
         ("trained", "v1"),
         ("trained", "v1"),
     ]
+
+
+@pytest.mark.parametrize("backbone", ["local", "trinity"])
+def test_trinity_learns_from_one_temperature_and_local_from_any(tmp_path: Path, backbone: str) -> None:
+    database = open_database(f"sqlite:///{tmp_path}/store.db")
+    world = World(database, tmp_path, config_of(astune={"backbone": backbone}))
+    pair(world)
+    (warmer,) = world.rate(0.75, temperature=1.5)
+    row = world.commit()
+    assert row.state == "made" and row.figures is not None
+    trained = {each["msg_id"] for each in world.rows(tables.turns) if each["id"] in _trained_turns(world)}
+    assert (warmer in trained) == (backbone == "local")
+    assert row.figures.get("left_out/other_temperature", 0.0) == (backbone == "trinity")
+    database.close()
+
+
+def _trained_turns(world: World) -> set[int]:
+    return {each["turn_id"] for each in world.rows(tables.samples)}
 
 
 def test_a_correction_that_the_template_cannot_write_is_counted(database: Database, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from astune.online.training.trainer import Trainer
 from astune.store import commits
 from astune.store.commits import CommitRow, Wanted
 from astune.store.database import Database
-from astune.store.feedback import NewFeedback, Outcome, Said, add
+from astune.store.feedback.states import NewFeedback, Outcome, Said, add
 from astune.store.requests import RecordedRequest, RecordedTurn, TurnPlace, record
 from astune.testing.engine import scripted_engine
 from astune.training.engine import LoadEngine

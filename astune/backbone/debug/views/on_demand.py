@@ -20,8 +20,8 @@ from astune.backbone.debug.views.tables import timelines_table
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.messages import reasoning_of, shown_content
 from astune.errors import AstuneError
-from astune.monitor.episodes import common_start
 from astune.monitor.words import FORKS
+from astune.support.sequences import common_start
 from astune.support.terminal import Console, Text
 from astune.types import Timeline, Turn
 

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from astune.backbone.local.learning.prefix_tree import TreeLayout, pack, split
-from astune.errors import TrainingError
+from astune.backbone.losses.entries import Entries
+from astune.backbone.trained_tokens import joined, token_array, trained_tokens
 from astune.token_ids import TokenIds
 from astune.types import Sample
 
@@ -41,6 +42,11 @@ class MicroBatch:
     row: torch.Tensor
     imitated: bool = False
 
+    def entries(self, logprob: torch.Tensor, policy_version: int) -> Entries:
+        """The loss entries under the weights that gave `logprob` (e,). `policy_version` is that of the weights in
+        training: the sampler's, and one more for each update since it got them."""
+        return Entries(logprob, self.sampled, self.advantage, self.row, policy_version - self.version)
+
 
 def micro_batches(
     samples: Sequence[Sample], most_tokens: int, device: torch.device, layout: LayoutName = "tree"
@@ -54,7 +60,7 @@ def micro_batches(
             if sample.imitated is imitated
         ]
         order = sorted(packed)  # bytewise, which brings equal beginnings together as well as any order does
-        trees = split([_array(data) for data, _ in order], most_tokens) if order else []
+        trees = split([np.frombuffer(data, np.int32) for data, _ in order], most_tokens) if order else []
         for part in trees if layout == "tree" else (range(index, index + 1) for index in range(len(order))):
             numbers = tuple(order[index][1] for index in part)
             yield micro_batch(numbers, samples, device, layout)
@@ -65,14 +71,13 @@ def micro_batch(
 ) -> MicroBatch:
     """Those `numbers` of all samples, which are sorted so that equal beginnings stand together, as one tree."""
     samples = [all_samples[number] for number in numbers]
-    tree = pack([_array(TokenIds.of(sample.timeline.token_ids).packed()) for sample in samples])
-    entries = [_entries(sample, path) for sample, path in zip(samples, tree.paths, strict=True)]
-    before, target, sampled, advantage, weight, temperature, version = (
-        np.concatenate(column) for column in zip(*entries, strict=True)
-    )
-    row = np.repeat(np.arange(len(samples)), [len(columns[0]) for columns in entries])
+    tree = pack([token_array(sample) for sample in samples])
+    parts = [trained_tokens(sample) for sample in samples]
+    entries = joined(parts)
+    before = np.concatenate([path[each.place - 1] for each, path in zip(parts, tree.paths, strict=True)])
+    row = np.repeat(np.arange(len(samples)), [len(each.place) for each in parts])
     # One row of logits serves all entries after the same token, as long as they were sampled at one temperature.
-    pairs, source = np.unique(np.stack([before, temperature]), axis=1, return_inverse=True)
+    pairs, source = np.unique(np.stack([before, entries.temperature]), axis=1, return_inverse=True)
 
     def tensor(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
         return torch.as_tensor(array, device=device).to(dtype)
@@ -85,33 +90,11 @@ def micro_batch(
         predictors=tensor(pairs[0], torch.long),
         temperatures=tensor(pairs[1], torch.float32),
         source=tensor(source.reshape(-1), torch.long),
-        target=tensor(target, torch.long),
-        sampled=tensor(sampled, torch.float32),
-        advantage=tensor(advantage, torch.float32),
-        weight=tensor(weight, torch.float32),
-        version=tensor(version, torch.long),
+        target=tensor(entries.target, torch.long),
+        sampled=tensor(entries.sampled, torch.float32),
+        advantage=tensor(entries.advantage, torch.float32),
+        weight=tensor(entries.weight, torch.float32),
+        version=tensor(entries.version, torch.long),
         row=tensor(row, torch.long),
         imitated=samples[0].imitated,
     )
-
-
-def _array(packed: bytes) -> np.ndarray:
-    return np.frombuffer(packed, np.int32)
-
-
-def _entries(sample: Sample, path: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Packed index before each trained token, the token, its log-probability, advantage, weight, temperature,
-    version."""
-    tokens = _array(TokenIds.of(sample.timeline.token_ids).packed())
-    columns = []
-    for span, advantage, weight in zip(sample.timeline.spans, sample.advantages, sample.weights, strict=True):
-        if weight and len(span):
-            if span.start == 0:
-                raise TrainingError(f"turn {span.turn} of {sample.episode_id} has an empty prompt: nothing predicts it")
-            whole = np.ones(len(span))
-            places = slice(span.start, span.stop)
-            before = path[span.start - 1 : span.stop - 1]
-            logprobs = np.asarray(span.logprobs)
-            given = (advantage, weight, span.temperature, span.policy_version)
-            columns.append((before, tokens[places], logprobs, *(whole * value for value in given)))
-    return tuple(np.concatenate(column) for column in zip(*columns, strict=True))

@@ -16,18 +16,19 @@ from astune.backbone.local.learning.accumulation import Accumulation
 from astune.backbone.local.learning.batch import MicroBatch, micro_batches
 from astune.backbone.local.learning.critic import Appraisal, Critic
 from astune.backbone.local.learning.forward import predict
-from astune.backbone.local.learning.objective import (
-    Objective,
-    distillation_objective,
-    likelihood_objective,
-    policy_objective,
-)
 from astune.backbone.local.learning.optimizer import make_optimizer
 from astune.backbone.local.learning.reference import Reference, reference_of
 from astune.backbone.local.learning.teacher import Weighed, make_teacher
 from astune.backbone.local.model.model import DISK_ERRORS, LoadedModel, save_model
 from astune.backbone.local.sampling.adapter_sampler import AdapterSampler
 from astune.backbone.local.sampling.sampler import Sampler
+from astune.backbone.losses.entries import Entries
+from astune.backbone.losses.objective import (
+    Objective,
+    distillation_objective,
+    likelihood_objective,
+    policy_objective,
+)
 from astune.config.algorithm import IMITATING
 from astune.config.schema import AlgorithmConfig, TrainerConfig
 from astune.errors import ModelError, RunFolderError
@@ -129,14 +130,18 @@ class LocalLearner:
         """The loss of a micro-batch and its figures; with a teacher that of samples it has `weighed`. To be called
         within `LoadedModel.training`."""
         if batch.imitated or self._algorithm.method in IMITATING:
-            return likelihood_objective(batch, predict(self._loaded.model, batch))
-        version = self.policy_version + self._unpublished
+            return likelihood_objective(*self._terms(batch))
         if weighed is not None:
             teacher = weighed.logprob(batch)
-            return distillation_objective(batch, predict(self._loaded.model, batch), teacher, self._algorithm, version)
+            return distillation_objective(*self._terms(batch), teacher, self._algorithm)
         reference = None if self._reference is None else self._reference.logprob(batch)
+        return policy_objective(*self._terms(batch), reference, self._algorithm)
+
+    def _terms(self, batch: MicroBatch) -> tuple[Entries, torch.Tensor, torch.Tensor]:
+        """What every objective takes: loss entries, their weights and entropies."""
         forward = predict(self._loaded.model, batch, entropy_gradient=self._algorithm.entropy_bonus > 0)
-        return policy_objective(batch, forward, reference, self._algorithm, version)
+        entries = batch.entries(forward.logprob, self.policy_version + self._unpublished)
+        return entries, batch.weight, forward.entropy(batch)
 
     def _backward(self, batch: MicroBatch, learn: bool, weighed: Weighed | None) -> dict[str, float]:
         """Add the gradient of one micro-batch if it is to `learn`; its share of each figure of the whole update."""

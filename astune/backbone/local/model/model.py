@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from astune.backbone.local.model.attention import ATTENTION
 from astune.backbone.local.model.family import TREE, Family, find_family
 from astune.backbone.local.model.recomputing import recompute, recomputing, silence_dropout
 from astune.config.schema import ModelConfig
-from astune.context_tracker.model_dir import adapter_dir, base_name, resolve_base_dir
+from astune.context_tracker.model_dir import adapter_dir, base_name, copy_tokenizer, resolve_base_dir
 from astune.errors import ModelError
 
 logger = logging.getLogger(__name__)
@@ -32,14 +31,6 @@ DISK_ERRORS = (RuntimeError, SafetensorError)
 GROWING_ROPE = ("dynamic", "longrope")
 MOST_NAMED = 5
 """Tensors that a message names."""
-TOKENIZER_FILES = (
-    "tokenizer*",
-    "chat_template*",
-    "special_tokens_map.json",
-    "vocab*",
-    "merges.txt",
-    "added_tokens.json",
-)
 
 
 @dataclass
@@ -229,10 +220,3 @@ def save_model(loaded: LoadedModel, directory: Path) -> None:
     else:
         loaded.adapters.save(directory, loaded.adapter)
     copy_tokenizer(loaded.directory, directory)
-
-
-def copy_tokenizer(source: Path, target: Path) -> None:
-    """Copy tokenizer and chat template from one model folder to another."""
-    for pattern in TOKENIZER_FILES:
-        for file in source.glob(pattern):
-            shutil.copyfile(file, target / file.name)

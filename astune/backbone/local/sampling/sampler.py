@@ -3,7 +3,7 @@
 The sampler runs in the event loop's own thread, between the agents' steps. It first lets the agents run until
 they all wait for the model, then takes new requests in, then decodes one token for all. Which requests meet in a
 batch therefore depends on the agents' code and not on timing: with agents that do no outside input or output, a
-seed gives the same tokens, bit for bit.
+seed gives the same tokens, bit for bit. Agents in other processes are kept in step by `rollout.rounds`.
 
 A pass that raises is repeated for each half of its requests, down to the request that is at fault: only that one fails.
 """
@@ -27,6 +27,7 @@ from astune.backbone.local.sampling.draw import draw
 from astune.backbone.local.sampling.kv_cache import KVCache
 from astune.backbone.local.sampling.state_cache import StateCache
 from astune.errors import ContextOverflow, PolicyError, WorkflowError
+from astune.rollout.rounds import Rounds
 from astune.sampling import shortened
 from astune.types import FinishReason, Generation, Sampling
 
@@ -88,8 +89,10 @@ class Sampler:
         decode: Callable[[Sequence[int]], str] | None = None,
         family: Family = TREE,
         adapters: Adapters | None = None,
+        rounds: Rounds | None = None,
     ) -> None:
         self.model = model
+        self._rounds = rounds or Rounds()
         self._decode_text = decode
         self.versions = dict.fromkeys((SOLE,) if adapters is None else adapters.names, 0)
         """The policy version of each adapter."""
@@ -168,14 +171,19 @@ class Sampler:
     async def _drive(self) -> None:
         """Step until nobody waits. An error that no single request caused fails them all, and not the run."""
         self._finished = True
-        while self._waiting or self._running:
-            await self._let_agents_run()
-            try:
-                with torch.inference_mode():
-                    self._admit()
-                    self._decode()
-            except Exception as error:
-                self._fail(error)
+        with self._rounds.stepping():
+            while self._waiting or self._running:
+                await self._let_agents_run()
+                while await self._rounds.settled(idle=not self._running):
+                    self._finished = True
+                    await self._let_agents_run()
+                self._rounds.advance()
+                try:
+                    with torch.inference_mode():
+                        self._admit()
+                        self._decode()
+                except Exception as error:
+                    self._fail(error)
 
     async def _let_agents_run(self) -> None:
         """After an answer was handed out, give the agents time to ask for the next one."""

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from astune.backbone.trinity.conversion.table import LOSS_ARGS, KeyRule, constants, leaves, table
-from astune.backbone.trinity.conversion.user_keys import OPERATORS, check_users_keys, place_of
+from astune.backbone.foreign import leaves, origin_of, place_of, rows, tree_of, with_origin
+from astune.backbone.trinity.conversion.table import LOSS_ARGS, KeyRule, constants, table
+from astune.backbone.trinity.conversion.user_keys import OPERATORS, check_users_keys
 from astune.backbone.trinity.conversion.values import CONVERSIONS, ConversionInput, wants_tinker
 from astune.config.keys import value_at
 from astune.config.load import LoadedConfig
@@ -43,15 +44,14 @@ class Converted:
 
     def yaml(self) -> str:
         """One value in a line, its origin behind it; the embedded configuration stands once, near the end."""
-        rows = list(_rows(self.tree, ""))
+        found = list(rows(self.tree, whole=(f"{WORKFLOW_ARGS}.config",)))
         embedded = inline(self.tree["buffer"]["explorer_input"]["taskset"]["workflow_args"]["config"])
         lines = []
-        for key, text in rows:
+        for key, text in found:
             if key in (f"{WORKFLOW_ARGS}.config", OPERATORS):
                 anchored = f"&{ALIAS} {embedded}" if key != OPERATORS else f"*{ALIAS}"
                 text = text.replace(embedded, anchored)
-            origin = self.origins.get(key)
-            lines.append(f"{text}  # {origin}\n" if origin else f"{text}\n")
+            lines.append(with_origin(text, self.origins.get(key)))
         return "".join(lines)
 
 
@@ -69,7 +69,7 @@ def convert(loaded: LoadedConfig, run_path: Path, num_tasks: int | None = None) 
     check_users_keys(loaded, users, places | found)
     overruled = set(_overruled(loaded, users))
     users = {key: value for key, value in users.items() if value != {} and key not in overruled}
-    given = ConversionInput(loaded, _tree(found | users), num_tasks)
+    given = ConversionInput(loaded, tree_of(found | users), num_tasks)
     problems: list[str] = []
     converted: dict[str, list[str]] = {}
     for key, rule in table().items():
@@ -83,15 +83,15 @@ def convert(loaded: LoadedConfig, run_path: Path, num_tasks: int | None = None) 
             converted.setdefault(place, []).append(key)
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
-    origins |= {place: _origin(loaded, keys) for place, keys in converted.items()}
+    origins |= {place: origin_of(loaded, keys) for place, keys in converted.items()}
     # with the tinker engine the trainer takes any number of rows, else its GPUs share batches of a fixed one
     rows = 1 if given.tinker else int((found | users)["buffer.train_batch_size"])
     made = _made(loaded, run_path, given.tinker, rows)
     if "algorithm.advantage_fn" in users:  # Trinity's own gives plain advantages, without our weights
         made |= {"algorithm.loss_agg_mode": "token-mean", "algorithm.policy_loss_fn_args.loss_agg_mode": "token-mean"}
     found |= made | users
-    origins |= dict.fromkeys(made, MADE) | {key: str(place_of(loaded, key)) for key in users}
-    return Converted(_arranged(_tree(found)), origins)
+    origins |= dict.fromkeys(made, MADE) | {key: str(place_of(loaded, f"trinity.{key}")) for key in users}
+    return Converted(_arranged(tree_of(found)), origins)
 
 
 def _convert_key(key: str, rule: KeyRule, given: ConversionInput, users: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,7 +120,8 @@ def _overruled(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:
     rules = {key: rule for key, rule in table().items() if loaded.config.astune.algorithm.method in rule.methods}
     for place in users:
         ours = [key for key, rule in rules.items() if place in rule.to]
-        if [loaded.origins[key] for key in ours] == ["command line"] and place_of(loaded, place) != "command line":
+        wins = [loaded.origins[key] for key in ours] == ["command line"]
+        if wins and place_of(loaded, f"trinity.{place}") != "command line":
             yield place
 
 
@@ -151,36 +152,9 @@ def _handing_over(loaded: LoadedConfig, tinker: bool) -> dict[str, Any]:
     return {"algorithm.sample_strategy_args.trainer": "tinker" if tinker else "verl"}
 
 
-def _origin(loaded: LoadedConfig, keys: list[str]) -> str:
-    """Where a converted value comes from: the keys that the user set, or all that count where none is set."""
-    chosen = [key for key in keys if loaded.origins[key] != "default"]
-    return ", ".join(f"{key} ({loaded.origins[key]})" for key in chosen) or f"{', '.join(keys)} (default)"
-
-
-def _tree(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for key, value in leaves.items():
-        *sections, name = key.split(".")
-        inner = tree
-        for section in sections:
-            inner = inner.setdefault(section, {})
-        inner[name] = value
-    return tree
-
-
 def _arranged(tree: dict[str, Any]) -> dict[str, Any]:
     """The same tree in the order in which it is read: single values, then sections, last the two that carry the
     embedded configuration."""
     long = ("buffer", "data_processor")
     order = sorted(tree, key=lambda name: (name in long and 1 + long.index(name), isinstance(tree[name], dict)))
     return {name: tree[name] for name in order}
-
-
-def _rows(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
-    for name, value in tree.items():
-        key, indent = f"{prefix}{name}", "  " * prefix.count(".")
-        if isinstance(value, dict) and value and key != f"{WORKFLOW_ARGS}.config":
-            yield key, f"{indent}{inline(name)}:"
-            yield from _rows(value, f"{key}.")
-        else:
-            yield key, f"{indent}{inline(name)}: {inline(value)}"

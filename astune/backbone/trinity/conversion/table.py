@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-import yaml
-
+from astune.backbone.foreign import shipped
 from astune.config.load import LoadedConfig
-from astune.config.yaml12 import Loader
 from astune.support.resources import default_config_dir
 
 DEFAULTS = "trinity_default.yaml"
 EXAMPLES = "trinity_{method}.yaml"
 """Laid over it with a method other than rl. Its arguments of the loss replace those below, as the losses differ."""
+ONLINE = "trinity_online.yaml"
+"""Laid over all where the versions of `astune online` are trained."""
 TABLE = "config_auto_convertion_trinity.json"
 LOSS_ARGS = "algorithm.policy_loss_fn_args."
 
@@ -63,21 +62,7 @@ def constants(method: str) -> tuple[dict[str, Any], dict[str, str]]:
     found: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for name in [DEFAULTS] if method == "rl" else [DEFAULTS, EXAMPLES.format(method=method)]:
-        values = dict(leaves(deepcopy(_read(name))))
+        values = shipped(name)
         found = {key: value for key, value in found.items() if not key.startswith(LOSS_ARGS)} | values
         origins |= dict.fromkeys(values, name)
     return found, {key: origins[key] for key in found}
-
-
-@cache
-def _read(name: str) -> Any:
-    return yaml.load((default_config_dir() / name).read_text(encoding="utf-8"), Loader)
-
-
-def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Values by dotted key. An empty section and a list are values."""
-    for name, value in tree.items():
-        if isinstance(value, dict) and value:
-            yield from leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value

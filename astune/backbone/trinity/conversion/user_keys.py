@@ -7,6 +7,7 @@ from dataclasses import is_dataclass
 from difflib import get_close_matches
 from typing import Any, get_args, get_origin, get_type_hints
 
+from astune.backbone.foreign import at, clashes
 from astune.backbone.trinity.conversion.values import wants_tinker
 from astune.config.load import LoadedConfig
 from astune.errors import ConfigError
@@ -45,62 +46,40 @@ def check_users_keys(loaded: LoadedConfig, users: Mapping[str, Any], known: Mapp
 
     `users` are the user's values by dotted key, `known` those of Trinity's tree without them.
     """
-    if problems := [*_owned(loaded, users), *_bound(loaded, users), *_clashes(loaded, users, known)]:
+    if problems := [*_owned(loaded, users), *_bound(loaded, users), *clashes(loaded, "trinity", users, known)]:
         raise ConfigError("\n".join(problems))
 
 
 def _owned(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:
     for key in users:
         if any(key == owned or key.startswith(f"{owned}.") for owned in OWNED):
-            yield f"{place_of(loaded, key)}: trinity.{key}: a part of ASTune stands there; take the key out"
+            yield f"{at(loaded, f'trinity.{key}')}: a part of ASTune stands there; take the key out"
 
 
 def _bound(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:
     """Keys with which a run would be trained otherwise than it was played, or wait for ever."""
     for key in users:
         if key in BOUND:
-            yield f"{place_of(loaded, key)}: trinity.{key}: ASTune's own parts go by {BOUND[key]}; set that instead"
+            yield f"{at(loaded, f'trinity.{key}')}: ASTune's own parts go by {BOUND[key]}; set that instead"
     if users.get(ADAPTERS):
         yield (
-            f"{place_of(loaded, ADAPTERS)}: trinity.{ADAPTERS}: our rollouts ask the completions endpoint of Trinity's "
+            f"{at(loaded, f'trinity.{ADAPTERS}')}: our rollouts ask the completions endpoint of Trinity's "
             "engine, which answers without the adapter; take the key out, or use the backbone 'local'"
         )
     key = "synchronizer.sync_method"
     method = users.get(key)
     if wants_tinker(loaded) and method not in (None, "memory") and loaded.config.astune.trainer.save_every:
         yield (
-            f"{place_of(loaded, key)}: trinity.{key}: got {method!r}, with which Trinity's explorer waits in vain "
+            f"{at(loaded, f'trinity.{key}')}: got {method!r}, with which Trinity's explorer waits in vain "
             "for a tinker trainer at every step that is saved; expected 'memory'"
         )
-
-
-def _clashes(loaded: LoadedConfig, users: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[str]:
-    """Keys with a value where Trinity's tree has a section, or with a section where it has a value."""
-    for key, value in users.items():
-        inside = dict.fromkeys(
-            other[len(key) + 1 :].partition(".")[0] for other in known if other.startswith(f"{key}.")
-        )
-        above = [other for other in known if key.startswith(f"{other}.") and not isinstance(known[other], dict)]
-        if inside and value != {}:
-            yield f"{place_of(loaded, key)}: trinity.{key}: expected a section with {', '.join(inside)}, got {value!r}"
-        elif above:
-            yield f"{place_of(loaded, key)}: trinity.{key}: trinity.{above[0]} is a value, not a section"
-
-
-def place_of(loaded: LoadedConfig, key: str) -> object:
-    """Where the user wrote a key of Trinity's, as file and line. A key that came with a merged or interpolated section
-    has the place of that section."""
-    dotted = f"trinity.{key}"
-    while dotted not in loaded.origins:
-        dotted = dotted.rpartition(".")[0]
-    return loaded.origins[dotted]
 
 
 def check_trinity_keys(loaded: LoadedConfig, schema: type) -> None:
     """Raises `ConfigError` for every key of the user's section `trinity:` that is none of `schema`, Trinity's dataclass
     of the whole configuration."""
     problems = [
-        f"{place_of(loaded, key)}: trinity.{key}: unknown key of Trinity's.{_meant(key, schema)}"
+        f"{at(loaded, f'trinity.{key}')}: unknown key of Trinity's.{_meant(key, schema)}"
         for key in _unknown(loaded.config.trinity, schema, "")
     ]
     if problems:

@@ -7,33 +7,20 @@ an hour and end without a word of why.
 
 from __future__ import annotations
 
-import logging
 import os
-import socket
-import subprocess
-import sys
-import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from trinity.common.config import Config as TrinityConfig
 
-from astune import __version__ as VERSION
-from astune.backbone.trinity.shared import node_check
+from astune.backbone.ray_cluster.connect import connect
+from astune.backbone.ray_cluster.nodes import live_nodes, seen_by
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError
 
 ADDRESS = "trinity.cluster.ray_address"
-LONGEST_KNOCK = 5.0
-"""Seconds that a machine gets to accept a connection."""
-LONGEST_GREETING = 20.0
-"""Seconds that Ray gets to answer there. `ray.init` itself would wait for minutes and then end the process."""
-LONGEST_LOOK = 180.0
-"""Seconds for one task on each node; a node's first one starts a process there and imports the user's code."""
-START_RAY = "start one with `ray start --head` and join the others to it, or leave the key out for Ray on this machine"
 
 
 def check_before(config: AstuneConfig, trinity: TrinityConfig) -> None:
@@ -48,9 +35,9 @@ def check_gpus(trinity: TrinityConfig) -> None:
     divide by zero where no node has a GPU."""
     if trinity.model.tinker.enable or (trinity.cluster.node_num and trinity.cluster.gpu_per_node):
         return
-    connect(trinity.cluster.ray_address, "astune_check_gpus", {})
+    connect(trinity.cluster.ray_address, "astune_check_gpus", {}, ADDRESS)
     try:
-        problems = list(_gpus_of([node for node in ray.nodes() if node["Alive"]], trinity))
+        problems = list(_gpus_of(live_nodes(), trinity))
     finally:
         ray.shutdown()
     refuse(problems)
@@ -58,8 +45,9 @@ def check_gpus(trinity: TrinityConfig) -> None:
 
 def check_cluster(config: AstuneConfig, trinity: TrinityConfig) -> None:
     """Check what only the cluster knows, with Ray connected: its GPUs, and what each of its nodes can see."""
-    nodes = [node for node in ray.nodes() if node["Alive"]]
-    refuse([*_gpus_of(nodes, trinity), *_seen_by(nodes, config, trinity)])
+    nodes, model = live_nodes(), trinity.model.model_path
+    folder = Path(trinity.get_checkpoint_job_dir())
+    refuse([*_gpus_of(nodes, trinity), *seen_by(nodes, config, model if os.path.isdir(model) else "", folder)])
 
 
 def refuse(problems: list[str]) -> None:
@@ -173,127 +161,3 @@ def _too_few(trinity: TrinityConfig, nodes: int, per_node: int) -> Iterator[str]
             f"pipeline_parallel_size) of {nodes} x {per_node} (trinity.cluster.node_num x gpu_per_node), which leaves "
             "none for the trainer; lower engine_num or a parallel size, or use more GPUs"
         )
-
-
-# ---- Ray ----
-
-
-def connect(address: str, namespace: str, variables: Mapping[str, str]) -> Path:
-    """Join the cluster at `address`, or start one of our own for "local", and give the folder of Ray's session on this
-    machine. `variables` are the environment of Ray's processes. Raises `ConfigError` within `LONGEST_KNOCK +
-    LONGEST_GREETING` seconds where no Ray answers."""
-    if address != "local":
-        check_address(address)
-    own: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
-    try:
-        joined = ray.init(
-            address=address,
-            namespace=namespace,
-            runtime_env={"env_vars": dict(variables)},
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            **own,
-        )
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        raise ConfigError(f"{ADDRESS}: Ray does not start or join at {address!r}: {error}") from error
-    return Path(joined.address_info["session_dir"])
-
-
-def check_address(address: str) -> None:
-    """Raises `ConfigError` where no Ray of this version answers at `address`: "auto" or `host:port`."""
-    if address != "auto":
-        host, colon, port = address.rpartition(":")
-        if "://" in address or not colon or not port.isdigit():
-            raise ConfigError(
-                f"{ADDRESS}: got {address!r}, expected 'local', 'auto' or 'host:port' of the cluster's head; the "
-                "run is started on a machine of the cluster, so Ray's client (ray://) is of no use"
-            )
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=LONGEST_KNOCK).close()
-        except (OSError, OverflowError) as error:
-            raise ConfigError(f"{ADDRESS}: nothing answers at {address} ({error}); {START_RAY}") from error
-    _greet(address)
-
-
-def _greet(address: str) -> None:
-    """Ask Ray's own health check, in a process of its own: Ray ends the process that cannot connect."""
-    where = [] if address == "auto" else ["--address", address]
-    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", *where]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_GREETING)
-    except subprocess.TimeoutExpired:
-        problem = f"no Ray answers there within {LONGEST_GREETING:.0f} s"
-    else:
-        if done.returncode == 0:
-            return
-        problem = (done.stderr.strip().splitlines() or [f"Ray's health check says {done.returncode}"])[-1]
-    raise ConfigError(f"{ADDRESS}: got {address!r}: {problem}; {START_RAY}")
-
-
-# ---- Every node ----
-
-
-def _seen_by(nodes: list[dict[str, Any]], config: AstuneConfig, trinity: TrinityConfig) -> Iterator[str]:
-    """Ask every node with one small task, and give what the nodes say, equal answers once."""
-    question = _question(config, trinity, shared=len(nodes) > 1)
-    try:
-        answers = list(_ask(nodes, question))
-    finally:
-        if question.mark:
-            Path(question.mark).unlink(missing_ok=True)
-    by_problem: dict[str, list[str]] = {}
-    for address, problems in answers:
-        for problem in problems:
-            by_problem.setdefault(problem, []).append(address)
-    for problem, addresses in by_problem.items():
-        yield f"on {', '.join(dict.fromkeys(addresses))}: {problem}"
-
-
-def _question(config: AstuneConfig, trinity: TrinityConfig, shared: bool) -> node_check.NodeQuestion:
-    """`shared`: leave a file in the run folder that the other nodes must find."""
-    mark = ""
-    if shared:
-        folder = Path(trinity.get_checkpoint_job_dir())
-        folder.mkdir(parents=True, exist_ok=True)
-        mark = str(folder / f".astune_{uuid.uuid4().hex}")
-        Path(mark).write_text(socket.gethostname())
-    model = trinity.model.model_path
-    return node_check.NodeQuestion(config.model_dump_json(), model if os.path.isdir(model) else "", mark)
-
-
-def _ask(nodes: list[dict[str, Any]], question: node_check.NodeQuestion) -> Iterator[tuple[str, list[str]]]:
-    """Each node's address with the problems it sees. A node may lack ASTune, so the task is sent as code."""
-    probe = ray.remote(num_cpus=0, max_retries=0)(_probe())
-    asked = {
-        probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
-            VERSION, tuple(question)
-        ): node["NodeManagerAddress"]
-        for node in nodes
-    }
-    done, late = ray.wait(list(asked), num_returns=len(asked), timeout=LONGEST_LOOK)
-    for answer in done:
-        try:
-            yield asked[answer], ray.get(answer)
-        except ray.exceptions.RayError as error:
-            yield asked[answer], [f"a first task fails there: {error}"]
-    for answer in late:
-        ray.cancel(answer, force=True)
-        yield asked[answer], [f"no answer to a first task within {LONGEST_LOOK:.0f} s; see `ray status` and Ray's logs"]
-
-
-def _probe() -> Any:
-    """The task. It may use no name of this module: Ray would send a reference to the module instead of the code, and a
-    node without ASTune could not even say so."""
-
-    def probe(version: str, question: tuple[str, str, str]) -> list[str]:
-        try:
-            import astune
-        except ImportError as error:
-            return [f"ASTune cannot be imported there ({error}); install astune=={version} on every node"]
-        if astune.__version__ != version:
-            return [f"ASTune {astune.__version__} is installed there, here {version}; install the same on every node"]
-        from astune.backbone.trinity.shared.node_check import NodeQuestion, find_problems
-
-        return find_problems(NodeQuestion(*question))
-
-    return probe

@@ -22,10 +22,11 @@ from trinity.cli.launcher import MODE_MAP, StageStatus
 from trinity.common.config import Config as TrinityConfig
 from trinity.common.config import load_config
 
+from astune.backbone.ray_cluster.connect import connect
 from astune.backbone.trinity.conversion.convert import Converted
 from astune.backbone.trinity.conversion.values import uses_tinker
 from astune.backbone.trinity.driver.outcome import LogWatch, steps_reached
-from astune.backbone.trinity.driver.preflight import check_before, check_cluster, check_gpus, connect
+from astune.backbone.trinity.driver.preflight import ADDRESS, check_before, check_cluster, check_gpus
 from astune.backbone.trinity.driver.recorder import Recorder
 from astune.backbone.trinity.shared.events import SetupFailed
 from astune.backbone.trinity.shared.mailbox import open_mailbox
@@ -52,7 +53,7 @@ def open_run(
 ) -> TrinityRun:
     """Join Ray and check everything; `steps` is the number of train steps that the run has to make. Raises
     `ConfigError` for what can be found before the first rollout."""
-    server = start_tinker(loaded, converted, recorder, stack)
+    server = start_tinker(loaded, converted, recorder.run_dir.path, stack)
     environment: dict[str, str] = {}
     if uses_tinker(converted.tree):
         environment = {"TINKER_API_KEY": tinker_key() if server is None else server.api_key}
@@ -75,24 +76,21 @@ def tinker_key() -> str:
     return os.environ["TINKER_API_KEY"]
 
 
-def start_tinker(
-    loaded: LoadedConfig, converted: Converted, recorder: Recorder, stack: ExitStack
-) -> ServerProcess | None:
+def start_tinker(loaded: LoadedConfig, converted: Converted, run_path: Path, stack: ExitStack) -> ServerProcess | None:
     """Start our tinker-compatible server if the tinker engine is to be used and no address is given."""
     tinker = converted.tree["model"]["tinker"]
     if not uses_tinker(converted.tree) or tinker.get("base_url"):
         return None
-    folder = recorder.run_dir.path / "trinity" / "tinker"
     config = loaded.config.astune
     server = start_server(
         Path(converted.tree["model"]["model_path"]),
-        folder,
+        run_path / "trinity" / "tinker",
         device=config.model.device,
         dtype=config.model.dtype,
         slots=config.rollout.max_concurrent,
         training_temperature=config.rollout.temperature,
         micro_batch_tokens=config.trainer.micro_batch_tokens,
-        log=recorder.run_dir.path / "trinity" / "tinker.log",
+        log=run_path / "trinity" / "tinker.log",
     )
     stack.callback(server.stop)
     tinker["base_url"] = server.base_url
@@ -135,7 +133,7 @@ def ray_session(config: TrinityConfig, environment: dict[str, str]) -> Iterator[
     of Ray's session."""
     search = os.pathsep.join(path for path in (os.getcwd(), os.environ.get("PYTHONPATH", "")) if path)
     variables = config.get_envs() | environment | {"PYTHONPATH": search}
-    session_dir = connect(config.cluster.ray_address, config.ray_namespace, variables)
+    session_dir = connect(config.cluster.ray_address, config.ray_namespace, variables, ADDRESS)
     try:
         yield session_dir
     finally:

@@ -31,11 +31,7 @@ REFERENCE = "astune_reference"
 
 class SamplesOperator(ExperienceOperatorV1):  # type: ignore[misc]
     """Takes the envelopes of one explored batch and gives its rows. `rows_multiple` is what the number of rows must be
-    a multiple of: 1 where the trainer takes any batch, the trainer's batch size where that is fixed.
-
-    Trinity 0.6.0's `tinker` trainer wants log-probabilities of a reference model even where no loss uses them, so its
-    rows carry the sampled ones under that name.
-    """
+    a multiple of: 1 where the trainer takes any batch, the trainer's batch size where that is fixed."""
 
     def __init__(self, config: dict[str, Any], rows_multiple: int, trainer: str) -> None:
         self._config = load_parts({"config": config}).config
@@ -50,14 +46,8 @@ class SamplesOperator(ExperienceOperatorV1):  # type: ignore[misc]
         samples, receipt, metrics = self.learned_from(groups)
         rows = experiences_of(samples, runs, multiple=self._rows_multiple, temperature=self._config.rollout.temperature)
         batch = int(exps[0].eid.batch)
-        for row in rows:
-            # the last two as Trinity's runner sets them: its replay buffer, if the user asks for one, orders by them
-            row.info |= {ROWS: len(rows), BATCH: batch, "model_version_drift": 0, "use_count": 0}
-            if self._trainer == "tinker":
-                row.info[REFERENCE] = row.logprobs.tolist()
-                row.custom_fields = [CustomField(REFERENCE, "ref_logprob", torch.float32)]
         post(Explored(batch, len(groups), rollout_metrics(groups) | metrics, receipt, len(rows)))
-        return rows, {"samples": float(len(samples))}
+        return as_batch(rows, batch, self._trainer), {"samples": float(len(samples))}
 
     def learned_from(self, groups: Sequence[Group]) -> tuple[list[Sample], Receipt, dict[str, float]]:
         """What a batch teaches, after the rules over its groups, and the figures of these."""
@@ -66,6 +56,21 @@ class SamplesOperator(ExperienceOperatorV1):  # type: ignore[misc]
         if self._config.monitor.check_invariants:
             check_step(groups, samples, receipt)
         return samples, receipt, ruled.metrics
+
+
+def as_batch(rows: list[Experience], batch: int, trainer: str) -> list[Experience]:
+    """The rows, each with what `WholeSteps` has to know of their batch. `trainer` is "tinker" or "verl".
+
+    Trinity 0.6.0's `tinker` trainer wants log-probabilities of a reference model even where no loss uses them, so its
+    rows carry the sampled ones under that name.
+    """
+    for row in rows:
+        # the last two as Trinity's runner sets them: its replay buffer, if the user asks for one, orders by them
+        row.info |= {ROWS: len(rows), BATCH: batch, "model_version_drift": 0, "use_count": 0}
+        if trainer == "tinker":
+            row.info[REFERENCE] = row.logprobs.tolist()
+            row.custom_fields = [CustomField(REFERENCE, "ref_logprob", torch.float32)]
+    return rows
 
 
 def unpack_groups(exps: Sequence[Experience]) -> tuple[list[Group], dict[str, tuple[EID, float | None]]]:

@@ -59,7 +59,6 @@ def upgrade() -> None:
         sa.UniqueConstraint("key", name=op.f("uq_conversations_key")),
     )
     with op.batch_alter_table("conversations", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_conversations_client"), ["client"], unique=False)
         batch_op.create_index(batch_op.f("ix_conversations_last"), ["last"], unique=False)
         batch_op.create_index(batch_op.f("ix_conversations_user"), ["user"], unique=False)
 
@@ -179,7 +178,6 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("requests", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_requests_answered"), ["answered"], unique=False)
-        batch_op.create_index(batch_op.f("ix_requests_conversation_id"), ["conversation_id"], unique=False)
         batch_op.create_index(batch_op.f("ix_requests_exchange"), ["exchange"], unique=False)
         batch_op.create_index(batch_op.f("ix_requests_follows"), ["follows"], unique=False)
         batch_op.create_index(batch_op.f("ix_requests_task_id"), ["task_id"], unique=False)

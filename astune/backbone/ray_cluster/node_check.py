@@ -1,0 +1,106 @@
+"""Find what one machine of a cluster cannot see of a run. Runs on every node before the first rollout."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from astune.algorithm import ADVANTAGES
+from astune.config.schema import AstuneConfig
+from astune.context_tracker.model_dir import resolve_model_dir
+from astune.errors import ModelError, PluginError
+from astune.plugins import NO_BUILTIN, load_plugin
+from astune.task_judge.registry import find_judge
+from astune.task_reader import BUILTIN_READERS
+
+TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+REACH = "install the package that has it on every node, or put the file where every node sees it under this path"
+
+
+class NodeQuestion(NamedTuple):
+    """What the driver asks a node, as plain texts: the node may have another version of ASTune, or none.
+
+    `config` is the run's `AstuneConfig` as JSON, `model` the engine's model folder or "" for a hub id, `mark` a file
+    that the driver has left in the run folder, or "" where there is only one machine.
+    """
+
+    config: str
+    model: str
+    mark: str
+
+
+def find_problems(question: NodeQuestion) -> list[str]:
+    """The problems this machine has, each with the key and the remedy."""
+    config = AstuneConfig.model_validate_json(question.config)
+    return [*_plugins(config), *_files(config), *_model(config, question.model), *_run_folder(question.mark)]
+
+
+def _plugins(config: AstuneConfig) -> Iterator[str]:
+    for key, kind, spec, builtin in (
+        ("rollout.agentscope_learn_protocol", "workflow", config.rollout.agentscope_learn_protocol, NO_BUILTIN),
+        ("task_reader.type", "task reader", config.task_reader.type, BUILTIN_READERS),
+        ("algorithm.advantage", "advantage", config.algorithm.advantage, ADVANTAGES),
+    ):
+        if spec is None:
+            continue
+        try:
+            load_plugin(spec, kind=kind, builtin=builtin)
+        except PluginError as error:
+            yield f"astune.{key}: {error}; {REACH}"
+    for named in config.task_judge.judges:
+        try:
+            find_judge(named.judge)
+        except PluginError as error:
+            yield f"astune.task_judge.judge_protocol: {error}; {REACH}"
+
+
+def _files(config: AstuneConfig) -> Iterator[str]:
+    """Tasks, or examples, are read by a process on any node, rubrics by each runner."""
+    files = {
+        "astune.trainer.examples": config.trainer.examples,
+        "astune.task_judge.rubrics.file": config.task_judge.rubrics.file,
+    }
+    if config.algorithm.method == "rl" and config.task_reader.type == "jsonl":
+        jsonl = config.task_reader.jsonl
+        files |= {f"astune.task_reader.jsonl.{split}.file_path": file.file_path for split, file in jsonl}
+    for key, path in files.items():
+        if path is not None and not Path(path).is_file():
+            yield f"{key}: there is no file {path}; put it where every node sees it under this path"
+
+
+def _model(config: AstuneConfig, folder: str) -> Iterator[str]:
+    """Tokenizer and template are read by every runner, weights by every engine."""
+    remedy = "put the model on a path that every node sees, or name a hub id"
+    if folder:
+        yield from (f"astune.model.path: {problem}; {remedy}" for problem in _lacking(Path(folder)))
+        return
+    try:
+        resolve_model_dir(config.model.path, weights=False)
+    except ModelError as error:
+        yield f"{error}; {remedy}"
+
+
+def _lacking(folder: Path) -> Iterator[str]:
+    if not folder.is_dir():
+        yield f"there is no folder {folder}"
+        return
+    if not (folder / "config.json").is_file():
+        yield f"{folder} has no config.json"
+    if not any((folder / name).is_file() for name in TOKENIZERS):
+        yield f"{folder} has no tokenizer"
+
+
+def _run_folder(mark: str) -> Iterator[str]:
+    if not mark:
+        return
+    folder = Path(mark).parent
+    remedy = "astune.runs_dir must be on a file system that all nodes share"
+    if not Path(mark).is_file():
+        yield f"the run folder is not the same as where the run was started: {folder}; {remedy}"
+        return
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        yield f"the run folder cannot be written to ({error}); {remedy}"

@@ -1,0 +1,61 @@
+"""The cluster of a run: what it has to have, checked before anything starts, and Ray's life around the run.
+
+verl waits without end for GPUs and CPUs that no machine has, so they are counted first.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import ray
+from omegaconf import DictConfig
+
+from astune.backbone.ray_cluster.connect import connect
+from astune.backbone.ray_cluster.nodes import live_nodes, seen_by
+from astune.backbone.verl.demand import CPUS_BESIDES, CPUS_OF_A_GPU, Demand
+from astune.backbone.verl.environment import environment
+from astune.config.schema import AstuneConfig
+from astune.errors import ConfigError
+
+ADDRESS = "verl.ray_kwargs.ray_init.address"
+
+
+def refuse(problems: list[str]) -> None:
+    if problems:
+        raise ConfigError("this run cannot start on verl:\n  - " + "\n  - ".join(problems))
+
+
+def _not_honoured(ray_kwargs: DictConfig) -> Iterator[str]:
+    """Keys that verl's own launcher acts on, and nothing here."""
+    if ray_kwargs.timeline_json_file:
+        yield "verl.ray_kwargs.timeline_json_file: ASTune writes no timeline of Ray's; take the key out"
+    if any(value is not None for value in ray_kwargs.ray_init.runtime_env.values()):
+        yield "verl.ray_kwargs.ray_init.runtime_env: Ray's processes get the environment of this one; take the key out"
+
+
+@contextmanager
+def ray_session(config: AstuneConfig, settings: DictConfig) -> Iterator[None]:
+    """Join the cluster that the settings name, or start one on this machine that ends with the run. Raises ConfigError
+    for what can be found before the first process starts."""
+    cpu = settings.trainer.device == "cpu"
+    demand, given = Demand.of(settings), settings.ray_kwargs.ray_init
+    refuse([*demand.problems(), *_not_honoured(settings.ray_kwargs)])
+    search = os.pathsep.join(path for path in (os.getcwd(), os.environ.get("PYTHONPATH", "")) if path)
+    gpus = demand.training_gpus + demand.server_gpus
+    enough = max(os.cpu_count() or 1, gpus * CPUS_OF_A_GPU + CPUS_BESIDES)
+    resources = {"num_cpus": given.num_cpus or enough}
+    if cpu:
+        resources["num_gpus"] = gpus
+    variables = environment(cpu=cpu) | {"PYTHONPATH": search}
+    connect(given.address, f"astune_{uuid.uuid4().hex}", variables, ADDRESS, resources)
+    try:
+        nodes, model = live_nodes(), settings.actor_rollout_ref.model.path
+        seen = seen_by(nodes, config, model if os.path.isdir(model) else "", Path(config.runs_dir))
+        refuse([*demand.missing(nodes), *seen])
+        yield
+    finally:
+        ray.shutdown()

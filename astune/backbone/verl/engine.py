@@ -1,0 +1,127 @@
+"""verl's training workers and servers as the engine of a run.
+
+To be imported once the variables of `environment` are set: verl reads them then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import ray
+from omegaconf import DictConfig
+from verl.checkpoint_engine import CheckpointEngineManager
+from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup, ResourcePoolManager
+from verl.utils.config import omega_conf_to_dataclass
+from verl.workers.rollout.llm_server import LLMServerManager
+
+from astune.backbone.verl.cluster import ray_session
+from astune.backbone.verl.demand import Demand
+from astune.backbone.verl.processes import VerlProcesses
+from astune.backbone.verl.servers.policy import ServerTraits, VerlPolicy
+from astune.backbone.verl.servers.publish import IN_FLOAT32, OTHERWISE, PublishedWeights
+from astune.backbone.verl.trainer.group import GroupWorkers
+from astune.backbone.verl.trainer.learner import VerlLearner
+from astune.backbone.verl.trainer.settings import composed, settings_of
+from astune.backbone.verl.trainer.worker import AstuneWorker
+from astune.config.load import LoadedConfig
+from astune.config.schema import AstuneConfig
+from astune.context_tracker.model_dir import load_chat_format, resolve_model_dir
+from astune.context_tracker.prompt.chat_format import ChatFormat
+from astune.errors import ConfigError
+from astune.support.visible import tell
+from astune.training.engine import Engine
+
+POOL = "training"
+KEPT = {"sglang": 1}
+"""Tokens of the context that a server keeps for itself."""
+ANY_QUESTION = [{"role": "user", "content": "How many pens are there in 7 boxes of 12, and who counted them?"}]
+"""What trainer and servers are compared by before there are answers."""
+
+
+def load_engine(loaded: LoadedConfig, config: AstuneConfig) -> Engine:
+    """Start Ray or join it, then the workers and servers that the configuration asks for; `config` is what `loaded` has
+    of ASTune's, as it runs. They end with `Engine.close`, or where one of them does not start."""
+    directory = resolve_model_dir(config.model.path)
+    chat_format = load_chat_format(config.model, directory)
+    loaded = replace(loaded, config=loaded.config.model_copy(update={"astune": config}))
+    settings = composed(loaded, settings_of(loaded))
+    fit_servers(config, settings, chat_format)
+    for line in Demand.of(settings).table():
+        tell(line)
+    with ExitStack() as stack:
+        stack.enter_context(ray_session(config, settings))
+        return replace(start(config, settings, directory, chat_format), close=stack.pop_all().close)
+
+
+def fit_servers(config: AstuneConfig, settings: DictConfig, chat_format: ChatFormat) -> None:
+    """Set what servers have to be able to hold: no more conversations than there ever are, and the longest of them."""
+    length = config.model.max_model_len or chat_format.context_length
+    if length is None:
+        raise ConfigError(
+            f"astune.model.max_model_len: {config.model.path} does not say for how many tokens it was made; set it"
+        )
+    rollout = settings.actor_rollout_ref.rollout
+    rollout.max_model_len = length + KEPT.get(rollout.name, 0)
+    rollout.max_num_seqs = min(rollout.max_num_seqs, -(-config.rollout.max_concurrent // Demand.of(settings).servers))
+
+
+def start(config: AstuneConfig, settings: DictConfig, directory: Path, chat_format: ChatFormat) -> Engine:
+    """Start all processes on the cluster that was joined."""
+    rollout = settings.actor_rollout_ref.rollout
+    context_length = rollout.max_model_len - KEPT.get(rollout.name, 0)
+    group = start_workers(config, settings)
+    servers = start_servers(settings, group)
+    replicas = servers.get_replicas()
+    engine_config = omega_conf_to_dataclass(rollout.checkpoint_engine)
+    manager = CheckpointEngineManager(config=engine_config, actor_wg=group, replicas=replicas)
+    processes = VerlProcesses(
+        {f"training worker {number}": worker for number, worker in enumerate(group.workers)}
+        | {f"server {replica.replica_rank}": server for replica in replicas for server in replica.servers}
+        | {"the balancer of the servers": servers.global_load_balancer}
+    )
+    weights = PublishedWeights(
+        manager,
+        chat_format.encode(chat_format.render(ANY_QUESTION)),
+        context_length,
+        IN_FLOAT32 if settings.trainer.device == "cpu" and config.model.dtype != "bfloat16" else OTHERWISE,
+    )
+    workers = GroupWorkers(group, directory, weights.make_room, processes.failing_loudly)
+
+    def hand_over(version: int) -> Mapping[str, float]:
+        with processes.failing_loudly():
+            return weights.publish(version, learner.scores)
+
+    learner = VerlLearner(workers, hand_over, config.algorithm, config.trainer)
+    traits = ServerTraits(rollout.name, rollout.logprobs_mode)
+    policy = VerlPolicy(servers.get_client(), weights, traits, context_length, chat_format.decode)
+    return Engine(policy, learner, chat_format, lost=processes.lost)
+
+
+def start_workers(config: AstuneConfig, settings: DictConfig) -> RayWorkerGroup:
+    """The training workers, with the model loaded."""
+    demand = Demand.of(settings)
+    pools = ResourcePoolManager({POOL: [demand.gpus_per_node] * demand.nodes}, {})
+    pools.create_resource_pool()
+    worker = RayClassWithInitArgs(
+        ray.remote(AstuneWorker),
+        config=settings.actor_rollout_ref,
+        role="actor" if demand.server_nodes else "actor_rollout",
+        algorithm=config.algorithm,
+        distillation_config=None,
+    )
+    group = RayWorkerGroup(pools.resource_pool_dict[POOL], worker, device_name=settings.trainer.device)
+    group.init_model()
+    return group
+
+
+def start_servers(settings: DictConfig, group: RayWorkerGroup) -> LLMServerManager:
+    """The servers, on the GPUs of the training workers or on their own."""
+    with contextlib.redirect_stdout(io.StringIO()):  # verl prints their addresses
+        if Demand.of(settings).server_nodes:
+            return LLMServerManager.create(config=settings)
+        return LLMServerManager.create(config=settings, worker_group=group)

@@ -1,0 +1,133 @@
+"""verl's servers as ASTune's `Policy`: token ids in, token ids with their log-probabilities out.
+
+Where a server does not mean what ASTune means, the difference ends here:
+
+- vLLM says "completed" of an answer that was cut and of one that ended; which it was is told by the answer itself.
+- It cuts `max_tokens` in silence to what fits; here that is a `ContextOverflow`, as with every other policy.
+- Its log-probabilities are those after top-p and top-k, or those at temperature 1. Where that is not what the tokens
+  were drawn from, they are not numbers, so nothing is trained on them (`Turn.excluded` is "no_logprobs").
+- The server's own end of text does not end an answer; `Sampling.stop_token_ids` does.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from verl.workers.rollout.llm_server import LLMServerClient
+from verl.workers.rollout.replica import TokenOutput
+
+from astune.backbone.verl.servers.publish import PublishedWeights
+from astune.errors import AstuneError, ContextOverflow, PolicyError, named
+from astune.support.current_episode import EPISODE
+from astune.types import FinishReason, Generation, Sampling
+
+MOST_SEED = 2**63
+"""Seeds of vLLM are below it."""
+
+
+@dataclass(frozen=True)
+class ServerTraits:
+    """What differs between the servers that verl knows. `name` and `logprobs` are verl's `rollout.name` and
+    `rollout.logprobs_mode`."""
+
+    name: str
+    logprobs: str
+
+    @property
+    def is_ours(self) -> bool:
+        return self.name == "astune_cpu"
+
+    def parameters(self, sampling: Sampling) -> dict[str, Any]:
+        """The parameters of one answer, by the server's names for them."""
+        given: dict[str, Any] = {
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k or -1,
+            "stop_token_ids": list(sampling.stop_token_ids),
+            "logprobs": True,
+        }
+        if sampling.stop:
+            given["stop"] = list(sampling.stop)
+        if self.name != "sglang":  # which ignores all stop tokens with the one, and knows no seed of a request
+            given["ignore_eos"] = True
+            if sampling.seed is not None:
+                given["seed"] = sampling.seed % MOST_SEED
+        return given
+
+    def tells_logprobs(self, sampling: Sampling) -> bool:
+        """Whether the log-probabilities that come back are those of softmax(logits / temperature), before top-p and
+        top-k cut it."""
+        if self.is_ours or sampling.greedy:
+            return True
+        if self.name == "vllm" and self.logprobs.startswith("raw"):
+            return sampling.temperature == 1.0
+        return sampling.top_p == 1.0 and sampling.top_k == 0
+
+
+class VerlPolicy:
+    """Asks the servers of a run, each in turn as verl balances them; the calls of an episode go to the same one, which
+    has the beginning of its conversation. `decode` gives the text of token ids."""
+
+    def __init__(
+        self,
+        client: LLMServerClient,
+        weights: PublishedWeights,
+        traits: ServerTraits,
+        context_length: int,
+        decode: Callable[[Sequence[int]], str],
+    ) -> None:
+        self._client, self._weights, self._traits = client, weights, traits
+        self._context_length, self._decode = context_length, decode
+
+    @property
+    def context_length(self) -> int:
+        return self._context_length
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        """Raises PolicyError where a server fails; that it died the run learns by itself."""
+        if not prompt_ids:
+            raise PolicyError("cannot continue an empty prompt")
+        if len(prompt_ids) + sampling.max_tokens > self._context_length:
+            raise ContextOverflow(
+                f"prompt of {len(prompt_ids)} tokens and answer of up to {sampling.max_tokens} exceed the context "
+                f"length of {self._context_length}"
+            )
+        episode = EPISODE.get()
+        conversation = uuid.uuid4().hex if episode is None else episode.episode_id
+        try:
+            output = await self._client.generate(
+                conversation, prompt_ids=list(prompt_ids), sampling_params=self._traits.parameters(sampling)
+            )
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, AstuneError):
+                raise error.cause from error
+            raise PolicyError(f"a server failed: {named(error.cause)}") from error
+        except ray.exceptions.RayError as error:
+            raise PolicyError(f"a server is gone: {named(error)}") from error
+        generation = self._read(output, sampling)
+        self._weights.remember([*prompt_ids, *generation.output_ids])
+        return generation
+
+    def _read(self, output: TokenOutput, sampling: Sampling) -> Generation:
+        ids = tuple(output.token_ids)
+        if output.stop_reason == "aborted" or not ids:
+            raise PolicyError("a server broke the answer off: it was given new weights, or stopped")
+        logprobs = tuple(output.log_probs or ())
+        if not self._traits.tells_logprobs(sampling):
+            logprobs = (math.nan,) * len(ids)
+        if len(logprobs) != len(ids):
+            raise PolicyError(f"a server gave {len(ids)} tokens and {len(logprobs)} log-probabilities")
+        version = output.extra_fields["min_global_steps"]
+        return Generation(ids, logprobs, version, self._finish_reason(ids, sampling))
+
+    def _finish_reason(self, ids: Sequence[int], sampling: Sampling) -> FinishReason:
+        if ids[-1] in sampling.stop_token_ids or len(ids) < sampling.max_tokens:
+            return "stop"
+        text = self._decode(ids) if sampling.stop else ""
+        return "stop" if any(stop in text for stop in sampling.stop) else "length"

@@ -1,0 +1,60 @@
+"""The training workers on Ray as the ranks that the learner knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from tensordict import TensorDict
+from verl.single_controller.ray import RayWorkerGroup
+
+from astune.context_tracker.model_dir import copy_tokenizer
+
+
+class GroupWorkers:
+    """A group of `AstuneWorker`. `make_room` lets servers on the same GPUs give their memory away and is called before
+    anything is computed; `failing_loudly` turns what Ray raises into errors of the run. `directory` has the
+    tokenizer."""
+
+    def __init__(
+        self,
+        group: RayWorkerGroup,
+        directory: Path,
+        make_room: Callable[[], None],
+        failing_loudly: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._group, self._directory = group, directory
+        self._make_room, self._failing_loudly = make_room, failing_loudly
+        self.ranks: int = max(group._query_dispatch_info("actor")) + 1
+
+    def gradient(self, batch: TensorDict) -> TensorDict:
+        with self._failing_loudly():
+            self._make_room()
+            self._group.optimizer_zero_grad()
+            gathered: TensorDict = self._group.forward_backward(batch).get()
+            return gathered
+
+    def step(self, learning_rate: float) -> float:
+        with self._failing_loudly():
+            return float(self._group.optimizer_step({"lr": learning_rate})[0]["grad_norm"])
+
+    def drop(self) -> None:
+        with self._failing_loudly():
+            self._group.optimizer_zero_grad()
+
+    def infer(self, batch: TensorDict, *, reference: bool) -> TensorDict:
+        with self._failing_loudly():
+            self._make_room()
+            ask = self._group.compute_ref_log_prob if reference else self._group.compute_log_prob
+            told: TensorDict = ask(batch)
+            return told
+
+    def save(self, folder: Path) -> None:
+        with self._failing_loudly():
+            self._group.save_all(str(folder.resolve()))
+        copy_tokenizer(self._directory, folder)
+
+    def load(self, folder: Path) -> None:
+        with self._failing_loudly():
+            self._group.load_all(str(folder.resolve()))

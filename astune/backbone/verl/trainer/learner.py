@@ -1,0 +1,185 @@
+"""The `Learner` over verl's training workers: gradient, clipping and AdamW are verl's, all that is summed is ours."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from astune.backbone.verl.trainer.loss import FIGURE
+from astune.backbone.verl.trainer.rows import SampleRow, batch_of, of_entries, of_samples, rows_of, shared_out
+from astune.config.algorithm import IMITATING
+from astune.config.schema import AlgorithmConfig, TrainerConfig
+from astune.errors import RunFolderError
+from astune.types import Sample, Update
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+STATE_FILE = "trainer_state.json"
+
+
+class TrainingWorkers(Protocol):
+    """The ranks that hold the weights. Every call returns when all of them are done."""
+
+    ranks: int
+    """How many share out the rows of a batch: all, divided by those that share one row."""
+
+    def gradient(self, batch: TensorDict) -> TensorDict:
+        """Drop the gradient there is and gather that of the batch. Gives "metrics", and "log_probs" of each row."""
+
+    def step(self, learning_rate: float) -> float:
+        """Clip, take a step and drop the gradient; the norm before clipping. No step if it is not finite."""
+
+    def drop(self) -> None:
+        """Drop the gradient."""
+
+    def infer(self, batch: TensorDict, *, reference: bool) -> TensorDict:
+        """ "log_probs" of each row under the weights that are trained, or under those of the reference."""
+
+    def save(self, folder: Path) -> None: ...
+
+    def load(self, folder: Path) -> None: ...
+
+
+class VerlLearner:
+    """Trains the weights that `workers` hold. `hand_over` brings them to the servers under a version, and returns once
+    they sample from nothing else; what it tells of how it went stands among the figures of the updates that follow.
+
+    All of these calls block, so they run in a thread of their own: the loop's timers and the gateway go on meanwhile.
+    """
+
+    def __init__(
+        self,
+        workers: TrainingWorkers,
+        hand_over: Callable[[int], Mapping[str, float]],
+        algorithm: AlgorithmConfig,
+        trainer: TrainerConfig,
+    ) -> None:
+        self._workers, self._hand_over = workers, hand_over
+        self._algorithm, self._trainer = algorithm, trainer
+        self._whole = needs_whole_rows(algorithm)
+        self.updates = 0
+        self.changes = 0
+        self.policy_version = 0
+        self._unpublished = 0
+        """Updates since the last `publish`."""
+        self._handed: Mapping[str, float] = {}
+
+    async def update(self, samples: Sequence[Sample], learning_rate: float) -> Update:
+        """Take one optimizer step over `samples`. One whose loss or gradient is not finite is thrown away."""
+        return await finished(partial(self._update, samples, learning_rate))
+
+    def _update(self, samples: Sequence[Sample], learning_rate: float) -> Update:
+        rows = shared_out(rows_of(samples, whole=self._whole), self._workers.ranks)
+        reference = self._reference(rows) if self._algorithm.kl_beta else ()
+        version = self.policy_version + self._unpublished
+        batch = batch_of(rows, self._trainer.micro_batch_tokens, version=version, reference=reference)
+        metrics = self._workers.gradient(batch)["metrics"]
+        loss = float(metrics["loss"])
+        figures = {
+            name.removeprefix(FIGURE): summed(parts) for name, parts in metrics.items() if name.startswith(FIGURE)
+        }
+        self.updates += 1
+        norm = self._step(learning_rate) if math.isfinite(loss) else math.nan
+        finite = math.isfinite(norm)
+        if not finite:
+            self._workers.drop()
+            logger.warning("update %d skipped: the loss or its gradient is not finite", self.updates)
+        packed = sum(len(row.tokens) for row in rows if row.sample is not None)
+        figures |= {
+            "loss": loss,
+            "grad_norm": norm,
+            "learning_rate": learning_rate,
+            "tokens/packed": float(packed),
+            **self._handed,
+            "tokens/flattened_per_packed": sum(len(sample.timeline.token_ids) for sample in samples) / packed,
+        }
+        return Update(figures, skipped=not finite)
+
+    def _step(self, learning_rate: float) -> float:
+        """Take the step; the norm of the gradient. Where that is not finite there was none."""
+        self.changes += 1  # first: after a step that a worker did not survive nobody knows what the weights are
+        norm = self._workers.step(learning_rate)
+        if math.isfinite(norm):
+            self._unpublished += 1
+        else:
+            self.changes -= 1
+        return norm
+
+    def _reference(self, rows: Sequence[SampleRow]) -> list[np.ndarray]:
+        return of_entries(self._infer(rows, reference=True), rows)
+
+    def _infer(self, rows: Sequence[SampleRow], *, reference: bool) -> torch.Tensor:
+        batch = batch_of(rows, self._trainer.micro_batch_tokens, learn=False)
+        found: torch.Tensor = self._workers.infer(batch, reference=reference)["log_probs"]
+        return found
+
+    async def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[Sequence[float]]:
+        return await finished(partial(self.scores, samples, reference=reference))
+
+    def scores(self, samples: Sequence[Sample], *, reference: bool = False) -> list[Sequence[float]]:
+        """What `logprobs` gives, without a thread of its own."""
+        rows = shared_out(rows_of(samples, whole=False), self._workers.ranks)
+        values = self._infer(rows, reference=reference)
+        return [*of_samples(of_entries(values, rows), rows, len(samples))]
+
+    async def publish(self) -> int:
+        """Hand the weights to the servers. Without an update since the last time they are what they were, and so is
+        the version."""
+        if self._unpublished:
+            self._unpublished = 0
+            self.policy_version += 1
+        self._handed = await finished(partial(self._hand_over, self.policy_version))
+        return self.policy_version
+
+    def save(self, directory: Path) -> None:
+        """The model as a Hugging Face folder in float32, the optimizer beside it in shards."""
+        self._workers.save(directory)
+        state = {"updates": self.updates, "policy_version": self.policy_version}
+        (directory / STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
+
+    def load(self, directory: Path) -> None:
+        """Go on from what `save` wrote, by any number of ranks, and hand it to the servers."""
+        try:
+            state = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
+            self._workers.load(directory)
+            self.updates, self.policy_version = int(state["updates"]), int(state["policy_version"])
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            raise RunFolderError(
+                f"{directory} cannot be gone on from: {type(error).__name__}: {error}. If its files are damaged, "
+                "delete the folder to go on from the checkpoint before it"
+            ) from error
+        self._unpublished = 0
+        self._handed = self._hand_over(self.policy_version)
+
+
+def needs_whole_rows(algorithm: AlgorithmConfig) -> bool:
+    """Whether the loss of a token depends on the other tokens of its row."""
+    over_rows = algorithm.loss == "gspo" or (algorithm.kl_beta > 0 and algorithm.kl_in == "reward")
+    return algorithm.method not in IMITATING and over_rows
+
+
+async def finished(call: Callable[[], Result]) -> Result:
+    """What a blocking call returns, made in a thread. It is waited for even if nobody wants it any more: the ranks are
+    never left half-way through, and what `changes` says is true."""
+    made = asyncio.ensure_future(asyncio.to_thread(call))
+    try:
+        return await asyncio.shield(made)
+    except asyncio.CancelledError:
+        await asyncio.wait([made])
+        raise
+
+
+def summed(parts: Any) -> float:
+    """What the micro-batches of all ranks add up to: verl gives numbers, or lists of such."""
+    return math.fsum(summed(part) for part in parts) if isinstance(parts, list) else float(parts)

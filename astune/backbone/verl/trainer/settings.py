@@ -1,0 +1,191 @@
+"""verl's configuration for a run, with the origin of every value.
+
+Later ones win: `default_config/verl_default.yaml`, on a CPU `verl_cpu.yaml`, what is converted from `astune.*` as
+`config_auto_convertion_verl.json` says, the section `verl:` of the user's file. Only `composed` imports verl, so that
+`astune config convert --backbone verl` runs without it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from astune.backbone.foreign import at, clashes, leaves, origin_of, place_of, rows, shipped, tree_of, with_origin
+from astune.backbone.verl.trainer.user_keys import check_verl_keys
+from astune.config.keys import value_at
+from astune.config.load import LoadedConfig
+from astune.context_tracker.model_dir import resolve_base_dir
+from astune.errors import ConfigError
+from astune.support.resources import default_config_dir, tiny_model_dir
+
+DEFAULTS = "verl_default.yaml"
+CPU = "verl_cpu.yaml"
+TABLE = "config_auto_convertion_verl.json"
+DEVICE = "trainer.device"
+
+OWNED: Mapping[str, str] = {
+    DEVICE: "astune.model.device",
+    "actor_rollout_ref.model.path": "astune.model.path",
+    "actor_rollout_ref.actor.optim.lr": "astune.trainer.learning_rate",
+    "actor_rollout_ref.actor.loss_agg_mode": "astune.algorithm.loss_aggregation",
+    "actor_rollout_ref.actor.policy_loss": "astune.algorithm.loss",
+    "actor_rollout_ref.actor.clip_ratio": "astune.algorithm.clip_low and clip_high",
+    "actor_rollout_ref.actor.clip_ratio_low": "astune.algorithm.clip_low",
+    "actor_rollout_ref.actor.clip_ratio_high": "astune.algorithm.clip_high",
+    "actor_rollout_ref.actor.clip_ratio_c": "astune.algorithm.clip_dual",
+    "actor_rollout_ref.actor.entropy_coeff": "astune.algorithm.entropy_bonus",
+    "actor_rollout_ref.actor.use_kl_loss": "astune.algorithm.kl_beta",
+    "actor_rollout_ref.actor.kl_loss_coef": "astune.algorithm.kl_beta",
+    "actor_rollout_ref.actor.kl_loss_type": "astune.algorithm.kl_estimator",
+    "actor_rollout_ref.rollout.n": "astune.rollout.num_repeat",
+    "actor_rollout_ref.rollout.temperature": "astune.rollout.temperature",
+    "actor_rollout_ref.rollout.top_k": "astune.rollout.top_k",
+    "actor_rollout_ref.rollout.top_p": "astune.rollout.top_p",
+    "actor_rollout_ref.rollout.response_length": "astune.rollout.max_tokens",
+    "algorithm": "astune.algorithm",
+    "data": "astune.task_reader",
+    "reward": "astune.task_judge",
+    "critic": "astune.algorithm.critic",
+    "trainer.total_epochs": "astune.trainer.total_epochs",
+    "trainer.total_training_steps": "astune.trainer.total_steps",
+    "trainer.save_freq": "astune.trainer.save_every",
+    "trainer.test_freq": "astune.evaluation.every",
+}
+"""Keys and sections of verl's that ASTune's own loop and loss go by, or that nothing would read, each with the key of
+ours that says it."""
+
+
+@dataclass(frozen=True)
+class VerlRule:
+    """What becomes of one key of `astune.*`: `to` has the conversion for each key of verl's; `ours` says what of ASTune
+    acts on it, `ignored` why nothing has to, `unsupported` why nothing can, `refused` the same of single values."""
+
+    to: Mapping[str, str] = field(default_factory=dict)
+    ours: str = ""
+    ignored: str = ""
+    unsupported: str = ""
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+@cache
+def table() -> Mapping[str, VerlRule]:
+    """The rule for every key of `astune.*`."""
+    text = (default_config_dir() / TABLE).read_text(encoding="utf-8")
+    return {key: VerlRule(**rule) for key, rule in json.loads(text).items()}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is set of verl's configuration, as plain data. `origins` has the place of every value by dotted key."""
+
+    tree: dict[str, Any]
+    origins: Mapping[str, str]
+
+    def yaml(self) -> str:
+        """One value in a line, its origin behind it."""
+        return "".join(with_origin(text, self.origins.get(key)) for key, text in rows(self.tree))
+
+
+def settings_of(loaded: LoadedConfig) -> Settings:
+    """Raises `ConfigError` with every key that would have no effect, each with its place and what to do instead."""
+    users = dict(leaves(loaded.config.verl))
+    if problems := [*_unsupported(loaded), *_owned(loaded, users), *clashes(loaded, "verl", users, shipped(DEFAULTS))]:
+        raise ConfigError("\n".join(problems))
+    found = shipped(DEFAULTS)
+    origins = dict.fromkeys(found, DEFAULTS)
+    if on_cpu(loaded):
+        cpu = shipped(CPU)
+        found |= cpu
+        origins |= dict.fromkeys(cpu, CPU)
+    for key, rule in table().items():
+        value = value_at(loaded.config, key)
+        for place, name in rule.to.items():
+            converted = CONVERSIONS[name](value, loaded)
+            if converted is not None:
+                found[place] = converted
+                origins[place] = origin_of(loaded, [key])
+    found |= users
+    origins |= {key: str(place_of(loaded, f"verl.{key}")) for key in users}
+    return Settings(tree_of(found), origins)
+
+
+def _unsupported(loaded: LoadedConfig) -> Iterator[str]:
+    for key, rule in table().items():
+        value = value_at(loaded.config, key)
+        why = rule.refused.get(str(value), rule.unsupported if loaded.differs_from_default(key) else "")
+        if why:
+            yield f"{loaded.where(key)}: got {value!r}: {why}"
+
+
+def _owned(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:
+    for key in users:
+        for owned, ours in OWNED.items():
+            if key == owned or key.startswith(f"{owned}."):
+                yield f"{at(loaded, f'verl.{key}')}: ASTune goes by {ours}; set that instead"
+
+
+def on_cpu(loaded: LoadedConfig) -> bool:
+    """Whether everything is computed on CPUs. The model that ships is made for one; any other is taken for one that
+    wants GPUs, wherever the run is started: a cluster's GPUs need not be in that machine."""
+    model = loaded.config.astune.model
+    return model.device == "cpu" or (model.device == "auto" and model.path == "tiny")
+
+
+def composed(loaded: LoadedConfig, settings: Settings) -> Any:
+    """verl's whole configuration (an OmegaConf tree). Raises `ConfigError` for every key of the user's section that
+    verl does not know."""
+    import verl
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf, open_dict
+
+    with initialize_config_dir(str(Path(verl.__file__).parent / "trainer" / "config"), version_base=None):
+        config = compose("ppo_trainer")
+    with open_dict(config):
+        config.merge_with(OmegaConf.create(tree_of(shipped(DEFAULTS))))  # with keys that verl takes and does not name
+        check_verl_keys(loaded, config)
+        config.merge_with(OmegaConf.create(settings.tree))
+        config.actor_rollout_ref.model.override_config.update(_own_tokens(loaded))
+    OmegaConf.resolve(config)
+    return config
+
+
+def _own_tokens(loaded: LoadedConfig) -> dict[str, Any]:
+    """What the model's own configuration says of its special tokens. By itself verl takes those of the tokenizer: a
+    padding token that the model does not know as one would no longer be learned where a text has it, and checkpoints
+    would say other things than the model they came of."""
+    from transformers import AutoConfig
+
+    own = AutoConfig.from_pretrained(resolve_base_dir(loaded.config.astune.model.path, weights=False)).to_dict()
+    return {name: own.get(name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+
+
+def _device(value: str, loaded: LoadedConfig) -> str:
+    if value.startswith("cuda:"):
+        raise ConfigError(
+            f"{loaded.where('astune.model.device')}: got {value!r}, but Ray gives each process its GPU; expected 'cuda'"
+        )
+    return "cpu" if on_cpu(loaded) else "cuda"
+
+
+def _precisions(value: str, loaded: LoadedConfig) -> dict[str, str] | None:
+    """What verl computes in; it keeps the weights that are trained in float32 whatever this says."""
+    if value == "auto":
+        return None
+    name = {"float32": "fp32", "bfloat16": "bf16"}[value]
+    return {"param_dtype": name, "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+
+
+CONVERSIONS: Mapping[str, Callable[[Any, LoadedConfig], Any]] = {
+    "same": lambda value, loaded: value,
+    "as_list": lambda value, loaded: list(value),
+    "seed": lambda value, loaded: value % 2**31,
+    "model_folder": lambda value, loaded: str(tiny_model_dir()) if value == "tiny" else value,
+    "device": _device,
+    "precision": lambda value, loaded: None if value == "auto" else value,
+    "precisions": _precisions,
+    "optimizer": lambda value, loaded: {"fused": True} if value == "adamw_fused" else None,
+}

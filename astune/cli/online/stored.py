@@ -1,0 +1,208 @@
+"""`astune online trace`, `export` and `delete`: what stands in the store of a service."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from astune.errors import ConfigError, MissingDependency
+from astune.support.visible import tell
+
+if TYPE_CHECKING:
+    from astune.config.online import FeedbackConfig
+    from astune.config.schema import Config
+    from astune.store.database import Database
+
+ACTIONS = ("trace", "export", "delete")
+UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0}
+
+
+def add_parser(subparsers: Any) -> None:
+    """The words `trace`, `export` and `delete` of `astune online`."""
+    trace = subparsers.add_parser("trace", help="what became of an answer, or which answers made a version")
+    trace.add_argument("id", metavar="MSG_ID|vN", help="an answer as its reply calls it, or a version as v7")
+    trace.add_argument("--json", action="store_true", help="everything, as one JSON object")
+    delete = subparsers.add_parser("delete", help="delete what a person said, from every table")
+    whose = delete.add_mutually_exclusive_group(required=True)
+    whose.add_argument("--user", metavar="NAME", help="their conversations, and what they said of others'")
+    whose.add_argument("--conversation", metavar="ID", help="one conversation")
+    whose.add_argument("--older-than", metavar="30d", help="what nobody went on with for so long: days, h or m")
+    delete.add_argument("--json", action="store_true", help="the counts as one JSON object")
+    export = subparsers.add_parser("export", help="write what was said and rated into a file")
+    export.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="a new .jsonl or .parquet; without a suffix a folder as of a run, for `astune view` (needs --conf)",
+    )
+    export.add_argument(
+        "--as",
+        dest="kind",
+        choices=("episodes", "preferences", "corrections"),
+        default="episodes",
+        help="episodes as a run has them (the default), or what users compared, or corrected",
+    )
+    export.add_argument(
+        "--since", metavar="WHEN", help="answers from then on: 2026-11-22, with T10:30 (UTC), or 7d ago"
+    )
+    export.add_argument("--until", metavar="WHEN", help="answers before")
+    export.add_argument("--rated", action="store_true", help="only what somebody judged")
+    export.add_argument("--version", metavar="vN", help="only answers of this version")
+    export.add_argument("--user", metavar="NAME", help="only answers to this user")
+    for command in (trace, delete, export):
+        add_store(command)
+
+
+def add_store(command: argparse.ArgumentParser) -> None:
+    """The options that say which store."""
+    command.add_argument("--conf", type=Path, metavar="FILE", help="the service's configuration")
+    command.add_argument("--store", metavar="URL", help="the database itself: sqlite:///FILE or postgresql://...")
+    command.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="over the configuration")
+
+
+def chosen(known: argparse.Namespace) -> Callable[[], int]:
+    """The command that was asked for."""
+    return partial({"trace": _trace, "delete": _delete, "export": _export}[known.action], known)
+
+
+def opened(known: argparse.Namespace) -> Database:
+    """The store that the options name. Raises StoreError where there is none."""
+    if (known.conf is None) == (known.store is None):
+        raise ConfigError(
+            "say which store: give --conf, the service's configuration, or --store, the database's address"
+        )
+    if known.store is not None and known.overrides:
+        raise ConfigError(f"{known.overrides[0]!r}: --store reads no configuration that it could change")
+    try:
+        from astune.store.database import open_existing
+    except ModuleNotFoundError as error:
+        raise MissingDependency(f"the store needs {error.name!r}: pip install 'astune[online]'") from error
+    if known.store is not None:
+        return open_existing(known.store)
+    from astune.online.place import store_url
+
+    config = config_of(known)
+    assert config is not None
+    return open_existing(store_url(config))
+
+
+def config_of(known: argparse.Namespace) -> Config | None:
+    """The service's configuration; None where the options name a database alone."""
+    from astune.config.load import load_config
+
+    return None if known.conf is None else load_config(known.conf, known.overrides, for_run=False).config
+
+
+def feedback_rules(config: Config | None) -> FeedbackConfig:
+    """Those of the service; the default ones where only its database is known."""
+    from astune.config.online import FeedbackConfig
+
+    return FeedbackConfig() if config is None else config.astune.online.feedback
+
+
+def _trace(known: argparse.Namespace) -> int:
+    """Raises StoreError for an id that is not there."""
+    with closing(opened(known)) as database:
+        from astune.cli.online.trace import show
+        from astune.store.trace import trace
+
+        with database.reading() as connection:
+            found = trace(connection, known.id)
+    if known.json:
+        tell(json.dumps(asdict(found), indent=1, ensure_ascii=True))
+    else:
+        show(found)
+    return 0
+
+
+def _delete(known: argparse.Namespace) -> int:
+    now = time.time()
+    age = None if known.older_than is None else _seconds(known.older_than)
+    with closing(opened(known)) as database:
+        from astune.store.retention import Whose, delete
+
+        whose = Whose(known.user, known.conversation, None if age is None else now - age)
+        done = delete(database, whose, role="command", now=now)
+    if known.json:
+        tell(json.dumps(asdict(done), indent=1))
+        return 0
+    tell(
+        f"deleted: {done.conversations} conversations with {done.requests} answers, {done.feedback} feedback; "
+        f"{done.audit_lines} lines of the audit emptied"
+    )
+    if done.versions:
+        saw = ", ".join(f"v{version}" for version in done.versions)
+        heirs = "".join(f", v{version}" for version in done.heirs)
+        tell(
+            f"versions that were trained from it: {saw}; made from those: {heirs[2:] or 'none'}. They are as they were"
+        )
+    return 0
+
+
+def _export(known: argparse.Namespace) -> int:
+    now = time.time()
+    since, until = (None if text is None else _moment(text, now) for text in (known.since, known.until))
+    number = None if known.version is None else re.fullmatch(r"v?(\d{1,9})", known.version)
+    if known.version is not None and number is None:
+        raise ConfigError(f"--version {known.version!r}: expected a version as v7")
+    with closing(opened(known)) as database:
+        from astune.cli.online.export import as_run, new_file
+        from astune.online.export import rows_of
+        from astune.store.export import ExportFilter
+
+        config = config_of(known)
+        rules = feedback_rules(config)
+        out = as_run(known.out, config) if known.out.suffix == "" else known.out
+        wanted = ExportFilter(since, until, None if number is None else int(number[1]), known.user)
+        left_out: Counter[str] = Counter()
+        with database.reading() as connection, new_file(out) as write:
+            count = 0
+            for row in rows_of(
+                connection, known.kind, wanted, rules, rated=known.rated, skipped=lambda why: left_out.update([why])
+            ):
+                write(row)
+                count += 1
+    tell(f"{count} {known.kind} in {out}")
+    for why, times in left_out.items():
+        tell(f"left out {times}: {why}")
+    return 0
+
+
+def _moment(text: str, now: float) -> float:
+    """Seconds since 1970 of a date and time, UTC unless it says otherwise, or of an age.
+
+    >>> _moment("1970-01-02", 0.0), _moment("1970-01-02T00:00:01", 0.0), _moment("2d", 172801.0)
+    (86400.0, 86401.0, 1.0)
+    """
+    try:
+        return now - _seconds(text)
+    except ConfigError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(f"{text!r}: expected a date as 2026-11-22 or 2026-11-22T10:30, or an age as 7d") from error
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+
+
+def _seconds(text: str) -> float:
+    """Of a duration as `30d`.
+
+    >>> _seconds("36h") == _seconds("1.5d")
+    True
+    """
+    parts = re.fullmatch(r"(\d+(?:\.\d+)?)([dhm])", text)
+    if parts is None:
+        raise ConfigError(f"{text!r}: expected days, hours or minutes as 30d, 12h or 45m")
+    return float(parts[1]) * UNITS[parts[2]]

@@ -1,0 +1,168 @@
+"""The process of a worker: `python -m astune.training.rollout_workers`, started by `process`.
+
+Messages come from standard input and go to standard output, which nothing else uses: what the user's code prints goes
+to the run as messages. The process ends when it is told to, and at once when its input closes: the run has died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import gc
+import io
+import logging
+import os
+import select
+import sys
+import threading
+from typing import Any
+
+from astune.errors import AstuneError
+from astune.monitor.blocking import LoopWatch
+from astune.support.concurrency import run_and_leave
+from astune.support.visible import make_logs_visible
+from astune.training.rollout_workers.messages import (
+    Frames,
+    FromWorker,
+    Leave,
+    LogLine,
+    Printed,
+    Ready,
+    Start,
+    StopAttempt,
+    ToWorker,
+    Work,
+    framed,
+)
+from astune.training.rollout_workers.worker import EpisodeWorker
+
+logger = logging.getLogger(__name__)
+
+
+class Wire:
+    """The two pipes to the run. Threads may send."""
+
+    def __init__(self) -> None:
+        self.reading, self._writing = os.dup(0), os.dup(1)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(2, 1)
+        self._lock = threading.Lock()
+
+    def send(self, message: FromWorker) -> None:
+        data = memoryview(framed(message))
+        with self._lock:
+            while data:
+                try:
+                    data = data[os.write(self._writing, data) :]
+                except BrokenPipeError:
+                    os._exit(1)
+
+    def watch(self) -> None:
+        """End with the run, however that ends and whatever the event loop is at."""
+        threading.Thread(target=self._watch, daemon=True, name="end of the run").start()
+
+    def _watch(self) -> None:
+        hung_up = select.poll()
+        hung_up.register(self.reading, 0)
+        hung_up.poll()
+        os._exit(1)
+
+
+class Lines(io.RawIOBase):
+    """Sends what is written to it, line by line. `number` is the file descriptor that children of the process get."""
+
+    def __init__(self, wire: Wire, number: int) -> None:
+        self._wire, self._number = wire, number
+        self._begun = b""
+
+    def text(self) -> io.TextIOWrapper:
+        """To take the place of `sys.stdout` or `sys.stderr`."""
+        return io.TextIOWrapper(io.BufferedWriter(self), "utf-8", "backslashreplace", line_buffering=True)
+
+    def write(self, data: Any) -> int:
+        *lines, self._begun = (self._begun + bytes(data)).split(b"\n")
+        for line in lines:
+            self._wire.send(Printed(line.decode(errors="replace"), self._number == 2))
+        return len(data)
+
+    def end(self) -> None:
+        """Send the last line, if nobody ended it."""
+        if self._begun:
+            self.write(b"\n")
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._number
+
+
+class SendLogs(logging.Handler):
+    def __init__(self, wire: Wire) -> None:
+        super().__init__()
+        self._wire = wire
+
+    def emit(self, record: logging.LogRecord) -> None:
+        trace = logging.Formatter().formatException(record.exc_info) if record.exc_info else record.exc_text
+        kept = {name: value for name, value in vars(record).items() if isinstance(value, (str, int, float))}
+        self._wire.send(LogLine({**kept, "msg": record.getMessage(), "exc_text": trace}))
+
+
+async def serve(wire: Wire) -> None:
+    """Take messages in until the last one."""
+    inbox: asyncio.Queue[ToWorker] = asyncio.Queue()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: Inbox(inbox), os.fdopen(wire.reading, "rb"))
+    start = await inbox.get()
+    assert isinstance(start, Start)
+    sys.path[:] = start.import_path
+    logging.getLogger().setLevel(start.level)
+    try:
+        worker = EpisodeWorker(start.config, start.chat_format, start.context_length, wire.send)
+        async with worker.setup.opened():
+            gc.collect()
+            gc.freeze()
+            wire.send(Ready())
+            with LoopWatch(logger.warning):
+                await _work(worker, inbox)
+                await worker.stop_all()
+    except AstuneError as error:
+        wire.send(Ready(error=str(error)))
+
+
+async def _work(worker: EpisodeWorker, inbox: asyncio.Queue[ToWorker]) -> None:
+    while True:
+        message = await inbox.get()
+        if isinstance(message, Work):
+            worker.take(message)
+        elif isinstance(message, StopAttempt):
+            worker.stop(message.attempt)
+        elif isinstance(message, Leave):
+            return
+
+
+class Inbox(asyncio.Protocol):
+    def __init__(self, messages: asyncio.Queue[ToWorker]) -> None:
+        self._messages, self._frames = messages, Frames()
+
+    def data_received(self, data: bytes) -> None:
+        for message in self._frames.add(data):
+            self._messages.put_nowait(message)
+
+
+def main() -> None:
+    wire = Wire()
+    wire.watch()
+    faulthandler.enable(2)
+    make_logs_visible()
+    printed = [Lines(wire, number) for number in (1, 2)]
+    sys.stdout, sys.stderr = (lines.text() for lines in printed)
+    logging.getLogger().addHandler(SendLogs(wire))
+    run_and_leave(serve(wire))
+    for stream, lines in zip((sys.stdout, sys.stderr), printed, strict=True):
+        stream.flush()
+        lines.end()
+    os._exit(0)  # whatever threads the user's code has left behind
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""What the engine's process and a worker tell each other, and how an episode crosses the border."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from astune import errors
+from astune.config.schema import AstuneConfig
+from astune.context_tracker.prompt.chat_format import ChatFormat
+from astune.errors import PolicyError, named
+from astune.rollout.player import Attempt
+from astune.rollout.rounds import Ticket
+from astune.token_ids import TokenIds
+from astune.types import Episode, Generation, Sampling
+
+
+@dataclass(frozen=True)
+class Start:
+    """First of all: what to make the workflow's parts from. `level` is the least one of log records that are wanted."""
+
+    config: AstuneConfig
+    chat_format: ChatFormat
+    context_length: int
+    import_path: list[str]
+    level: int
+
+
+@dataclass(frozen=True)
+class EngineFailure:
+    """An exception of the engine, as data."""
+
+    kind: str
+    message: str
+
+    @classmethod
+    def of(cls, error: Exception) -> EngineFailure:
+        """Those that ASTune tells apart keep their class."""
+        if type(error).__module__ == errors.__name__:
+            return cls(type(error).__name__, str(error))
+        return cls(PolicyError.__name__, named(error))
+
+    def raised(self) -> Exception:
+        error: Exception = getattr(errors, self.kind)(self.message)
+        return error
+
+
+@dataclass(frozen=True)
+class Work:
+    """New attempts and answers to calls, by their numbers, and the message's ticket of `Rounds`: there is a reply with
+    it when every agent waits again. None if nobody keeps rounds."""
+
+    ticket: Ticket | None
+    attempts: tuple[tuple[int, Attempt], ...]
+    answers: tuple[tuple[int, Generation | EngineFailure], ...]
+
+
+@dataclass(frozen=True)
+class StopAttempt:
+    """Cancel an attempt. Its end is told as of any other."""
+
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Leave:
+    """Tear the workflow down and end."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The workflow is set up, or `error` says why it is not."""
+
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class ModelCall:
+    """A call to the policy, `prompt` as packed token ids."""
+
+    number: int
+    prompt: bytes
+    sampling: Sampling
+
+
+@dataclass(frozen=True)
+class WorkerReply:
+    """What agents did: on their own, or all that came of the message with that ticket. A cancelled episode has no data,
+    one that met a fault of ASTune's has that."""
+
+    ticket: Ticket | None
+    calls: tuple[ModelCall, ...]
+    given_up: tuple[int, ...]
+    ended: tuple[tuple[int, bytes | EngineFailure | None], ...]
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """A log record, its text made."""
+
+    record: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A warning that is given once per run."""
+
+    subject: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A line that the user's code printed."""
+
+    line: str
+    to_stderr: bool
+
+
+ToWorker: TypeAlias = Start | Work | StopAttempt | Leave
+FromWorker: TypeAlias = Ready | WorkerReply | LogLine | Noted | Printed
+HEAD = 4
+"""Bytes in front of each message that say how long it is."""
+
+
+def framed(message: ToWorker | FromWorker) -> bytes:
+    """The message as it is written into a pipe."""
+    data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    return len(data).to_bytes(HEAD, "big") + data
+
+
+class Frames:
+    """Messages from the pieces in which a pipe gives them."""
+
+    def __init__(self) -> None:
+        self._unread = bytearray()
+
+    def add(self, data: bytes) -> list[Any]:
+        self._unread += data
+        found, place = [], 0
+        while len(self._unread) - place >= HEAD:
+            end = place + HEAD + int.from_bytes(self._unread[place : place + HEAD], "big")
+            if len(self._unread) < end:
+                break
+            found.append(pickle.loads(memoryview(self._unread)[place + HEAD : end].tobytes()))
+            place = end
+        del self._unread[:place]
+        return found
+
+
+def packed_episode(episode: Episode) -> bytes:
+    """The episode with token ids that share what they extend, as they do in memory. Raises whatever the answer of a
+    workflow raises that cannot be pickled."""
+    ids: dict[int, TokenIds] = {}
+    for turn in episode.turns:
+        link: TokenIds | None = TokenIds.of(turn.prompt_ids)
+        while link is not None and id(link) not in ids:
+            ids[id(link)] = link
+            link = link.before
+    written = io.BytesIO()
+    # The shorter ones first, so that none is met within another, however many turns there are.
+    _EpisodePickler(written, pickle.HIGHEST_PROTOCOL).dump((sorted(ids.values(), key=len), episode))
+    return written.getvalue()
+
+
+def unpacked_episode(data: bytes) -> Episode:
+    _, episode = pickle.loads(data)
+    assert isinstance(episode, Episode)
+    return episode
+
+
+class _EpisodePickler(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, TokenIds):
+            return TokenIds.from_packed, (value.own, value.before)
+        return NotImplemented

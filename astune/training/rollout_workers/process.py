@@ -1,0 +1,265 @@
+"""The engine's side of one worker: its process, what it is at, and what it asks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import IO, Any
+
+from astune.errors import WorkflowError, named
+from astune.rollout.player import Attempt
+from astune.rollout.rounds import Due, Rounds, Ticket
+from astune.rollout.time_limit import CANCEL_GRACE
+from astune.support.resources import PACKAGE
+from astune.token_ids import TokenIds
+from astune.training.rollout_workers.messages import (
+    EngineFailure,
+    Frames,
+    FromWorker,
+    Leave,
+    LogLine,
+    ModelCall,
+    Noted,
+    Printed,
+    Ready,
+    Start,
+    StopAttempt,
+    ToWorker,
+    Work,
+    WorkerReply,
+    framed,
+    unpacked_episode,
+)
+from astune.types import Episode, EpisodeError, Generation, Policy, StopReason
+from astune.workflow.lifetime import TEARDOWN_SECONDS
+from astune.workflow.notes import Notes
+
+LEAVE_SECONDS = TEARDOWN_SECONDS + 10.0
+"""Time for a worker to end that was told to."""
+STOP_SECONDS = CANCEL_GRACE + 5.0
+"""Time for an attempt to end that was cancelled: its workflow's, and its environment's."""
+
+
+class EpisodeProcess:
+    """One worker. What it is given before it is ready waits in the pipe.
+
+    `died` is called when the process has ended without having been told to; `attempts` then have no result, so that
+    `play` gives None to whoever waits for one.
+    """
+
+    def __init__(
+        self,
+        start: Start,
+        policy: Policy,
+        rounds: Rounds | None,
+        notes: Notes,
+        died: Callable[[EpisodeProcess], None],
+    ) -> None:
+        self._start, self._policy, self._rounds, self._notes, self._died = start, policy, rounds, notes, died
+        self._loop = asyncio.get_running_loop()
+        self.ready: asyncio.Future[str] = self._loop.create_future()
+        """The error that kept the worker from being set up; "" if it is."""
+        self.ended = asyncio.Event()
+        self._attempts: dict[int, tuple[Attempt, asyncio.Future[Episode | EngineFailure | None]]] = {}
+        self._calls: dict[int, asyncio.Task[None] | None] = {}
+        self._unanswered: list[Ticket] = []
+        self._new: list[tuple[int, Attempt]] = []
+        self._answers: list[tuple[int, Generation | EngineFailure]] = []
+        self._flushing = False
+        self._leaving = False
+
+    async def begin(self) -> None:
+        """Start the process. In a session of its own: Ctrl-C is for the run, which tells it what to do."""
+        places = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
+        self._popen = subprocess.Popen(
+            [sys.executable, "-m", __package__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))},
+            start_new_session=True,
+        )
+        given, gives = _pipe(self._popen.stdin), _pipe(self._popen.stdout)
+        self._pipe, _ = await self._loop.connect_write_pipe(asyncio.Protocol, given)
+        await self._loop.connect_read_pipe(lambda: _FromWorker(self._receive, self._lost), gives)
+        self._send(self._start)
+
+    @property
+    def load(self) -> int:
+        """Attempts under way."""
+        return len(self._attempts)
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def exit(self) -> str:
+        """How a process that has ended did."""
+        code = self._popen.returncode
+        return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+    async def play(self, number: int, attempt: Attempt) -> Episode | None:
+        """The attempt, unique in `number`; None if the process died. Raises for a fault of ASTune's in it."""
+        ended: asyncio.Future[Episode | EngineFailure | None] = self._loop.create_future()
+        self._attempts[number] = attempt, ended
+        self._new.append((number, attempt))
+        self._flush_soon()
+        try:
+            await asyncio.wait({ended})
+        except asyncio.CancelledError:
+            self._flush()  # it may not have been sent yet
+            self._send(StopAttempt(number))
+            await asyncio.wait({ended}, timeout=STOP_SECONDS)
+            raise
+        episode = ended.result()
+        if isinstance(episode, EngineFailure):
+            raise episode.raised()
+        return episode
+
+    async def leave(self) -> None:
+        """Have the workflow torn down and the process end."""
+        self._leaving = True
+        self._send(Leave())
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self.ended.wait(), LEAVE_SECONDS)
+        self.kill()
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._leaving = True
+        self._popen.kill()
+        self._popen.wait()
+
+    def _send(self, message: ToWorker) -> None:
+        if not self._pipe.is_closing():  # else it has died, which is soon heard of
+            self._pipe.write(framed(message))
+
+    def _flush_soon(self) -> None:
+        """What the engine answers at once goes in one message."""
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if not (self._new or self._answers) or self._popen.returncode is not None:
+            return
+        ticket = None
+        if self._rounds is not None:
+            ticket = self._rounds.open(waited_for=all(map(self._rounds.is_open, self._unanswered)))
+            self._unanswered.append(ticket)
+        self._send(Work(ticket, tuple(self._new), tuple(self._answers)))
+        self._new, self._answers = [], []
+
+    def _receive(self, message: FromWorker) -> None:
+        if isinstance(message, WorkerReply):
+            self._replied(message)
+        elif isinstance(message, Ready):
+            self.ready.set_result(message.error)
+        elif isinstance(message, LogLine):
+            record = logging.makeLogRecord(message.record)
+            logger = logging.getLogger(record.name)
+            if logger.isEnabledFor(record.levelno):
+                logger.handle(record)
+        elif isinstance(message, Noted):
+            self._notes.once(message.subject, message.text)
+        elif isinstance(message, Printed):
+            print(message.line, file=sys.stderr if message.to_stderr else sys.stdout)
+
+    def _replied(self, reply: WorkerReply) -> None:
+        for number in reply.given_up:
+            task = self._calls.pop(number, None)
+            if task is not None:
+                task.cancel()
+        due: list[Due] = []
+        for number, data in reply.ended:
+            attempt, ended = self._attempts.pop(number)
+            episode = _read(data, attempt) if isinstance(data, bytes) else data
+            due.append(((0, number), partial(ended.set_result, episode)))
+        for call in reply.calls:
+            if call.number not in reply.given_up:
+                self._calls[call.number] = None
+                due.append(((1, call.sampling.seed or 0, call.number), partial(self._call, call)))
+        if reply.ticket is not None and self._rounds is not None:
+            self._unanswered.remove(reply.ticket)
+            self._rounds.close(reply.ticket, due)
+        else:
+            for _, do in due:
+                do()
+
+    def _call(self, call: ModelCall) -> None:
+        if call.number in self._calls:
+            self._calls[call.number] = self._loop.create_task(self._answer(call))
+
+    async def _answer(self, call: ModelCall) -> None:
+        answer: Generation | EngineFailure
+        try:
+            answer = await self._policy.generate(TokenIds.from_packed(call.prompt), call.sampling)
+        except Exception as error:
+            answer = EngineFailure.of(error)
+        self._calls.pop(call.number, None)
+        self._answers.append((call.number, answer))
+        self._flush_soon()
+
+    def _lost(self) -> None:
+        """The process has closed its end: it has ended, or is about to."""
+        if not self._leaving:
+            self._popen.kill()
+        self._popen.wait()
+        for task in self._calls.values():
+            if task is not None:
+                task.cancel()
+        self._calls.clear()
+        attempts, self._attempts = self._attempts, {}
+        for _, ended in attempts.values():
+            ended.set_result(None)
+        for ticket in self._unanswered:
+            assert self._rounds is not None
+            self._rounds.close(ticket)
+        self._unanswered.clear()
+        if not self.ready.done():
+            self.ready.set_result(f"a process of astune.rollout.workers died as it began: {self.exit}")
+        self.ended.set()
+        if not self._leaving:
+            self._died(self)
+
+
+class _FromWorker(asyncio.Protocol):
+    def __init__(self, receive: Callable[[Any], None], lost: Callable[[], None]) -> None:
+        self._receive, self._lost, self._frames = receive, lost, Frames()
+
+    def data_received(self, data: bytes) -> None:
+        for message in self._frames.add(data):
+            self._receive(message)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost()
+
+
+def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    assert stream is not None
+    return stream
+
+
+def _read(data: bytes, attempt: Attempt) -> Episode:
+    try:
+        return unpacked_episode(data)
+    except Exception as error:
+        message = (
+            "the workflow's answer cannot be read where it is judged: "
+            f"{named(error)}; with astune.rollout.workers its class must be one that can be imported"
+        )
+        return unplayed(attempt, EpisodeError("workflow", WorkflowError.__name__, message))
+
+
+def unplayed(attempt: Attempt, error: EpisodeError) -> Episode:
+    """The episode of an attempt of which nothing came back."""
+    return Episode(attempt.episode_id, attempt.task, (), (), StopReason.ERROR, error=error)

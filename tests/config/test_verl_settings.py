@@ -1,0 +1,117 @@
+"""From a configuration of ASTune to one of verl, where no verl is installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from astune.backbone.verl.trainer.settings import CONVERSIONS, Settings, settings_of, table
+from astune.cli import main
+from astune.config.keys import LEAVES
+from astune.config.load import LoadedConfig, load_config
+from astune.errors import ConfigError
+
+JOB = """
+astune:
+  backbone: verl
+  rollout: {agentscope_learn_protocol: a.b:C}
+  task_reader: {jsonl: {training: {file_path: none.jsonl}}}
+"""
+
+
+def loaded_from(tmp_path: Path, *overrides: str, text: str = "") -> LoadedConfig:
+    job = tmp_path / "job.yaml"
+    job.write_text(JOB + text)
+    return load_config(job, list(overrides))
+
+
+def made(tmp_path: Path, *overrides: str, text: str = "") -> Settings:
+    return settings_of(loaded_from(tmp_path, *overrides, text=text))
+
+
+def test_every_key_has_one_rule_and_every_conversion_is_there() -> None:
+    assert set(table()) == {key for key in LEAVES if key.startswith("astune.")}
+    for key, rule in table().items():
+        assert rule.to or rule.ours or rule.ignored or rule.unsupported, key
+        assert set(rule.to.values()) <= set(CONVERSIONS), key
+
+
+def test_values_come_from_the_files_astune_keys_and_the_users_section_in_this_order(tmp_path: Path) -> None:
+    settings = made(
+        tmp_path,
+        "verl.trainer.n_gpus_per_node=2",
+        "astune.trainer.weight_decay=0.25",
+        text="verl:\n  actor_rollout_ref:\n    rollout: {name: sglang}\n",
+    )
+    assert settings.tree["trainer"] == {"device": "cpu", "nnodes": 1, "n_gpus_per_node": 2}
+    assert settings.tree["actor_rollout_ref"]["rollout"]["name"] == "sglang"
+    assert settings.origins["actor_rollout_ref.rollout.name"].endswith("job.yaml:8")
+    assert settings.origins["trainer.n_gpus_per_node"] == "command line"
+    assert (
+        settings.origins["actor_rollout_ref.actor.optim.weight_decay"] == "astune.trainer.weight_decay (command line)"
+    )
+    assert settings.origins["actor_rollout_ref.actor.strategy"] == "verl_default.yaml"
+    assert settings.origins["actor_rollout_ref.actor.use_torch_compile"] == "verl_cpu.yaml"
+    assert yaml.safe_load(settings.yaml()) == settings.tree
+
+
+@pytest.mark.parametrize(
+    ("overrides", "device", "rollout"),
+    [
+        ((), "cpu", "astune_cpu"),
+        (("astune.model.path=someone/model",), "cuda", "vllm"),
+        (("astune.model.path=someone/model", "astune.model.device=cpu"), "cpu", "astune_cpu"),
+        (("astune.model.device=cuda",), "cuda", "vllm"),
+    ],
+)
+def test_gpus_compute_unless_the_file_says_cpu_or_trains_the_shipped_model(
+    tmp_path: Path, overrides: tuple[str, ...], device: str, rollout: str
+) -> None:
+    tree = made(tmp_path, *overrides).tree
+    assert (tree["trainer"]["device"], tree["actor_rollout_ref"]["rollout"]["name"]) == (device, rollout)
+
+
+def test_precision_and_optimizer_reach_verl(tmp_path: Path) -> None:
+    tree = made(tmp_path, "astune.model.dtype=bfloat16", "astune.trainer.optimizer=adamw_fused").tree
+    actor = tree["actor_rollout_ref"]["actor"]
+    assert actor["fsdp_config"]["mixed_precision"]["param_dtype"] == "bf16"
+    assert actor["optim"]["override_optimizer_config"] == {"fused": True}
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (
+            "astune.algorithm.advantage=gae",
+            "astune.algorithm.advantage: got 'gae': its critic is not trained on verl yet",
+        ),
+        ("astune.model.lora.rank=8", "astune.model.lora.rank: got 8: verl trains all weights here"),
+        ("astune.trainer.optimizer=adamw_8bit", "astune.trainer.optimizer: got 'adamw_8bit': bitsandbytes does not go"),
+        (
+            "astune.synchronizer.interval=2",
+            "astune.synchronizer.interval: got 2: verl gets the weights after every step",
+        ),
+        ("astune.model.device=cuda:1", "astune.model.device: got 'cuda:1', but Ray gives each process its GPU"),
+        ("verl.trainer=3", "verl.trainer: expected a section with device, nnodes, n_gpus_per_node, got 3"),
+        ("verl.trainer.nnodes.x=3", "verl.trainer.nnodes.x: verl.trainer.nnodes is a value, not a section"),
+        ("verl.algorithm.gamma=0.9", "verl.algorithm.gamma: ASTune goes by astune.algorithm; set that instead"),
+        (
+            "verl.actor_rollout_ref.rollout.top_p=0.9",
+            "verl.actor_rollout_ref.rollout.top_p: ASTune goes by astune.rollout",
+        ),
+    ],
+)
+def test_what_would_have_no_effect_is_refused_by_name(tmp_path: Path, override: str, said: str) -> None:
+    loaded = loaded_from(tmp_path, override)
+    with pytest.raises(ConfigError) as caught:
+        settings_of(loaded)
+    assert f"command line: {said}" in str(caught.value)
+
+
+def test_config_convert_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(JOB)
+    assert main(["config", "convert", "--conf", str(job), "--backbone", "verl"]) == 0
+    assert "      lr: 1.0e-06  # astune.trainer.learning_rate (default)\n" in capsys.readouterr().out

@@ -1,0 +1,178 @@
+"""Transactions that are in each other's way: all are made, none is made twice."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from astune.store import tables
+from astune.store.database import Database, open_database
+from astune.store.requests import RecordedRequest, RecordedTurn, record
+from astune.store.writer import Writer
+from astune.types import Turn
+from tests.store.databases import new_url
+
+SOON = "&options=-c%20deadlock_timeout%3D10ms"
+"""PostgreSQL looks for a deadlock after a second; tests need not wait for it."""
+
+
+def request_of(conversation: str, msg_id: str) -> RecordedRequest:
+    turn = Turn("agent", (1,), (2,), (-0.5,), 0, "stop", messages=({"role": "user", "content": "Hi"},))
+    return RecordedRequest(
+        msg_id=msg_id,
+        conversation_id=conversation,
+        client="",
+        user=None,
+        task_id=None,
+        run_id=None,
+        exchange=msg_id,
+        follows=None,
+        seen=0,
+        agent="agent",
+        model="",
+        asked=0.0,
+        answered=0.0,
+        turns=(RecordedTurn(turn, msg_id),),
+    )
+
+
+def recorded(database: Database) -> list[str]:
+    with database.reading() as connection:
+        return sorted(connection.scalars(sa.select(tables.requests.c.msg_id)))
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[tuple[Database, Database]]:
+    url = new_url("postgresql", tmp_path) + SOON
+    opened = open_database(url), open_database(url)
+    yield opened
+    for database in opened:
+        database.close()
+
+
+def by_writer(database: Database, work: Callable[[sa.Connection], object]) -> object:
+    writer = Writer(database)
+    try:
+        return writer.submit(work).result()
+    finally:
+        writer.close()
+
+
+@pytest.mark.fault(
+    "The store",
+    "two processes write to the same conversations in opposite order, so that each waits for the other",
+    "PostgreSQL undoes one of them, and it is made again: both stand, once",
+)
+@pytest.mark.parametrize("write", [by_writer, Database.write])
+def test_two_that_wait_for_each_other_both_stand(
+    two: tuple[Database, Database], write: Callable[[Database, Callable[[sa.Connection], object]], object]
+) -> None:
+    met = threading.Barrier(2)
+    calls: list[str] = []
+
+    def work(name: str, conversations: str) -> Callable[[sa.Connection], object]:
+        def both(connection: sa.Connection) -> None:
+            calls.append(name)
+            first, second = conversations
+            record(connection, request_of(first, f"{name} in {first}"))
+            if calls.count(name) == 1:
+                met.wait()
+            record(connection, request_of(second, f"{name} in {second}"))
+
+        return both
+
+    other = threading.Thread(target=write, args=(two[1], work("right", "ba")))
+    other.start()
+    write(two[0], work("left", "ab"))
+    other.join()
+    assert recorded(two[0]) == ["left in a", "left in b", "right in a", "right in b"]
+    assert len(calls) > 2
+
+
+@pytest.mark.parametrize("write", [by_writer, Database.write])
+def test_a_file_that_is_locked_is_tried_again(
+    tmp_path: Path, write: Callable[[Database, Callable[[sa.Connection], object]], object]
+) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    mine, others = open_database(url), open_database(url)
+    refused = threading.Event()
+    sa.event.listen(mine.engine, "connect", lambda raw, _: raw.execute("PRAGMA busy_timeout=0"))
+    mine.engine.dispose()
+    sa.event.listen(mine.engine, "handle_error", lambda _: refused.set())
+    waiting = threading.Thread(target=write, args=(mine, lambda connection: record(connection, request_of("a", "m"))))
+    with others.writing() as connection:
+        record(connection, request_of("a", "n"))
+        waiting.start()
+        assert refused.wait(30)
+    waiting.join()
+    assert recorded(others) == ["m", "n"]
+    mine.close()
+    others.close()
+
+
+def test_an_error_of_ones_own_is_not_tried_again(two: tuple[Database, Database]) -> None:
+    calls: list[int] = []
+
+    def wrong(connection: sa.Connection) -> None:
+        calls.append(1)
+        connection.execute(sa.text("SELECT 1 / 0"))
+
+    with pytest.raises(sa.exc.DataError):
+        two[0].write(wrong)
+    assert len(calls) == 1 and not two[0].is_conflict(ValueError())
+
+
+WRITES = """
+import sys
+from astune.store.database import open_database
+from astune.store.requests import record
+from astune.store.writer import Writer
+from tests.store.test_conflicts import request_of
+
+url, name, order, rounds = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+database = open_database(url)
+writer = Writer(database)
+print("ready", flush=True)
+sys.stdin.readline()
+for round in range(rounds):
+    futures = [
+        writer.submit(lambda connection, c=c: record(connection, request_of(c, f"{name}{round}{c}"))) for c in order
+    ]
+    for future in futures:
+        future.result()
+writer.close()
+database.close()
+"""
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_two_processes_write_the_same_conversations_in_opposite_order(kind: str, tmp_path: Path) -> None:
+    url = new_url(kind, tmp_path) + (SOON if kind == "postgresql" else "")
+    orders, rounds = ("abcdef", "fedcba"), 10
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITES, url, name, order, str(rounds)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name, order in zip("LR", orders, strict=True)
+    ]
+    for each in writers:
+        assert each.stdout is not None and each.stdout.readline() == "ready\n"
+    for each in writers:
+        assert each.stdin is not None
+        each.stdin.write("go\n")
+        each.stdin.flush()
+    assert [each.wait() for each in writers] == [0, 0]
+    for each in writers:
+        each.communicate()
+    database = open_database(url)
+    assert len(recorded(database)) == 2 * rounds * len(orders[0])
+    database.close()

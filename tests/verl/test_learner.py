@@ -1,0 +1,336 @@
+"""verl's FSDP2 engine on a CPU, in this process, against the backbone `local`: equal samples, equal steps."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from astune.backbone.local.learning.learner import LocalLearner
+from astune.backbone.local.model.model import LoadedModel, load_model
+from astune.backbone.local.sampling.sampler import Sampler
+from astune.backbone.losses.policy import LOSSES
+from astune.backbone.verl.trainer.learner import VerlLearner, finished
+from astune.backbone.verl.trainer.rows import batch_of, rows_of, shared_out
+from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
+from astune.errors import RunFolderError
+from astune.types import Sample, Span, Timeline
+from tests.backbone.local.conftest import VOCABULARY, make_model
+from tests.backbone.local.test_prefix_tree import branching_samples
+from tests.verl.one_process import OneProcess
+
+RATE = 0.003
+TRAINER = TrainerConfig(micro_batch_tokens=300, max_grad_norm=0.02)
+KL = AlgorithmConfig(kl_beta=0.1)
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("verl") / "model"
+    make_model().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[OneProcess]:
+    """With a reference, as `kl_beta` asks for one."""
+    yield OneProcess(tmp_path_factory.mktemp("worker"), model_dir, KL)
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture
+def workers(begun: OneProcess) -> OneProcess:
+    """With the weights that it began with."""
+    begun.go_back()
+    return begun
+
+
+def local_learner(model_dir: Path, config: AlgorithmConfig) -> tuple[LocalLearner, LoadedModel]:
+    loaded = load_model(ModelConfig(path=str(model_dir), device="cpu"))
+    sampler = Sampler(loaded.sampling_model, slots=1, context_length=400)
+    return LocalLearner(loaded, sampler, config, TRAINER), loaded
+
+
+def verl_learner(workers: OneProcess, config: AlgorithmConfig) -> VerlLearner:
+    workers.worker.set_loss(config)
+    return VerlLearner(workers, lambda version: {}, config, TRAINER)
+
+
+def apart(one: Mapping[str, torch.Tensor], two: Mapping[str, torch.Tensor]) -> float:
+    """The largest difference between tensors of one name, beside the largest number of all."""
+    assert one.keys() == two.keys()
+    largest = max(float(value.abs().max()) for value in one.values())
+    return max(float((one[name] - two[name]).abs().max()) for name in one) / largest
+
+
+def weights_of(loaded: LoadedModel) -> dict[str, torch.Tensor]:
+    return {name: value.detach() for name, value in loaded.model.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        AlgorithmConfig(),
+        AlgorithmConfig(kl_beta=0.1, entropy_bonus=0.01, loss="cispo"),
+        AlgorithmConfig(kl_beta=0.1, kl_in="reward", kl_estimator="k1", loss="gspo"),
+    ],
+    ids=lambda config: config.loss,
+)
+async def test_three_updates_from_equal_samples_give_equal_weights(
+    workers: OneProcess, model_dir: Path, config: AlgorithmConfig
+) -> None:
+    local, loaded = local_learner(model_dir, config)
+    verl = verl_learner(workers, config)
+    for number in range(3):
+        one = await local.update(branching_samples(), RATE)
+        two = await verl.update(branching_samples(), RATE)
+        assert one.metrics.keys() == two.metrics.keys()
+        figures = set(one.metrics) - {"tokens/packed", "tokens/flattened_per_packed"}  # trees share, rows do not
+        for name in figures:
+            assert two.metrics[name] == pytest.approx(one.metrics[name], rel=2e-4, abs=1e-6), (number, name)
+        assert two.metrics["loss"] == pytest.approx(one.metrics["loss"], rel=1e-5)
+        assert one.metrics["grad_norm"] > TRAINER.max_grad_norm  # so that clipping is active
+        assert apart(weights_of(loaded), workers.weights()) < 1e-4
+    assert one.metrics["clip_fraction"] > 0.01
+    assert (verl.updates, verl.changes, local.updates) == (3, 3, 3)
+
+
+def local_gradients(model_dir: Path, config: AlgorithmConfig, samples: list[Sample]) -> dict[str, torch.Tensor]:
+    local, loaded = local_learner(model_dir, config)
+    for batch in local.batches(samples):
+        with loaded.training():
+            local.objective(batch).loss.sum().backward()  # type: ignore[no-untyped-call]
+    return {name: value.grad for name, value in loaded.model.named_parameters() if value.grad is not None}
+
+
+def verl_gradients(
+    workers: OneProcess, config: AlgorithmConfig, samples: list[Sample], ranks: int = 1
+) -> dict[str, torch.Tensor]:
+    """`ranks`: as if shared out over so many, all of them played by this one."""
+    workers.worker.set_loss(config)
+    workers.gradient(batch_of(shared_out(rows_of(samples, whole=False), ranks), TRAINER.micro_batch_tokens))
+    return workers.gradients()
+
+
+MORE: dict[str, list[dict[str, Any]]] = {
+    "ppo_clip": [{"clip_dual": 1.5}],
+    "minirl": [{"strict_in_bound": True}, {"out_of_date_decay": 0.5, "importance_weight_cap_ratio": 1.0}],
+    "opmd": [{"importance": "truncate"}],
+    "reinforce": [{"importance": "mask", "importance_cap": 1.5}],
+}
+EACH = [{"loss": loss, **more} for loss in LOSSES for more in [{}, *MORE.get(loss, [])]]
+
+
+def test_a_padding_token_within_a_text_is_learned_as_on_local(workers: OneProcess, model_dir: Path) -> None:
+    """verl takes the tokenizer's for the model's, and transformers learns nothing for a model's own."""
+    line = Timeline("a", [0, 5], (Span(0, 1, 2, 0, 1.0, True, [-1.0]),))
+    samples = [Sample(line, (1.0,), (0.2,), "t", "e")]
+    one = local_gradients(model_dir, AlgorithmConfig(), samples)
+    assert bool(one["model.embed_tokens.weight"][0].any())
+    assert apart(one, verl_gradients(workers, AlgorithmConfig(), samples)) < 1e-4
+
+
+def test_an_entropy_that_only_is_told_keeps_nothing_for_a_gradient(workers: OneProcess) -> None:
+    logits = torch.randn(3, VOCABULARY, requires_grad=True)
+    entropy = workers.worker.actor.engine.compute_entropy_from_logits(logits)
+    assert not entropy.requires_grad
+    chances = torch.softmax(logits.detach(), -1)
+    assert torch.allclose(entropy, -(chances * chances.log()).sum(-1), atol=1e-5)
+
+
+@pytest.mark.parametrize("values", [*EACH, {"entropy_bonus": 0.1}, {"method": "sft"}], ids=str)
+def test_every_loss_has_the_gradient_that_it_has_on_local(
+    workers: OneProcess, model_dir: Path, values: dict[str, Any]
+) -> None:
+    config = AlgorithmConfig.model_validate(values)
+    samples = branching_samples()
+    one, two = local_gradients(model_dir, config, samples), verl_gradients(workers, config, samples)
+    assert max(float(value.abs().max()) for value in one.values()) > 1e-4
+    assert apart(one, two) < 1e-4
+
+
+def test_rows_that_fill_up_and_imitated_ones_between_the_others_change_nothing(
+    workers: OneProcess, model_dir: Path
+) -> None:
+    samples = [replace(each, imitated=number % 3 == 0) for number, each in enumerate(branching_samples())]
+    config = AlgorithmConfig(loss="cispo")
+    expected = local_gradients(model_dir, config, samples)
+    for ranks in (1, 7):
+        assert apart(expected, verl_gradients(workers, config, samples, ranks)) < 1e-4
+
+
+@st.composite
+def random_samples(draw: st.DrawFn) -> list[Sample]:
+    """Rows of one to three spans, some without weight, at one temperature in each row."""
+    samples = []
+    tokens = st.integers(0, VOCABULARY - 1)
+    for number in range(draw(st.integers(1, 5))):
+        ids, spans = draw(st.lists(tokens, min_size=1, max_size=9)), []
+        heat = draw(st.sampled_from([1.0, 0.7]))
+        for turn in range(draw(st.integers(1, 3))):
+            length = draw(st.integers(1, 6))
+            logprobs = draw(st.lists(st.floats(-4, -0.01), min_size=length, max_size=length))
+            spans.append(Span(turn, len(ids), len(ids) + length, draw(st.integers(-2, 0)), heat, True, logprobs))
+            ids += draw(st.lists(tokens, min_size=length, max_size=length + 4))
+        weights = [draw(st.sampled_from([0.0, 0.1, 0.3])) for _ in spans]
+        weights[draw(st.integers(0, len(spans) - 1))] = 0.2
+        advantages = [draw(st.floats(-2, 2)) for _ in spans]
+        line = Timeline("a", ids, tuple(spans))
+        samples.append(Sample(line, tuple(advantages), tuple(weights), "t", f"e{number}"))
+    return samples
+
+
+@given(random_samples(), st.sampled_from(EACH), st.integers(1, 4))
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_samples_have_the_gradient_that_they_have_on_local(
+    begun: OneProcess, model_dir: Path, samples: list[Sample], values: dict[str, Any], ranks: int
+) -> None:
+    begun.go_back()
+    config = AlgorithmConfig.model_validate(values)
+    one, two = local_gradients(model_dir, config, samples), verl_gradients(begun, config, samples, ranks)
+    if any(bool(value.any()) for value in one.values()):
+        assert apart(one, two) < 1e-3
+    else:
+        assert not any(bool(value.any()) for value in two.values())
+
+
+async def test_logprobs_are_those_of_local_under_the_new_weights_and_under_the_first(
+    workers: OneProcess, model_dir: Path
+) -> None:
+    local, _ = local_learner(model_dir, KL)
+    verl = verl_learner(workers, KL)
+    samples = branching_samples()
+    first = await verl.logprobs(samples)
+    for learner in (local, verl):
+        await learner.update(samples, RATE)
+    for reference in (False, True):
+        one, two = await local.logprobs(samples, reference=reference), await verl.logprobs(samples, reference=reference)
+        assert [list(row) for row in two] == [pytest.approx(list(row), abs=2e-4) for row in one]
+    assert [list(row) for row in two] == [pytest.approx(list(row), abs=1e-5) for row in first]
+    new = await verl.logprobs(samples)
+    assert max(abs(a - b) for one, two in zip(new, first, strict=True) for a, b in zip(one, two, strict=True)) > 1e-3
+
+
+async def test_an_update_that_is_not_finite_is_thrown_away(workers: OneProcess) -> None:
+    verl = verl_learner(workers, AlgorithmConfig())
+    before = workers.weights()
+    spoilt = [replace(each, advantages=(math.inf, 1.0)) for each in branching_samples()]
+    done = await verl.update(spoilt, RATE)
+    assert done.skipped and (verl.updates, verl.changes, await verl.publish()) == (1, 0, 0)
+    assert apart(before, workers.weights()) == 0
+    assert not (await verl.update(branching_samples(), RATE)).skipped
+    assert (verl.changes, await verl.publish(), await verl.publish()) == (1, 1, 1)
+
+
+async def test_weights_count_as_changed_once_a_step_begins(
+    workers: OneProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a run saves when a worker dies is of weights that are known."""
+
+    def dies(learning_rate: float) -> float:
+        raise RuntimeError("a rank is gone")
+
+    verl = verl_learner(workers, AlgorithmConfig())
+    monkeypatch.setattr(workers, "step", dies)
+    with pytest.raises(RuntimeError, match="a rank is gone"):
+        await verl.update(branching_samples(), RATE)
+    assert verl.changes == 1
+
+
+async def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(
+    workers: OneProcess, model_dir: Path, tmp_path: Path
+) -> None:
+    verl = verl_learner(workers, AlgorithmConfig())
+    await verl.update(branching_samples(), RATE)
+    await verl.publish()
+    verl.save(tmp_path)
+    after = await verl.update(branching_samples(), RATE)
+    expected = workers.weights()
+
+    handed_over: list[int] = []
+
+    def hand_over(version: int) -> dict[str, float]:
+        handed_over.append(version)
+        return {}
+
+    other = VerlLearner(workers, hand_over, AlgorithmConfig(), TRAINER)
+    other.load(tmp_path)
+    assert (other.updates, other.policy_version, handed_over) == (1, 1, [1])
+    again = await other.update(branching_samples(), RATE)
+    assert again.metrics == after.metrics
+    assert apart(expected, workers.weights()) == 0
+
+
+async def test_a_checkpoint_is_a_model_folder_in_full_precision(
+    workers: OneProcess, model_dir: Path, tmp_path: Path
+) -> None:
+    verl = verl_learner(workers, AlgorithmConfig())
+    await verl.update(branching_samples(), RATE)
+    verl.save(tmp_path)
+    loaded = load_model(ModelConfig(path=str(tmp_path), device="cpu"))
+    assert apart(workers.weights(), weights_of(loaded)) == 0
+
+
+async def test_saving_before_the_first_update_changes_nothing(workers: OneProcess, tmp_path: Path) -> None:
+    verl = verl_learner(workers, AlgorithmConfig())
+    await verl.update(branching_samples(), RATE)
+    expected = workers.weights()
+    for again in ("saved", "loaded"):
+        workers.go_back()
+        if again == "saved":
+            verl.save(tmp_path)
+        else:
+            verl.load(tmp_path)
+        await verl.update(branching_samples(), RATE)
+        assert apart(expected, workers.weights()) == 0, again
+
+
+@pytest.mark.fault("Runs and resuming", "a file of verl's newest checkpoint is damaged", "resuming names the folder")
+async def test_a_broken_checkpoint_is_named(workers: OneProcess, tmp_path: Path) -> None:
+    verl = verl_learner(workers, AlgorithmConfig())
+    await verl.update(branching_samples(), RATE)
+    verl.save(tmp_path)
+    (shard,) = (tmp_path / "optimizer").glob("*.distcp")
+    for file, said in (
+        (shard, "OSError: .*optimizer does not load"),
+        (tmp_path / "model.safetensors", "OSError: the weights in .* do not load"),
+        (tmp_path / "trainer_state.json", "cannot be gone on from: JSONDecodeError"),
+    ):
+        whole = file.read_bytes()
+        file.write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(RunFolderError, match=said):
+            verl.load(tmp_path)
+        file.write_bytes(whole)
+    verl.load(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(RunFolderError, match="cannot be gone on from: OSError"):
+        verl.load(tmp_path)
+
+
+async def test_an_update_that_nobody_waits_for_any_more_is_still_finished() -> None:
+    began, may_end = threading.Event(), threading.Event()
+    ended = []
+
+    def call() -> None:
+        began.set()
+        may_end.wait()
+        ended.append(True)
+
+    waiting = asyncio.ensure_future(finished(call))
+    await asyncio.to_thread(began.wait)
+    waiting.cancel()
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert ended == [True]

@@ -1,0 +1,58 @@
+"""`verl:` and `astune.*` become verl's own configuration. What needs no verl: tests/config/test_verl_settings.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astune.backbone.verl.trainer.settings import composed, settings_of
+from astune.config.load import load_config
+from astune.errors import ConfigError
+
+JOB = """
+astune:
+  backbone: verl
+  rollout: {agentscope_learn_protocol: a.b:C}
+  task_reader: {jsonl: {training: {file_path: none.jsonl}}}
+"""
+
+
+def verl_config(tmp_path: Path, *overrides: str) -> Any:
+    job = tmp_path / "job.yaml"
+    job.write_text(JOB)
+    loaded = load_config(job, list(overrides))
+    return composed(loaded, settings_of(loaded)).actor_rollout_ref
+
+
+def test_verls_own_classes_take_what_is_made_for_a_cpu_and_for_gpus(tmp_path: Path) -> None:
+    from verl.utils.config import omega_conf_to_dataclass
+
+    for device in ("cpu", "cuda"):
+        more = [f"astune.model.device={device}", "astune.trainer.betas=[0.8,0.9]", "astune.trainer.max_grad_norm=2.5"]
+        config = verl_config(tmp_path, *more)
+        actor, rollout = omega_conf_to_dataclass(config.actor), omega_conf_to_dataclass(config.rollout)
+        assert (list(actor.optim.betas), actor.optim.clip_grad, actor.strategy) == ([0.8, 0.9], 2.5, "fsdp2")
+        assert rollout.name == {"cpu": "astune_cpu", "cuda": "vllm"}[device]
+
+
+def test_the_model_keeps_its_own_special_tokens(tmp_path: Path) -> None:
+    assert verl_config(tmp_path).model.override_config.pad_token_id == 1000
+
+
+def test_keys_that_verl_does_not_know_are_refused_with_the_nearest_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        verl_config(
+            tmp_path,
+            "verl.trainer.n_gpu_per_node=2",
+            "verl.actor_rollout_ref.actor.fsdp_config.model_dtyp=bf16",
+            "verl.actor_rollout_ref.actor.fsdp_config.mixed_precision={param_dtype: bf16}",
+            "verl.actor_rollout_ref.model.override_config.rope_theta=1",
+        )
+    assert str(caught.value).splitlines() == [
+        "command line: verl.trainer.n_gpu_per_node: unknown key of verl's. Did you mean "
+        "'verl.trainer.n_gpus_per_node'?",
+        "command line: verl.actor_rollout_ref.actor.fsdp_config.model_dtyp: unknown key of verl's. Did you mean "
+        "'verl.actor_rollout_ref.actor.fsdp_config.model_dtype'?",
+    ]
