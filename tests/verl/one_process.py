@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from tensordict import TensorDict
 from torch.distributed.tensor import distribute_tensor
 from verl.utils import tensordict_utils
 
+from astune.backbone.verl.trainer.group import told_by_all
 from astune.backbone.verl.trainer.settings import composed, settings_of
 from astune.backbone.verl.trainer.worker import AstuneWorker
 from astune.config.load import load_config
@@ -51,9 +53,12 @@ class OneProcess:
         self.worker.init_model()
         self._begun = self.weights()
 
-    def gradient(self, batch: TensorDict) -> TensorDict:
+    def gradient(self, batch: TensorDict) -> Mapping[str, Any]:
+        """Every rank's answer, put together as verl puts them."""
         self.worker.optimizer_zero_grad()
-        return self.worker.forward_backward(self._share(batch))
+        told: list[Any] = [None] * self.ranks
+        torch.distributed.all_gather_object(told, self.worker.forward_backward(self._share(batch)))
+        return told_by_all(tensordict_utils.concat_tensordict(told))
 
     def _share(self, batch: TensorDict) -> TensorDict:
         return tensordict_utils.chunk_tensordict(batch, self.ranks)[self.rank]

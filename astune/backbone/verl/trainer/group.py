@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from tensordict import TensorDict
 from verl.single_controller.ray import RayWorkerGroup
+from verl.utils import tensordict_utils
 
 from astune.context_tracker.model_dir import copy_tokenizer
 
@@ -28,12 +30,11 @@ class GroupWorkers:
         self._make_room, self._failing_loudly = make_room, failing_loudly
         self.ranks: int = max(group._query_dispatch_info("actor")) + 1
 
-    def gradient(self, batch: TensorDict) -> TensorDict:
+    def gradient(self, batch: TensorDict) -> Mapping[str, Any]:
         with self._failing_loudly():
             self._make_room()
             self._group.optimizer_zero_grad()
-            gathered: TensorDict = self._group.forward_backward(batch).get()
-            return gathered
+            return told_by_all(self._group.forward_backward(batch).get())
 
     def step(self, learning_rate: float) -> float:
         with self._failing_loudly():
@@ -58,3 +59,11 @@ class GroupWorkers:
     def load(self, folder: Path) -> None:
         with self._failing_loudly():
             self._group.load_all(str(folder.resolve()))
+
+
+def told_by_all(gathered: TensorDict) -> Mapping[str, Any]:
+    """The metrics of a batch. Every rank tells those of all ranks and, among them, the memory it takes itself: verl
+    gives one mapping where that is the same by chance, else one for each row."""
+    metrics = tensordict_utils.get(gathered, "metrics")
+    told: Mapping[str, Any] = metrics[0] if isinstance(metrics, list) else metrics
+    return told

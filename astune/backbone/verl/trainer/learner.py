@@ -34,8 +34,8 @@ class TrainingWorkers(Protocol):
     ranks: int
     """How many share out the rows of a batch: all, divided by those that share one row."""
 
-    def gradient(self, batch: TensorDict) -> TensorDict:
-        """Drop the gradient there is and gather that of the batch. Gives "metrics", and "log_probs" of each row."""
+    def gradient(self, batch: TensorDict) -> Mapping[str, Any]:
+        """Drop the gradient there is and gather that of the batch. Gives the loss and what `astune_loss` told."""
 
     def step(self, learning_rate: float) -> float:
         """Clip, take a step and drop the gradient; the norm before clipping. No step if it is not finite."""
@@ -84,7 +84,7 @@ class VerlLearner:
         reference = self._reference(rows) if self._algorithm.kl_beta else ()
         version = self.policy_version + self._unpublished
         batch = batch_of(rows, self._trainer.micro_batch_tokens, version=version, reference=reference)
-        metrics = self._workers.gradient(batch)["metrics"]
+        metrics = self._workers.gradient(batch)
         loss = float(metrics["loss"])
         figures = {
             name.removeprefix(FIGURE): summed(parts) for name, parts in metrics.items() if name.startswith(FIGURE)

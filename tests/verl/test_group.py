@@ -1,0 +1,24 @@
+"""What several ranks tell is read as one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tensordict import TensorDict
+from verl.utils import tensordict_utils
+
+from astune.backbone.verl.trainer.group import told_by_all
+
+
+def told(rows: int, memory: float) -> TensorDict:
+    """The answer of a rank that had `rows`."""
+    logprobs = torch.nested.as_nested_tensor([torch.zeros(3)] * rows, layout=torch.jagged)
+    metrics = {"loss": 0.5, "astune/entropy": [[1.0], [2.0]], "perf/cpu_memory_used_gb": memory}
+    return tensordict_utils.get_tensordict({"log_probs": logprobs}, {"metrics": metrics})
+
+
+@pytest.mark.parametrize("memory", [[7.0], [7.0, 7.0], [7.0, 7.1], [7.0, 7.1, 7.1]])
+def test_ranks_may_take_different_memory(memory: list[float]) -> None:
+    gathered = tensordict_utils.concat_tensordict([told(2 + rank, taken) for rank, taken in enumerate(memory)])
+    metrics = told_by_all(gathered)
+    assert (metrics["loss"], metrics["astune/entropy"]) == (0.5, [[1.0], [2.0]])
