@@ -24,12 +24,12 @@ from astune.workflow.workflow_base import as_workflow
 
 @dataclass(frozen=True)
 class NoPolicy:
-    """Lends a run its context length where something else answers in the policy's place."""
+    """Lends a run its context length where something else answers in the policy's place, or nothing is asked."""
 
     context_length: int
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        raise PolicyError("a source answers in the policy's place in this run")
+        raise PolicyError("this run has no policy that answers")
 
 
 def rollout_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat) -> RolloutSetup:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from astune.algorithm import StepEstimator, load_estimator
 from astune.config.load import LoadedConfig
-from astune.config.rules import evaluates_tasks, plays_episodes
+from astune.config.rules import needs_policy, plays_episodes
 from astune.config.schema import AstuneConfig
 from astune.monitor.blocking import LoopWatch
 from astune.monitor.episodes import EpisodeLog
@@ -117,7 +117,7 @@ def read_inputs(config: AstuneConfig, stack: ExitStack) -> Inputs:
     advantage = load_estimator(config.algorithm)
     config = stack.enter_context(environment_service(config))
     plays = plays_episodes(config)
-    tasks = read_tasks(config) if plays or evaluates_tasks(config) else None
+    tasks = read_tasks(config) if needs_policy(config) else None
     evaluations = [] if tasks is None else evaluations_of(config.evaluation, tasks)
     if plays and tasks is not None:
         return Inputs(config, advantage, TaskSchedule(tasks.training, config), evaluations)
@@ -158,8 +158,7 @@ def assemble(
     store = open_run_store(config, stack)
     engine = load_engine(config)  # may take minutes, so `read_inputs` found first what is wrong without it
     stack.callback(engine.close)
-    plays = plays_episodes(config) or evaluates_tasks(config)
-    setup = played_by(config, engine) if plays else None
+    setup = played_by(config, engine) if needs_policy(config) else None
     new = run_dir is None
     if run_dir is None:
         run_dir = stack.enter_context(RunDir.open(loaded.config, resume=False))

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from astune.backbone.verl.trainer.settings import CONVERSIONS, Settings, settings_of, table
+from astune.backbone.verl.backbone import VerlBackbone
+from astune.backbone.verl.trainer.settings import CONVERSIONS, Settings, as_it_runs, settings_of, table
 from astune.cli import main
 from astune.config.keys import LEAVES
 from astune.config.load import LoadedConfig, load_config
@@ -115,3 +116,26 @@ def test_config_convert_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[
     job.write_text(JOB)
     assert main(["config", "convert", "--conf", str(job), "--backbone", "verl"]) == 0
     assert "      lr: 1.0e-06  # astune.trainer.learning_rate (default)\n" in capsys.readouterr().out
+
+
+STAGES = """
+  stages:
+    - {algorithm: {method: sft}, trainer: {examples: none.jsonl, total_steps: 2}}
+    - {trainer: {total_steps: 2%s}}
+"""
+
+
+def test_a_later_stage_computes_where_the_first_did(tmp_path: Path) -> None:
+    """Its model is a checkpoint of the run, and no longer the shipped one."""
+    loaded = loaded_from(tmp_path, text=STAGES % "")
+    config = loaded.stages[1].config.astune
+    config = config.model_copy(update={"model": config.model.model_copy(update={"path": "runs/job/step_000002"})})
+    tree = settings_of(as_it_runs(loaded, config)).tree
+    assert tree["trainer"]["device"] == "cpu" and tree["actor_rollout_ref"]["rollout"]["name"] == "astune_cpu"
+    assert tree["actor_rollout_ref"]["model"]["path"] == "runs/job/step_000002"
+
+
+def test_what_a_later_stage_cannot_do_is_found_before_the_first_begins(tmp_path: Path) -> None:
+    loaded = loaded_from(tmp_path, text=STAGES % ", optimizer: adamw_8bit")
+    with pytest.raises(ConfigError, match=r"^stage 2: .*astune.trainer.optimizer: got 'adamw_8bit': bitsandbytes"):
+        VerlBackbone().run(loaded)

@@ -23,6 +23,7 @@ from astune.backbone.verl.trainer.learner import VerlLearner, finished
 from astune.backbone.verl.trainer.rows import batch_of, rows_of, shared_out
 from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
 from astune.errors import RunFolderError
+from astune.training.preferences import with_slopes
 from astune.types import Sample, Span, Timeline
 from tests.backbone.local.conftest import VOCABULARY, make_model
 from tests.backbone.local.test_prefix_tree import branching_samples
@@ -102,6 +103,51 @@ async def test_three_updates_from_equal_samples_give_equal_weights(
         assert apart(weights_of(loaded), workers.weights()) < 1e-4
     assert one.metrics["clip_fraction"] > 0.01
     assert (verl.updates, verl.changes, local.updates) == (3, 3, 3)
+
+
+def preferences(method: str) -> list[Sample]:
+    """Answers as `compared` makes them of examples: six pairs for "dpo", twelve with a thumb for "kto". Of two the first
+    is good."""
+    made = []
+    for number, sample in enumerate(branching_samples()[:12]):
+        good, example = number % 2 == 0, number // 2 if method == "dpo" else number
+        made.append(
+            replace(sample, advantages=(1.0, 1.0) if good else (-1.0, -1.0), weights=(1.0, 1.0), episode_id=f"{example}")
+        )
+    return made
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"method": "dpo"},
+        {"method": "dpo", "preference_loss": "ipo"},
+        {"method": "dpo", "preference_loss": "simpo", "preference_margin": 0.5},
+        {"method": "kto"},
+        {"method": "sft"},
+        {"method": "rft"},
+    ],
+    ids=lambda values: "-".join(f"{value}" for value in values.values()),
+)
+async def test_methods_that_learn_from_examples_take_the_updates_of_local(
+    workers: OneProcess, model_dir: Path, values: dict[str, Any]
+) -> None:
+    config = AlgorithmConfig.model_validate(values)
+    local, loaded = local_learner(model_dir, config)
+    verl = verl_learner(workers, config)
+    for number in range(3):
+        figures = []
+        for learner in (local, verl):
+            samples, told = branching_samples(), dict[str, float]()
+            if config.method in ("dpo", "kto"):
+                samples, told = await with_slopes(learner, preferences(config.method), config)
+            figures.append({**(await learner.update(samples, RATE)).metrics, **told})
+        one, two = figures
+        assert one.keys() == two.keys()
+        for name in set(one) - {"tokens/packed", "tokens/flattened_per_packed"}:
+            assert two[name] == pytest.approx(one[name], rel=2e-4, abs=1e-5), (number, name)
+        assert one["grad_norm"] > TRAINER.max_grad_norm
+        assert apart(weights_of(loaded), workers.weights()) < 1e-4
 
 
 def local_gradients(model_dir: Path, config: AlgorithmConfig, samples: list[Sample]) -> dict[str, torch.Tensor]:

@@ -8,9 +8,10 @@ from functools import partial
 from typing import ClassVar
 
 from astune.backbone.verl.environment import environment
-from astune.backbone.verl.trainer.settings import on_cpu, settings_of
+from astune.backbone.verl.trainer.settings import Settings, on_cpu, settings_of
 from astune.backbone.verl.versions import require_verl
 from astune.config.load import LoadedConfig
+from astune.errors import ConfigError
 from astune.training.start import run_training
 from astune.types import RunReport
 
@@ -23,10 +24,21 @@ class VerlBackbone:
     ignored_sections: ClassVar[frozenset[str]] = frozenset({"astune.debug", "astune.online", "trinity"})
 
     def run(self, loaded: LoadedConfig) -> RunReport:
-        settings = settings_of(loaded)
+        settings = _settings(loaded)
         require_verl(settings.tree["actor_rollout_ref"]["rollout"]["name"])
         os.environ.update(environment(cpu=on_cpu(loaded)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # verl tells of every engine that is not installed
             from astune.backbone.verl.engine import load_engine
         return run_training(loaded, partial(load_engine, loaded))
+
+
+def _settings(loaded: LoadedConfig) -> Settings:
+    """Of the run, or of its first stage. Raises ConfigError for any stage, before the first begins."""
+    made = []
+    for number, stage in enumerate(loaded.stages, start=1):
+        try:
+            made.append(settings_of(stage))
+        except ConfigError as error:
+            raise ConfigError(f"stage {number}: {error}") from error
+    return made[0] if made else settings_of(loaded)

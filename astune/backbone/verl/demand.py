@@ -51,13 +51,15 @@ class Demand:
     def servers(self) -> int:
         return (self.server_gpus or self.training_gpus) // self.gpus_of_a_server
 
-    def table(self) -> list[str]:
-        """What runs where, for people."""
+    def table(self, *, servers: bool = True) -> list[str]:
+        """What runs where, for people. A run that plays nothing has no `servers`."""
         where = f"{self.server_nodes} x {self.server_gpus_per_node} GPUs of their own"
         return [
             f"training workers  {self.training_gpus} on {self.nodes} x {self.gpus_per_node} GPUs",
             f"servers           {self.servers}, of {self.gpus_of_a_server} GPUs each, on "
-            + (where if self.server_nodes else "the GPUs of the training workers, by turns"),
+            + (where if self.server_nodes else "the GPUs of the training workers, by turns")
+            if servers
+            else "servers           none, as nothing is played",
         ]
 
     def problems(self) -> Iterator[str]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import ray
 from omegaconf import DictConfig
@@ -26,15 +27,17 @@ from astune.backbone.verl.servers.policy import ServerTraits, VerlPolicy
 from astune.backbone.verl.servers.publish import IN_FLOAT32, OTHERWISE, PublishedWeights
 from astune.backbone.verl.trainer.group import GroupWorkers
 from astune.backbone.verl.trainer.learner import VerlLearner
-from astune.backbone.verl.trainer.settings import composed, settings_of
+from astune.backbone.verl.trainer.settings import as_it_runs, composed, settings_of
 from astune.backbone.verl.trainer.worker import AstuneWorker
 from astune.config.load import LoadedConfig
+from astune.config.rules import needs_policy
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.model_dir import load_chat_format, resolve_model_dir
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import ConfigError
 from astune.support.visible import tell
 from astune.training.engine import Engine
+from astune.training.rollout_setup import NoPolicy
 
 POOL = "training"
 KEPT = {"sglang": 1}
@@ -48,10 +51,10 @@ def load_engine(loaded: LoadedConfig, config: AstuneConfig) -> Engine:
     of ASTune's, as it runs. They end with `Engine.close`, or where one of them does not start."""
     directory = resolve_model_dir(config.model.path)
     chat_format = load_chat_format(config.model, directory)
-    loaded = replace(loaded, config=loaded.config.model_copy(update={"astune": config}))
+    loaded = as_it_runs(loaded, config)
     settings = composed(loaded, settings_of(loaded))
     fit_servers(config, settings, chat_format)
-    for line in Demand.of(settings).table():
+    for line in Demand.of(settings).table(servers=needs_policy(config)):
         tell(line)
     with ExitStack() as stack:
         stack.enter_context(ray_session(config, settings))
@@ -59,7 +62,8 @@ def load_engine(loaded: LoadedConfig, config: AstuneConfig) -> Engine:
 
 
 def fit_servers(config: AstuneConfig, settings: DictConfig, chat_format: ChatFormat) -> None:
-    """Set what servers have to be able to hold: no more conversations than there ever are, and the longest of them."""
+    """Set what servers have to be able to hold: no more conversations than there ever are, and the longest of them.
+    A run that asks nothing has no servers."""
     length = config.model.max_model_len or chat_format.context_length
     if length is None:
         raise ConfigError(
@@ -67,20 +71,41 @@ def fit_servers(config: AstuneConfig, settings: DictConfig, chat_format: ChatFor
         )
     rollout = settings.actor_rollout_ref.rollout
     rollout.max_model_len = length + KEPT.get(rollout.name, 0)
+    if not needs_policy(config):
+        rollout.nnodes = 0
     rollout.max_num_seqs = min(rollout.max_num_seqs, -(-config.rollout.max_concurrent // Demand.of(settings).servers))
 
 
 def start(config: AstuneConfig, settings: DictConfig, directory: Path, chat_format: ChatFormat) -> Engine:
-    """Start all processes on the cluster that was joined."""
+    """Start all processes on the cluster that was joined: servers only where something is played."""
+    group = start_workers(config, settings)
+    trainers = {f"training worker {number}": worker for number, worker in enumerate(group.workers)}
+    if needs_policy(config):
+        return with_servers(config, settings, directory, chat_format, group, trainers)
+    processes = VerlProcesses(trainers)
+    workers = GroupWorkers(group, directory, lambda: None, processes.failing_loudly)
+    learner = VerlLearner(workers, lambda version: {}, config.algorithm, config.trainer)
+    nothing_is_asked = NoPolicy(settings.actor_rollout_ref.rollout.max_model_len)
+    return Engine(nothing_is_asked, learner, chat_format, lost=processes.lost)
+
+
+def with_servers(
+    config: AstuneConfig,
+    settings: DictConfig,
+    directory: Path,
+    chat_format: ChatFormat,
+    group: RayWorkerGroup,
+    trainers: Mapping[str, Any],
+) -> Engine:
+    """The engine of training workers and of servers, which are started. `trainers` are the workers by their names."""
     rollout = settings.actor_rollout_ref.rollout
     context_length = rollout.max_model_len - KEPT.get(rollout.name, 0)
-    group = start_workers(config, settings)
     servers = start_servers(settings, group)
     replicas = servers.get_replicas()
     engine_config = omega_conf_to_dataclass(rollout.checkpoint_engine)
     manager = CheckpointEngineManager(config=engine_config, actor_wg=group, replicas=replicas)
     processes = VerlProcesses(
-        {f"training worker {number}": worker for number, worker in enumerate(group.workers)}
+        dict(trainers)
         | {f"server {replica.replica_rank}": server for replica in replicas for server in replica.servers}
         | {"the balancer of the servers": servers.global_load_balancer}
     )
@@ -110,7 +135,7 @@ def start_workers(config: AstuneConfig, settings: DictConfig) -> RayWorkerGroup:
     worker = RayClassWithInitArgs(
         ray.remote(AstuneWorker),
         config=settings.actor_rollout_ref,
-        role="actor" if demand.server_nodes else "actor_rollout",
+        role="actor_rollout" if needs_policy(config) and not demand.server_nodes else "actor",
         algorithm=config.algorithm,
         distillation_config=None,
     )

@@ -102,6 +102,11 @@ def evaluates_tasks(astune: AstuneConfig) -> bool:
     return astune.rollout.agentscope_learn_protocol is not None and held_out
 
 
+def needs_policy(astune: AstuneConfig) -> bool:
+    """True if anything of the run is played, in training or in an evaluation."""
+    return plays_episodes(astune) or evaluates_tasks(astune)
+
+
 def _adapters(lora: LoraConfig) -> Iterator[tuple[str, str]]:
     if lora.rank is not None:
         return

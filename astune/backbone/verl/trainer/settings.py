@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from astune.backbone.foreign import at, clashes, leaves, origin_of, place_of, ro
 from astune.backbone.verl.trainer.user_keys import check_verl_keys
 from astune.config.keys import value_at
 from astune.config.load import LoadedConfig
+from astune.config.schema import AstuneConfig
 from astune.context_tracker.model_dir import resolve_base_dir
 from astune.errors import ConfigError
 from astune.support.resources import default_config_dir, tiny_model_dir
@@ -133,6 +134,14 @@ def on_cpu(loaded: LoadedConfig) -> bool:
     wants GPUs, wherever the run is started: a cluster's GPUs need not be in that machine."""
     model = loaded.config.astune.model
     return model.device == "cpu" or (model.device == "auto" and model.path == "tiny")
+
+
+def as_it_runs(loaded: LoadedConfig, config: AstuneConfig) -> LoadedConfig:
+    """What was loaded, with ASTune's section as it runs now. The model of a later stage is a checkpoint of the run, which
+    does not say where the run computes."""
+    if on_cpu(loaded):
+        config = config.model_copy(update={"model": config.model.model_copy(update={"device": "cpu"})})
+    return replace(loaded, config=loaded.config.model_copy(update={"astune": config}))
 
 
 def composed(loaded: LoadedConfig, settings: Settings) -> Any:
