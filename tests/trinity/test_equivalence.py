@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -27,13 +28,16 @@ from astune.backbone.losses.policy import LOSSES
 from astune.backbone.trinity.conversion import table as rules
 from astune.backbone.trinity.conversion.values import CONVERSIONS, TRINITY_LOSS, ConversionInput
 from astune.backbone.trinity.explorer.experience import experiences_of, pack_episode
-from astune.backbone.trinity.explorer.samples import unpack_groups
+from astune.backbone.trinity.explorer import samples as operator
+from astune.backbone.trinity.explorer.samples import SamplesOperator, unpack_groups
 from astune.config.keys import value_at
 from astune.config.load import LoadedConfig
 from astune.config.schema import AlgorithmConfig, AstuneConfig, Config
 from astune.context_tracker.merge.timeline import TurnForest
 from astune.errors import TrainingError
 from astune.types import Episode, Group, Sample, StopReason, Task, Turn, Verdict
+from tests.backbone.golden_samples import Term, assert_trained, replayed
+from tests.backbone.golden_samples import steps as golden_steps
 
 VOCABULARY = 5
 REWARDS = st.sampled_from([0.0, 0.5, 1.0])
@@ -141,6 +145,20 @@ def test_the_same_tokens_get_the_same_advantages_and_weights(
     assert [(context, token) for context, token, *_ in found] == [(context, token) for context, token, *_ in expected]
     assert [term[2:] for term in found] == [pytest.approx(term[2:], rel=1e-5, abs=1e-7) for term in expected]
     assert rows and len(rows) % multiple == 0
+
+
+@pytest.mark.parametrize("step", golden_steps())
+async def test_the_rows_of_the_golden_episodes_are_the_golden_samples(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on every backbone: tests/backbone/golden_samples.py."""
+    monkeypatch.setattr(operator, "post", lambda event: None)  # to the driver, which Ray would have to find
+    config = replayed(tmp_path, monkeypatch, step, backbone="trinity").config
+    made = SamplesOperator(config.model_dump(mode="json"), 4, "tinker")
+    envelopes = through_trinity(golden_steps()[step], random.Random(1))
+    rows, _ = await made.process(envelopes)
+    rows = Experience.deserialize_many(Experience.serialize_many(rows))
+    assert_trained([Term(*term) for term in trinity_terms(rows)], step)
 
 
 LOSS_OF = {"ppo": PPOPolicyLossFn, "gspo": GSPOLossFn, "cispo": CISPOPolicyLossFn, "opmd": OPMDPolicyLossFn}

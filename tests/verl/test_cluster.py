@@ -50,3 +50,4 @@ def test_the_table_says_what_runs_where() -> None:
         "servers           8, of 2 GPUs each, on the GPUs of the training workers, by turns",
     ]
     assert "on 2 x 8 GPUs of their own" in APART.table()[1]
+    assert APART.table(servers=False)[1] == "servers           none, as nothing is played"

@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tensordict import TensorDict
 
 from astune.backbone.local.learning.learner import LocalLearner
 from astune.backbone.local.model.model import LoadedModel, load_model
@@ -22,9 +23,15 @@ from astune.backbone.losses.policy import LOSSES
 from astune.backbone.verl.trainer.learner import VerlLearner, finished
 from astune.backbone.verl.trainer.rows import batch_of, rows_of, shared_out
 from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import RunFolderError
+from astune.support.resources import tiny_model_dir
+from astune.training.engine import Engine
 from astune.training.preferences import with_slopes
+from astune.training.rollout_setup import NoPolicy
+from astune.training.start import run_training
 from astune.types import Sample, Span, Timeline
+from tests.backbone.golden_samples import Term, assert_trained, replayed, steps
 from tests.backbone.local.conftest import VOCABULARY, make_model
 from tests.backbone.local.test_prefix_tree import branching_samples
 from tests.verl.one_process import OneProcess
@@ -112,7 +119,9 @@ def preferences(method: str) -> list[Sample]:
     for number, sample in enumerate(branching_samples()[:12]):
         good, example = number % 2 == 0, number // 2 if method == "dpo" else number
         made.append(
-            replace(sample, advantages=(1.0, 1.0) if good else (-1.0, -1.0), weights=(1.0, 1.0), episode_id=f"{example}")
+            replace(
+                sample, advantages=(1.0, 1.0) if good else (-1.0, -1.0), weights=(1.0, 1.0), episode_id=f"{example}"
+            )
         )
     return made
 
@@ -247,6 +256,42 @@ def test_any_samples_have_the_gradient_that_they_have_on_local(
         assert apart(one, two) < 1e-3
     else:
         assert not any(bool(value.any()) for value in two.values())
+
+
+class Looking:
+    """Three ranks that look at what they get."""
+
+    ranks = 3
+
+    def __init__(self) -> None:
+        self.given: list[Term] = []
+
+    def gradient(self, batch: TensorDict) -> TensorDict:
+        columns = [batch[name].unbind() for name in ("input_ids", "loss_mask", "sampled", "advantage", "weight")]
+        for ids, mask, sampled, advantage, weight in zip(*columns, strict=True):
+            for place in mask.nonzero().flatten().tolist():
+                credit = float(advantage[place] * weight[place])
+                self.given.append(Term(tuple(ids[:place].tolist()), int(ids[place]), float(sampled[place]), credit))
+        return {"metrics": {"loss": 0.0}}
+
+    def step(self, learning_rate: float) -> float:
+        return 0.0
+
+    def save(self, folder: Path) -> None: ...
+
+
+@pytest.mark.parametrize("step", steps())
+def test_the_rows_of_the_golden_episodes_are_the_golden_samples(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on every backbone: tests/backbone/golden_samples.py."""
+    workers: Any = Looking()
+    loaded = replayed(tmp_path, monkeypatch, step, backbone="verl")
+    own = loaded.config.astune
+    learner = VerlLearner(workers, lambda version: {}, own.algorithm, own.trainer)
+    engine = Engine(NoPolicy(8192), learner, ChatFormat.load(tiny_model_dir()))
+    assert run_training(loaded, lambda config: engine).status == "completed"
+    assert_trained(workers.given, step)
 
 
 async def test_logprobs_are_those_of_local_under_the_new_weights_and_under_the_first(
