@@ -1,8 +1,8 @@
 """The samples that every backbone has to make of the same episodes: those in `golden_samples.json`, by step.
 
 The episodes are recorded ones of real AgentScope agents (tests/agents/golden), put together to steps: several agents,
-conversations that branch, tools that change, attempts nobody judged, one that failed, groups without signal. Written anew
-by `REGENERATE=1 python -m pytest tests/backbone/test_golden_samples.py`.
+conversations that branch, tools that change, attempts nobody judged, one that failed, groups without signal. Written
+anew by `REGENERATE=1 python -m pytest tests/backbone/test_golden_samples.py`.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ from astune.backbone.losses.entries import Entries
 from astune.backbone.losses.policy import LOSSES
 from astune.backbone.trinity.conversion import table as rules
 from astune.backbone.trinity.conversion.values import CONVERSIONS, TRINITY_LOSS, ConversionInput
-from astune.backbone.trinity.explorer.experience import experiences_of, pack_episode
 from astune.backbone.trinity.explorer import samples as operator
+from astune.backbone.trinity.explorer.experience import experiences_of, pack_episode
 from astune.backbone.trinity.explorer.samples import SamplesOperator, unpack_groups
 from astune.config.keys import value_at
 from astune.config.load import LoadedConfig

@@ -113,8 +113,8 @@ async def test_three_updates_from_equal_samples_give_equal_weights(
 
 
 def preferences(method: str) -> list[Sample]:
-    """Answers as `compared` makes them of examples: six pairs for "dpo", twelve with a thumb for "kto". Of two the first
-    is good."""
+    """Answers as `compared` makes them of examples: six pairs for "dpo", twelve with a thumb for "kto". Of two the
+    first is good."""
     made = []
     for number, sample in enumerate(branching_samples()[:12]):
         good, example = number % 2 == 0, number // 2 if method == "dpo" else number

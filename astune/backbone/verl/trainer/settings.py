@@ -137,8 +137,8 @@ def on_cpu(loaded: LoadedConfig) -> bool:
 
 
 def as_it_runs(loaded: LoadedConfig, config: AstuneConfig) -> LoadedConfig:
-    """What was loaded, with ASTune's section as it runs now. The model of a later stage is a checkpoint of the run, which
-    does not say where the run computes."""
+    """What was loaded, with ASTune's section as it runs now. The model of a later stage is a checkpoint of the run,
+    which does not say where the run computes."""
     if on_cpu(loaded):
         config = config.model_copy(update={"model": config.model.model_copy(update={"device": "cpu"})})
     return replace(loaded, config=loaded.config.model_copy(update={"astune": config}))
