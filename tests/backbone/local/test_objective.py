@@ -86,6 +86,7 @@ def every_token(sampler: torch.Tensor) -> MicroBatch:
         positions=zeros[None],
         predictors=zeros[:1],
         temperatures=torch.ones(1),
+        heated=False,
         source=zeros,
         target=numbers,
         sampled=sampler,

@@ -11,8 +11,7 @@ def drawn(
     logits: torch.Tensor, *, temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0, uniform: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     n = len(uniform)
-    columns = (torch.full((n,), value) for value in (temperature, top_p, float(top_k)))
-    return draw(logits.expand(n, -1), *columns, uniform)
+    return draw(logits.expand(n, -1), [temperature] * n, [top_p] * n, [top_k] * n, uniform.tolist())
 
 
 def test_frequencies_follow_the_softmax_at_the_temperature() -> None:

@@ -22,7 +22,8 @@ LayoutName: TypeAlias = Literal["tree", "rows"]
 class MicroBatch:
     """`tokens`, `positions` (1, packed). `layout` says which of them attend to which; None: they are one row, and
     attention is the model's own. `predictors` (p,) are the packed indices whose logits are needed, each at one
-    temperature `temperatures` (p,). The loss entries, all (e,): `source` indexes `predictors`, `target` is the token
+    temperature `temperatures` (p,); `heated` says whether one of those is not 1, which only the host knows without
+    waiting for a GPU. The loss entries, all (e,): `source` indexes `predictors`, `target` is the token
     that was sampled, `sampled` its recorded log-probability, `version` the policy's that sampled it, `advantage` and
     `weight` its credit, `row` the number of its sample within `samples`. They stand in the order of `samples` (numbers
     of the samples of the update), of their spans with weight, and of the tokens. All are `imitated`, or none is."""
@@ -33,6 +34,7 @@ class MicroBatch:
     positions: torch.Tensor
     predictors: torch.Tensor
     temperatures: torch.Tensor
+    heated: bool
     source: torch.Tensor
     target: torch.Tensor
     sampled: torch.Tensor
@@ -89,6 +91,7 @@ def micro_batch(
         positions=tensor(tree.positions, torch.long)[None],
         predictors=tensor(pairs[0], torch.long),
         temperatures=tensor(pairs[1], torch.float32),
+        heated=bool((pairs[1] != 1).any()),
         source=tensor(source.reshape(-1), torch.long),
         target=tensor(entries.target, torch.long),
         sampled=tensor(entries.sampled, torch.float32),

@@ -148,7 +148,7 @@ class Critic:
 
     def load(self, directory: Path) -> None:
         """Raises what torch does where the file is not there, broken or of another model."""
-        state = torch.load(directory / CRITIC_FILE, map_location=self._loaded.device, weights_only=True)
+        state = torch.load(directory / CRITIC_FILE, map_location="cpu", weights_only=True)
         self._model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
 

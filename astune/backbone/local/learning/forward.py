@@ -44,7 +44,7 @@ def predict(model: Any, batch: MicroBatch, *, entropy_gradient: bool = False) ->
     """
     output = last_layer(trunk(model), batch)
     hidden = output.last_hidden_state[:, batch.predictors]
-    temperatures = batch.temperatures if bool((batch.temperatures != 1).any()) else None
+    temperatures = batch.temperatures if batch.heated else None
     rows = max(1, LOGITS_AT_ONCE // int(model.config.get_text_config().vocab_size))
     score = partial(_score, model, type(output), entropy_gradient)
     if len(batch.predictors) <= rows:

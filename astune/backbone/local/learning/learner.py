@@ -192,7 +192,9 @@ class LocalLearner:
     def load(self, directory: Path) -> None:
         """Go on from what `save` wrote. Raises RunFolderError where that is broken or of another model."""
         try:
-            state = torch.load(directory / STATE_FILE, map_location=self._loaded.device, weights_only=True)
+            state = torch.load(
+                directory / STATE_FILE, map_location="cpu", weights_only=True
+            )  # AdamW counts steps there
             self._loaded.load_weights(directory)
             self._optimizer.load_state_dict(state["optimizer"])
             if self._critic is not None:

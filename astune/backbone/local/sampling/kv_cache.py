@@ -9,6 +9,7 @@ nothing else, by copying otherwise. So a prompt shared by a group is computed on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,11 @@ from astune.backbone.local.sampling.slots import Slots
 
 GROWTH = 256
 """The cache grows by at least so many positions at a time."""
+TOKENS_AT_ONCE = 2**15
+"""Most tokens of prompts in one pass: what layers keep of them meanwhile grows with it."""
+SCORES_AT_ONCE = 2**25
+"""Most pairs of a new token and a position before it in one pass: its mask has a number for each, and one more for each
+query head of a key head."""
 
 
 class KVCache(Slots):
@@ -40,7 +46,7 @@ class KVCache(Slots):
         for store in (self.keys, self.values):
             for layer, old in store.items():
                 new = old.new_zeros((*old.shape[:2], grown, old.shape[3]))
-                new[:, :, : self.positions] = old
+                new[:, :, : self.positions] = old[:, :, : self.positions]  # longer where memory ran out half-way
                 store[layer] = new
         self.widen(grown)
 
@@ -65,13 +71,26 @@ class KVCache(Slots):
             store[slot] = 0
 
     def extend(self, model: Any, slots: Sequence[int], texts: Sequence[np.ndarray]) -> None:
-        """Compute keys and values of `texts`, each behind what its slot holds; none is longer than the last."""
-        ids = np.zeros((len(texts), len(texts[-1])), np.int64)
-        for row, text in enumerate(texts):
-            ids[row, : len(text)] = text
-        self._forward(model, ids, slots, torch.tensor(slots, device=self.device))
-        for slot, text in zip(slots, texts, strict=True):
-            self.append(slot, text)
+        """Compute keys and values of `texts`, each behind what its slot holds; none is longer than the last. Long ones
+        are cut into pieces, one pass each."""
+        done = 0
+        while rest := [(slot, text[done:]) for slot, text in zip(slots, texts, strict=True) if len(text) > done]:
+            own, lefts = [slot for slot, _ in rest], [text for _, text in rest]
+            size = self._piece(own)
+            pieces = [text[:size] for text in lefts]
+            ids = np.zeros((len(pieces), len(pieces[-1])), np.int64)
+            for row, piece in enumerate(pieces):
+                ids[row, : len(piece)] = piece
+            self._forward(model, ids, own, torch.tensor(own, device=self.device))
+            for slot, piece in zip(own, pieces, strict=True):
+                self.append(slot, piece)
+            done += size
+
+    def _piece(self, slots: Sequence[int]) -> int:
+        """Most tokens for each of `slots` in one pass: the largest t with n t and n t (held + t) within the limits."""
+        held, rows = int(self.lengths[list(slots)].max()), len(slots)
+        scores = int((math.sqrt(held**2 + 4 * SCORES_AT_ONCE / rows) - held) / 2)
+        return max(1, min(TOKENS_AT_ONCE // rows, scores))
 
     def step(self, model: Any, pending: Mapping[int, int], busy: Collection[int]) -> torch.Tensor:
         """Compute one token for each slot of `pending`, which are in order; logits (n, vocabulary) after them. What
@@ -91,7 +110,7 @@ class KVCache(Slots):
         (n, vocabulary) of the last."""
         starts = self.lengths[list(slots)]
         self.reserve(int(starts.max()) + ids.shape[1] + 1)
-        layout = CacheLayout(self, rows, torch.as_tensor(starts, device=self.device), ids.shape[1])
+        layout = CacheLayout(self, rows, starts, ids.shape[1])
         tokens = torch.as_tensor(ids, device=self.device)
         with self.using(slots):
             logits: torch.Tensor = model(
@@ -104,17 +123,18 @@ class CacheLayout:
     """New tokens of some slots, each row behind what its slot holds.
 
     `rows` are the slots (a slice from 0 gives views, no copy; an index tensor gathers). `starts[i]` is the position
-    of the first new token of row i; every row has the same number of new tokens, padding at the end included.
-    Padding writes keys behind the valid ones of its own slot, where the next real token overwrites them.
+    of the first new token of row i, a number of the host's, so that nothing is read back from a GPU; every row has the
+    same number of new tokens, padding at the end included. Padding writes keys behind the valid ones of its own slot,
+    where the next real token overwrites them.
     """
 
-    def __init__(self, cache: KVCache, rows: slice | torch.Tensor, starts: torch.Tensor, new_tokens: int) -> None:
+    def __init__(self, cache: KVCache, rows: slice | torch.Tensor, starts: np.ndarray, new_tokens: int) -> None:
         self.cache, self.rows = cache, rows
         device = cache.device
         index = torch.arange(cache.slots, device=device)[rows] if isinstance(rows, slice) else rows
         self._index = index[:, None]
-        self.positions = starts[:, None] + torch.arange(new_tokens, device=device)
-        self.width = int(self.positions.max()) + 1
+        self.positions = torch.as_tensor(starts, device=device)[:, None] + torch.arange(new_tokens, device=device)
+        self.width = int(starts.max()) + new_tokens
         self._stands = torch.arange(self.width, device=device)
         self._masks: dict[tuple[int | None, int], torch.Tensor] = {}
 

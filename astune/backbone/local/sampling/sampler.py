@@ -99,7 +99,6 @@ class Sampler:
         self._context_length = context_length
         self._vocabulary: int = model.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
         parameter = next(model.parameters())
-        self._device = parameter.device
         self._cache: KVCache | StateCache = (
             KVCache(slots, parameter.dtype, parameter.device, adapters)
             if family.layout == "tree"
@@ -299,10 +298,14 @@ class Sampler:
 
     def _advance(self, requests: Sequence[GenerationRequest], logits: torch.Tensor) -> None:
         """Sample, record, and finish the requests whose answer is complete. `logits` (n, vocabulary)."""
-        choices = [(r.sampling.temperature, r.sampling.top_p, r.sampling.top_k) for r in requests]
-        uniform = torch.tensor([r.uniform.random() for r in requests], dtype=torch.float64, device=self._device)
-        temperature, top_p, top_k = torch.tensor(choices, device=self._device).unbind(1)
-        ids, logprobs = draw(logits, temperature, top_p, top_k, uniform)
+        sampled = [request.sampling for request in requests]
+        ids, logprobs = draw(
+            logits,
+            [each.temperature for each in sampled],
+            [each.top_p for each in sampled],
+            [each.top_k for each in sampled],
+            [request.uniform.random() for request in requests],
+        )
         for request, token, logprob in zip(requests, ids.tolist(), logprobs.tolist(), strict=True):
             request.output_ids.append(token)
             request.logprobs.append(logprob)
