@@ -36,6 +36,7 @@ from astune.rollout.setup import RolloutSetup
 from astune.training.engine import Engine
 from astune.training.rollout_setup import sampling_for, weighting_for
 from astune.training.rollout_workers.pool import EpisodeWorkers, played_by
+from astune.training.rollout_workers.process import EpisodeProcess
 from astune.training.tasks import read_tasks
 from astune.types import Group, Task
 
@@ -58,7 +59,8 @@ class Side:
     @property
     def pids(self) -> list[int]:
         player = self.setup.player
-        return player.pids if isinstance(player, EpisodeWorkers) else []
+        workers = player.workers if isinstance(player, EpisodeWorkers) else ()
+        return [worker.pid for worker in workers if isinstance(worker, EpisodeProcess)]
 
 
 def cpu_of(pid: int) -> float:

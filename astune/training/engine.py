@@ -11,8 +11,10 @@ from typing import Protocol, TypeAlias
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import TrainingError
+from astune.rollout.player import Player
 from astune.rollout.rounds import Rounds
 from astune.types import Policy, Sample, Update
+from astune.workflow.notes import Notes
 
 
 class Learner(Protocol):
@@ -72,7 +74,8 @@ class Engine:
     `policy` samples from the weights that `learner` published last. `rounds` keep agents in other processes in
     step with the policy; None where it goes on whatever they do. `close` lets go of what the engine holds outside this
     process, and may be called twice. `lost` waits until a part of it out there is gone, and gives the error that says
-    which: nothing can come of the run then.
+    which: nothing can come of the run then. `player` makes what plays the episodes of `astune.rollout.workers`; None
+    where they are processes of this machine.
     """
 
     policy: Policy
@@ -81,6 +84,7 @@ class Engine:
     rounds: Rounds | None = None
     close: Callable[[], None] = nothing_to_close
     lost: Callable[[], Awaitable[TrainingError]] = never_lost
+    player: Callable[[AstuneConfig, Notes], Player] | None = None
 
 
 LoadEngine: TypeAlias = Callable[[AstuneConfig], Engine]

@@ -88,7 +88,7 @@ def test_the_episodes_of_a_worker_that_died_are_played_again(
     again = {episode.episode_id for episode in episodes_of(report) if episode.metrics.get("played_again")}
     assert any(name.endswith("/1") for name in again)
     assert figures_of(report)[0]["episodes/played_again"] == len(again)
-    assert "ended with signal SIGKILL; its episodes are played again" in caplog.text
+    assert "was lost: signal SIGKILL; its episodes are played again" in caplog.text
     sampled = [[turn.output_ids for turn in episode.turns] for episode in episodes_of(report)]
     assert sampled == [[turn.output_ids for turn in episode.turns] for episode in episodes_of(alone)]
 
@@ -116,7 +116,7 @@ def test_workers_that_only_die_end_the_run(conf: Path, run_job: RunJob, capsys: 
     report = run_job(conf, *plays("all_die", 2, "astune.rollout.max_concurrent=1"))
     assert report.status == "failed"
     said = " ".join(capsys.readouterr().out.split())
-    assert "processes of astune.rollout.workers died one after another" in said
+    assert "workers of astune.rollout.workers were lost one after another" in said
 
 
 def test_setup_and_teardown_run_in_every_worker(conf: Path, run_job: RunJob, folder: Path) -> None:

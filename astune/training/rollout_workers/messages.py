@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 from astune import errors
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.errors import PolicyError, named
+from astune.errors import PolicyError, WorkflowError, named
 from astune.rollout.player import Attempt
 from astune.rollout.rounds import Ticket
 from astune.token_ids import TokenIds
-from astune.types import Episode, Generation, Sampling
+from astune.types import Episode, EpisodeError, Generation, Sampling, StopReason
 
 
 @dataclass(frozen=True)
@@ -170,6 +170,23 @@ def unpacked_episode(data: bytes) -> Episode:
     _, episode = pickle.loads(data)
     assert isinstance(episode, Episode)
     return episode
+
+
+def read_episode(data: bytes, attempt: Attempt) -> Episode:
+    """The episode as it was packed where it was played. One whose answer cannot be read here has failed."""
+    try:
+        return unpacked_episode(data)
+    except Exception as error:
+        message = (
+            "the workflow's answer cannot be read where it is judged: "
+            f"{named(error)}; with astune.rollout.workers its class must be one that can be imported"
+        )
+        return unplayed(attempt, EpisodeError("workflow", WorkflowError.__name__, message))
+
+
+def unplayed(attempt: Attempt, error: EpisodeError) -> Episode:
+    """The episode of an attempt of which nothing came back."""
+    return Episode(attempt.episode_id, attempt.task, (), (), StopReason.ERROR, error=error)
 
 
 class _EpisodePickler(pickle.Pickler):

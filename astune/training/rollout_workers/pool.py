@@ -1,22 +1,26 @@
-"""All workers of a run: attempts are dealt out, a worker that dies is replaced."""
+"""All workers of a run: attempts are dealt out, a worker that is lost is replaced."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from types import TracebackType
+from typing import Protocol
 
 from astune.config.schema import AstuneConfig
 from astune.errors import SetupError, TrainingError
 from astune.rollout.player import PLAYED_AGAIN, Attempt
 from astune.rollout.setup import RolloutSetup
+from astune.support.concurrency import all_or_none
 from astune.training.engine import Engine
 from astune.training.rollout_setup import rollout_setup
-from astune.training.rollout_workers.messages import Start
-from astune.training.rollout_workers.process import EpisodeProcess, unplayed
+from astune.training.rollout_workers.messages import Start, unplayed
+from astune.training.rollout_workers.process import EpisodeProcess
 from astune.types import Episode, EpisodeError
 from astune.workflow.notes import Notes
 
@@ -24,117 +28,156 @@ logger = logging.getLogger(__name__)
 
 
 PLAYS = 2
-"""How often an attempt is begun whose worker dies."""
-MOST_DEATHS = 5
-"""Workers that may die one after another without an episode that ends."""
+"""How often an attempt is begun whose worker is lost."""
+MOST_LOST = 5
+"""Workers that may be lost without an episode that ends, beside each one once: they may have shared a machine."""
+
+
+class Worker(Protocol):
+    """Plays attempts somewhere else, from when it is made until it ends, which is once."""
+
+    ended: asyncio.Event
+    """Nothing more comes of it."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes attempts. Once it has ended it does not."""
+
+    @property
+    def load(self) -> int:
+        """Attempts under way."""
+
+    @property
+    def exit(self) -> str:
+        """Of one that has ended: how."""
+
+    async def begin(self) -> str:
+        """Returns once it is ready, or else what keeps it from being so; then it has ended."""
+
+    async def play(self, number: int, attempt: Attempt) -> Episode | None:
+        """The attempt, unique in `number`; None if the worker ended. Raises for a fault of ASTune's in it."""
+
+    async def leave(self) -> None:
+        """Have the workflow torn down and the worker end."""
+
+    def kill(self) -> None:
+        """End it at once."""
 
 
 def played_by(config: AstuneConfig, engine: Engine) -> RolloutSetup:
-    """What rollouts take, around an engine: episodes are played in this process, or by `astune.rollout.workers`."""
+    """What rollouts take, around an engine: episodes are played in this process, or by `astune.rollout.workers`, where
+    the engine has them or in processes of this machine."""
     setup = rollout_setup(config, engine.policy, engine.chat_format)
-    return replace(setup, player=EpisodeWorkers(config, engine, setup.notes)) if config.rollout.workers else setup
+    if not config.rollout.workers:
+        return setup
+    player = in_processes(config, engine, setup.notes) if engine.player is None else engine.player(config, setup.notes)
+    return replace(setup, player=player)
+
+
+def in_processes(config: AstuneConfig, engine: Engine, notes: Notes) -> EpisodeWorkers:
+    level = logging.getLogger().getEffectiveLevel()
+    start = Start(config, engine.chat_format, engine.policy.context_length, list(sys.path), level)
+    return EpisodeWorkers(config.rollout.workers, partial(EpisodeProcess, start, engine.policy, engine.rounds, notes))
 
 
 class EpisodeWorkers:
-    """A `Player` in `astune.rollout.workers` processes of this machine.
+    """A `Player` of so many workers.
 
     An attempt goes to the worker with the fewest, whatever its group: groups come together here, where they are judged.
-    If the worker dies, another plays the attempt again from its beginning, under the same name and seed, once.
+    If the worker is lost, another plays the attempt again from its beginning, under the same name and seed, once.
     """
 
-    def __init__(self, config: AstuneConfig, engine: Engine, notes: Notes) -> None:
-        self._config, self._engine, self._notes = config, engine, notes
-        self._numbers = count()
-        self._deaths = 0
+    def __init__(self, number: int, new_worker: Callable[[], Worker]) -> None:
+        self._number, self._new_worker = number, new_worker
+        self._attempts = count()
+        self._lost = 0
+        """Workers lost since an episode ended."""
         self._failed: TrainingError | None = None
-        self._processes: list[EpisodeProcess] = []
-        self._replacing: set[asyncio.Task[None]] = set()
+        self._workers: list[Worker] = []
+        self._keeping: list[asyncio.Task[None]] = []
+        self._replaced = asyncio.Event()
 
     @property
-    def pids(self) -> list[int]:
-        """The ids of the workers that are running."""
-        return [process.pid for process in self._processes]
+    def workers(self) -> Sequence[Worker]:
+        return tuple(self._workers)
 
     async def __aenter__(self) -> EpisodeWorkers:
         try:
-            for _ in range(self._config.rollout.workers):
-                await self._begin()
-            for process in list(self._processes):
-                if error := await process.ready:
+            self._workers.extend(self._new_worker() for _ in range(self._number))
+            for error in await all_or_none([worker.begin() for worker in self._workers]):
+                if error:
                     raise SetupError(error)
         except BaseException:
             self._kill()
             raise
+        self._keeping = [asyncio.create_task(self._keep(place)) for place in range(self._number)]
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for task in self._keeping:
+            task.cancel()
         try:
-            await asyncio.gather(*(process.leave() for process in self._processes))
+            await asyncio.gather(*(worker.leave() for worker in self._workers if worker.ready))
         finally:
             self._kill()
 
     async def play(self, attempt: Attempt) -> Episode:
-        number = next(self._numbers)
+        number = next(self._attempts)
         how = ""
         for lost in range(PLAYS):
-            process = await self._least_loaded()
-            episode = await process.play(number, attempt)
+            worker = await self._least_loaded()
+            episode = await worker.play(number, attempt)
             if episode is not None:
-                self._deaths = 0
+                self._lost = 0
                 return episode if not lost else replace(episode, metrics={**episode.metrics, PLAYED_AGAIN: float(lost)})
-            how = process.exit
-        message = f"the process that played it ended with {how}, and so did the one that played it again"
+            how = worker.exit
+        message = f"the worker that played it was lost, and so was the one that played it again: {how}"
         episode = unplayed(attempt, EpisodeError("workflow", "WorkerDied", message))
         return replace(episode, metrics={PLAYED_AGAIN: float(PLAYS - 1)})
 
-    async def _least_loaded(self) -> EpisodeProcess:
-        while self._failed is None and not self._processes:
-            await asyncio.wait(self._replacing)
-        if self._failed is not None:
-            raise self._failed
-        return min(self._processes, key=lambda process: process.load)
+    async def _least_loaded(self) -> Worker:
+        while self._failed is None:
+            if ready := [worker for worker in self._workers if worker.ready]:
+                return min(ready, key=lambda worker: worker.load)
+            self._replaced.clear()
+            await self._replaced.wait()
+        raise self._failed
 
-    async def _begin(self) -> None:
-        level = logging.getLogger().getEffectiveLevel()
-        policy = self._engine.policy
-        start = Start(self._config, self._engine.chat_format, policy.context_length, list(sys.path), level)
-        process = EpisodeProcess(start, policy, self._engine.rounds, self._notes, self._died)
-        await process.begin()
-        self._processes.append(process)
-
-    def _died(self, process: EpisodeProcess) -> None:
-        if process not in self._processes:  # it never began
-            return
-        self._processes.remove(process)
-        self._deaths += 1
-        logger.warning(
-            "a process of astune.rollout.workers ended with %s; its episodes are played again, and another takes its "
-            "place",
-            f"{process.exit}: {error}" if (error := process.ready.result()) else process.exit,
-        )
-        if self._deaths >= MOST_DEATHS:
-            self._failed = TrainingError(
-                f"{self._deaths} processes of astune.rollout.workers died one after another, and no episode ended "
-                f"between: the last with {process.exit}. Does the workflow, or a library of it, crash or take all "
-                "memory? astune.rollout.workers=0 plays episodes in this process"
+    async def _keep(self, place: int) -> None:
+        """Whenever the worker in that place is lost, have another."""
+        while True:
+            worker = self._workers[place]
+            await worker.ended.wait()
+            if self._failed is not None:
+                return
+            self._lost += 1
+            logger.warning(
+                "a worker of astune.rollout.workers was lost: %s; its episodes are played again, and another takes its "
+                "place",
+                worker.exit,
             )
-            self._kill()
-        else:
-            task = asyncio.get_running_loop().create_task(self._replace())
-            self._replacing.add(task)
-            task.add_done_callback(self._replacing.discard)
+            if self._lost >= self._number + MOST_LOST:
+                self._fail(
+                    f"{self._lost} workers of astune.rollout.workers were lost one after another, and no episode ended "
+                    f"between: the last by {worker.exit}. Does the workflow, or a library of it, crash or take all "
+                    "memory? astune.rollout.workers=0 plays episodes in the process of the run"
+                )
+                return
+            try:
+                self._workers[place] = self._new_worker()
+                await self._workers[place].begin()
+            except OSError as error:
+                self._fail(f"a worker of astune.rollout.workers could not be started: {error}")
+            self._replaced.set()
 
-    async def _replace(self) -> None:
-        try:
-            await self._begin()
-        except OSError as error:
-            self._failed = TrainingError(f"a process of astune.rollout.workers could not be started: {error}")
+    def _fail(self, message: str) -> None:
+        """Nothing more is played."""
+        self._failed = TrainingError(message)
+        self._replaced.set()
+        self._kill()
 
     def _kill(self) -> None:
-        for task in self._replacing:
-            task.cancel()
-        for process in self._processes:
-            process.kill()
-        self._processes.clear()
+        for worker in self._workers:
+            worker.kill()

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import IO, Any
 
-from astune.errors import WorkflowError, named
 from astune.rollout.player import Attempt
 from astune.rollout.rounds import Due, Rounds, Ticket
 from astune.rollout.time_limit import CANCEL_GRACE
@@ -35,9 +34,9 @@ from astune.training.rollout_workers.messages import (
     Work,
     WorkerReply,
     framed,
-    unpacked_episode,
+    read_episode,
 )
-from astune.types import Episode, EpisodeError, Generation, Policy, StopReason
+from astune.types import Episode, Generation, Policy
 from astune.workflow.lifetime import TEARDOWN_SECONDS
 from astune.workflow.notes import Notes
 
@@ -48,23 +47,12 @@ STOP_SECONDS = CANCEL_GRACE + 5.0
 
 
 class EpisodeProcess:
-    """One worker. What it is given before it is ready waits in the pipe.
+    """A `Worker` that is a process of this machine."""
 
-    `died` is called when the process has ended without having been told to; `attempts` then have no result, so that
-    `play` gives None to whoever waits for one.
-    """
-
-    def __init__(
-        self,
-        start: Start,
-        policy: Policy,
-        rounds: Rounds | None,
-        notes: Notes,
-        died: Callable[[EpisodeProcess], None],
-    ) -> None:
-        self._start, self._policy, self._rounds, self._notes, self._died = start, policy, rounds, notes, died
+    def __init__(self, start: Start, policy: Policy, rounds: Rounds | None, notes: Notes) -> None:
+        self._start, self._policy, self._rounds, self._notes = start, policy, rounds, notes
         self._loop = asyncio.get_running_loop()
-        self.ready: asyncio.Future[str] = self._loop.create_future()
+        self._begun: asyncio.Future[str] = self._loop.create_future()
         """The error that kept the worker from being set up; "" if it is."""
         self.ended = asyncio.Event()
         self._attempts: dict[int, tuple[Attempt, asyncio.Future[Episode | EngineFailure | None]]] = {}
@@ -74,9 +62,6 @@ class EpisodeProcess:
         self._answers: list[tuple[int, Generation | EngineFailure]] = []
         self._flushing = False
         self._leaving = False
-
-    async def begin(self) -> None:
-        """Start the process. In a session of its own: Ctrl-C is for the run, which tells it what to do."""
         places = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
         self._popen = subprocess.Popen(
             [sys.executable, "-m", __package__],
@@ -84,12 +69,21 @@ class EpisodeProcess:
             stdout=subprocess.PIPE,
             bufsize=0,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))},
-            start_new_session=True,
+            start_new_session=True,  # Ctrl-C is for the run, which tells it what to do
         )
+
+    async def begin(self) -> str:
         given, gives = _pipe(self._popen.stdin), _pipe(self._popen.stdout)
         self._pipe, _ = await self._loop.connect_write_pipe(asyncio.Protocol, given)
         await self._loop.connect_read_pipe(lambda: _FromWorker(self._receive, self._lost), gives)
         self._send(self._start)
+        if error := await asyncio.shield(self._begun):
+            await self.ended.wait()
+        return error
+
+    @property
+    def ready(self) -> bool:
+        return self._begun.done() and not self._begun.result() and not self.ended.is_set()
 
     @property
     def load(self) -> int:
@@ -102,12 +96,13 @@ class EpisodeProcess:
 
     @property
     def exit(self) -> str:
-        """How a process that has ended did."""
+        return self._begun.result() or self._how()
+
+    def _how(self) -> str:
         code = self._popen.returncode
         return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
     async def play(self, number: int, attempt: Attempt) -> Episode | None:
-        """The attempt, unique in `number`; None if the process died. Raises for a fault of ASTune's in it."""
         ended: asyncio.Future[Episode | EngineFailure | None] = self._loop.create_future()
         self._attempts[number] = attempt, ended
         self._new.append((number, attempt))
@@ -125,7 +120,6 @@ class EpisodeProcess:
         return episode
 
     async def leave(self) -> None:
-        """Have the workflow torn down and the process end."""
         self._leaving = True
         self._send(Leave())
         with contextlib.suppress(asyncio.TimeoutError):
@@ -133,7 +127,6 @@ class EpisodeProcess:
         self.kill()
 
     def kill(self) -> None:
-        """End it at once."""
         self._leaving = True
         self._popen.kill()
         self._popen.wait()
@@ -163,7 +156,7 @@ class EpisodeProcess:
         if isinstance(message, WorkerReply):
             self._replied(message)
         elif isinstance(message, Ready):
-            self.ready.set_result(message.error)
+            self._begun.set_result(message.error)
         elif isinstance(message, LogLine):
             record = logging.makeLogRecord(message.record)
             logger = logging.getLogger(record.name)
@@ -182,7 +175,7 @@ class EpisodeProcess:
         due: list[Due] = []
         for number, data in reply.ended:
             attempt, ended = self._attempts.pop(number)
-            episode = _read(data, attempt) if isinstance(data, bytes) else data
+            episode = read_episode(data, attempt) if isinstance(data, bytes) else data
             due.append(((0, number), partial(ended.set_result, episode)))
         for call in reply.calls:
             if call.number not in reply.given_up:
@@ -225,11 +218,9 @@ class EpisodeProcess:
             assert self._rounds is not None
             self._rounds.close(ticket)
         self._unanswered.clear()
-        if not self.ready.done():
-            self.ready.set_result(f"a process of astune.rollout.workers died as it began: {self.exit}")
+        if not self._begun.done():
+            self._begun.set_result(f"a worker of astune.rollout.workers died as it began: {self._how()}")
         self.ended.set()
-        if not self._leaving:
-            self._died(self)
 
 
 class _FromWorker(asyncio.Protocol):
@@ -247,19 +238,3 @@ class _FromWorker(asyncio.Protocol):
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
     assert stream is not None
     return stream
-
-
-def _read(data: bytes, attempt: Attempt) -> Episode:
-    try:
-        return unpacked_episode(data)
-    except Exception as error:
-        message = (
-            "the workflow's answer cannot be read where it is judged: "
-            f"{named(error)}; with astune.rollout.workers its class must be one that can be imported"
-        )
-        return unplayed(attempt, EpisodeError("workflow", WorkflowError.__name__, message))
-
-
-def unplayed(attempt: Attempt, error: EpisodeError) -> Episode:
-    """The episode of an attempt of which nothing came back."""
-    return Episode(attempt.episode_id, attempt.task, (), (), StopReason.ERROR, error=error)
