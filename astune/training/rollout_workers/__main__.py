@@ -9,13 +9,11 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import gc
-import io
 import logging
 import os
 import select
 import sys
 import threading
-from typing import Any
 
 from astune.errors import AstuneError
 from astune.monitor.blocking import LoopWatch
@@ -25,8 +23,6 @@ from astune.training.rollout_workers.messages import (
     Frames,
     FromWorker,
     Leave,
-    LogLine,
-    Printed,
     Ready,
     Start,
     StopAttempt,
@@ -34,6 +30,7 @@ from astune.training.rollout_workers.messages import (
     Work,
     framed,
 )
+from astune.training.rollout_workers.output import SentOutput
 from astune.training.rollout_workers.worker import EpisodeWorker
 
 logger = logging.getLogger(__name__)
@@ -66,46 +63,6 @@ class Wire:
         hung_up.register(self.reading, 0)
         hung_up.poll()
         os._exit(1)
-
-
-class Lines(io.RawIOBase):
-    """Sends what is written to it, line by line. `number` is the file descriptor that children of the process get."""
-
-    def __init__(self, wire: Wire, number: int) -> None:
-        self._wire, self._number = wire, number
-        self._begun = b""
-
-    def text(self) -> io.TextIOWrapper:
-        """To take the place of `sys.stdout` or `sys.stderr`."""
-        return io.TextIOWrapper(io.BufferedWriter(self), "utf-8", "backslashreplace", line_buffering=True)
-
-    def write(self, data: Any) -> int:
-        *lines, self._begun = (self._begun + bytes(data)).split(b"\n")
-        for line in lines:
-            self._wire.send(Printed(line.decode(errors="replace"), self._number == 2))
-        return len(data)
-
-    def end(self) -> None:
-        """Send the last line, if nobody ended it."""
-        if self._begun:
-            self.write(b"\n")
-
-    def writable(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return self._number
-
-
-class SendLogs(logging.Handler):
-    def __init__(self, wire: Wire) -> None:
-        super().__init__()
-        self._wire = wire
-
-    def emit(self, record: logging.LogRecord) -> None:
-        trace = logging.Formatter().formatException(record.exc_info) if record.exc_info else record.exc_text
-        kept = {name: value for name, value in vars(record).items() if isinstance(value, (str, int, float))}
-        self._wire.send(LogLine({**kept, "msg": record.getMessage(), "exc_text": trace}))
 
 
 async def serve(wire: Wire) -> None:
@@ -154,13 +111,9 @@ def main() -> None:
     wire.watch()
     faulthandler.enable(2)
     make_logs_visible()
-    printed = [Lines(wire, number) for number in (1, 2)]
-    sys.stdout, sys.stderr = (lines.text() for lines in printed)
-    logging.getLogger().addHandler(SendLogs(wire))
+    output = SentOutput(wire.send)
     run_and_leave(serve(wire))
-    for stream, lines in zip((sys.stdout, sys.stderr), printed, strict=True):
-        stream.flush()
-        lines.end()
+    output.end()
     os._exit(0)  # whatever threads the user's code has left behind
 
 

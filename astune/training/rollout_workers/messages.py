@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -121,7 +121,9 @@ class Printed:
 
 
 ToWorker: TypeAlias = Start | Work | StopAttempt | Leave
-FromWorker: TypeAlias = Ready | WorkerReply | LogLine | Noted | Printed
+Said: TypeAlias = LogLine | Noted | Printed
+FromWorker: TypeAlias = Ready | WorkerReply | Said
+Send: TypeAlias = Callable[[FromWorker], None]
 HEAD = 4
 """Bytes in front of each message that say how long it is."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import subprocess
@@ -23,10 +22,7 @@ from astune.training.rollout_workers.messages import (
     Frames,
     FromWorker,
     Leave,
-    LogLine,
     ModelCall,
-    Noted,
-    Printed,
     Ready,
     Start,
     StopAttempt,
@@ -36,6 +32,7 @@ from astune.training.rollout_workers.messages import (
     framed,
     read_episode,
 )
+from astune.training.rollout_workers.output import repeat
 from astune.types import Episode, Generation, Policy
 from astune.workflow.lifetime import TEARDOWN_SECONDS
 from astune.workflow.notes import Notes
@@ -157,15 +154,8 @@ class EpisodeProcess:
             self._replied(message)
         elif isinstance(message, Ready):
             self._begun.set_result(message.error)
-        elif isinstance(message, LogLine):
-            record = logging.makeLogRecord(message.record)
-            logger = logging.getLogger(record.name)
-            if logger.isEnabledFor(record.levelno):
-                logger.handle(record)
-        elif isinstance(message, Noted):
-            self._notes.once(message.subject, message.text)
-        elif isinstance(message, Printed):
-            print(message.line, file=sys.stderr if message.to_stderr else sys.stdout)
+        else:
+            repeat(message, self._notes)
 
     def _replied(self, reply: WorkerReply) -> None:
         for number in reply.given_up:

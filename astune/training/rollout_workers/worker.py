@@ -16,13 +16,14 @@ from astune.errors import WorkflowError, named
 from astune.rollout.episode import play_episode
 from astune.rollout.player import Attempt
 from astune.rollout.rounds import Ticket
+from astune.rollout.setup import RolloutSetup
 from astune.token_ids import TokenIds
 from astune.training.rollout_setup import workflow_setup
 from astune.training.rollout_workers.messages import (
     EngineFailure,
-    FromWorker,
     ModelCall,
     Noted,
+    Send,
     Work,
     WorkerReply,
     packed_episode,
@@ -34,8 +35,6 @@ logger = logging.getLogger(__name__)
 
 QUIET_PASSES = 48
 """Passes of the event loop in which no agent asks anything and no episode ends, after which all count as waiting."""
-
-Send = Callable[[FromWorker], None]
 
 
 class EpisodeWorker:
@@ -116,10 +115,7 @@ class EpisodeWorker:
     async def _play(self, number: int, attempt: Attempt) -> None:
         data: bytes | EngineFailure | None = None
         try:
-            data = _packed(await play_episode(attempt, self.setup))
-        except Exception as error:
-            logger.exception("%s could not be played", attempt.episode_id)
-            data = EngineFailure.of(error)
+            data = await played(attempt, self.setup)
         finally:
             del self._attempts[number]
             self._ended.append((number, data))
@@ -181,6 +177,15 @@ class ForwardedNotes(Notes):
 
     def say(self, subject: str, text: str) -> None:
         self._send(Noted(subject, text))
+
+
+async def played(attempt: Attempt, setup: RolloutSetup) -> bytes | EngineFailure:
+    """The attempt, played here and packed for the way; or the fault of ASTune's that it met."""
+    try:
+        return _packed(await play_episode(attempt, setup))
+    except Exception as error:
+        logger.exception("%s could not be played", attempt.episode_id)
+        return EngineFailure.of(error)
 
 
 def _packed(episode: Episode) -> bytes:
