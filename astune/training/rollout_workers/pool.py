@@ -33,7 +33,7 @@ MOST_LOST = 5
 """Workers that may be lost without an episode that ends, beside each one once: they may have shared a machine."""
 
 
-class Worker(Protocol):
+class PoolWorker(Protocol):
     """Plays attempts somewhere else, from when it is made until it ends, which is once."""
 
     ended: asyncio.Event
@@ -87,18 +87,18 @@ class EpisodeWorkers:
     If the worker is lost, another plays the attempt again from its beginning, under the same name and seed, once.
     """
 
-    def __init__(self, number: int, new_worker: Callable[[], Worker]) -> None:
+    def __init__(self, number: int, new_worker: Callable[[], PoolWorker]) -> None:
         self._number, self._new_worker = number, new_worker
         self._attempts = count()
         self._lost = 0
         """Workers lost since an episode ended."""
         self._failed: TrainingError | None = None
-        self._workers: list[Worker] = []
+        self._workers: list[PoolWorker] = []
         self._keeping: list[asyncio.Task[None]] = []
         self._replaced = asyncio.Event()
 
     @property
-    def workers(self) -> Sequence[Worker]:
+    def workers(self) -> Sequence[PoolWorker]:
         return tuple(self._workers)
 
     async def __aenter__(self) -> EpisodeWorkers:
@@ -137,7 +137,7 @@ class EpisodeWorkers:
         episode = unplayed(attempt, EpisodeError("workflow", "WorkerDied", message))
         return replace(episode, metrics={PLAYED_AGAIN: float(PLAYS - 1)})
 
-    async def _least_loaded(self) -> Worker:
+    async def _least_loaded(self) -> PoolWorker:
         while self._failed is None:
             if ready := [worker for worker in self._workers if worker.ready]:
                 return min(ready, key=lambda worker: worker.load)

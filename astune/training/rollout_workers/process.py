@@ -44,7 +44,7 @@ STOP_SECONDS = CANCEL_GRACE + 5.0
 
 
 class EpisodeProcess:
-    """A `Worker` that is a process of this machine."""
+    """A `PoolWorker` that is a process of this machine."""
 
     def __init__(self, start: Start, policy: Policy, rounds: Rounds | None, notes: Notes) -> None:
         self._start, self._policy, self._rounds, self._notes = start, policy, rounds, notes
