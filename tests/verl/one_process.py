@@ -40,6 +40,7 @@ class OneProcess:
         micro_batch_tokens: int = 300,
         rank: int = 0,
         ranks: int = 1,
+        teacher: Path | None = None,
     ) -> None:
         self.rank, self.ranks = rank, ranks
         place = {"RANK": f"{rank}", "WORLD_SIZE": f"{ranks}", "LOCAL_RANK": f"{rank}", "LOCAL_WORLD_SIZE": f"{ranks}"}
@@ -49,7 +50,9 @@ class OneProcess:
         loaded = load_config(job)
         self.trainer = loaded.config.astune.trainer
         config = composed(loaded, settings_of(loaded))
-        self.worker = AstuneWorker(config.actor_rollout_ref, "actor", algorithm)
+        self.worker = AstuneWorker(
+            config.actor_rollout_ref, "actor", algorithm, None if teacher is None else str(teacher)
+        )
         self.worker.init_model()
         self._begun = self.weights()
 
@@ -69,8 +72,8 @@ class OneProcess:
     def drop(self) -> None:
         self.worker.optimizer_zero_grad()
 
-    def infer(self, batch: TensorDict, *, reference: bool) -> TensorDict:
-        ask = self.worker.compute_ref_log_prob if reference else self.worker.compute_log_prob
+    def infer(self, batch: TensorDict, *, beside: bool) -> TensorDict:
+        ask = self.worker.compute_ref_log_prob if beside else self.worker.compute_log_prob
         told: list[Any] = [None] * self.ranks
         torch.distributed.all_gather_object(told, list(ask(self._share(batch))["log_probs"].unbind()))
         rows = [row for part in told for row in part]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from astune.backbone.verl.demand import Demand
+from astune.config.schema import AlgorithmConfig
 
 
 def node(name: str, gpus: int, cpus: int) -> dict[str, Any]:
@@ -45,9 +46,19 @@ def test_servers_fill_the_gpus_that_they_are_on() -> None:
 
 
 def test_the_table_says_what_runs_where() -> None:
-    assert SHARED.table() == [
+    assert SHARED.table(AlgorithmConfig()) == [
         "training workers  16 on 2 x 8 GPUs",
         "servers           8, of 2 GPUs each, on the GPUs of the training workers, by turns",
     ]
-    assert "on 2 x 8 GPUs of their own" in APART.table()[1]
-    assert APART.table(servers=False)[1] == "servers           none, as nothing is played"
+    assert "on 2 x 8 GPUs of their own" in APART.table(AlgorithmConfig())[1]
+    assert APART.table(AlgorithmConfig(), servers=False)[1] == "servers           none, as nothing is played"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name"),
+    [({"kl_beta": 0.1}, "reference"), ({"method": "distill", "teacher": "someone/larger"}, "teacher")],
+    ids=["reference", "teacher"],
+)
+def test_the_table_has_the_models_beside_the_one_that_is_trained(algorithm: dict[str, Any], name: str) -> None:
+    _, beside, _ = SHARED.table(AlgorithmConfig.model_validate(algorithm))
+    assert beside.split()[0] == name and "4 bytes for each of its numbers" in beside

@@ -15,36 +15,51 @@ from astune.backbone.local.learning.learner import LocalLearner
 from astune.backbone.local.model.model import load_model, read_weights
 from astune.backbone.local.sampling.sampler import Sampler
 from astune.config.schema import ModelConfig, TrainerConfig
+from astune.context_tracker.model_dir import copy_tokenizer
+from astune.support.resources import tiny_model_dir
 from tests.backbone.local.conftest import make_model
 from tests.backbone.local.test_prefix_tree import branching_samples
-from tests.verl.ranks import CONFIG, RATE
+from tests.verl.ranks import RATE, config_of
 
 ROOT = Path(__file__).parents[2]
+GROUPS = {"rl": [(2, 2), (3, 1)], "distill": [(2, 2)]}
+"""So many ranks that take so many updates, by what they learn with."""
 TRAINER = TrainerConfig(micro_batch_tokens=300, max_grad_norm=0.02)
 
 
-def run_ranks(folder: Path, *groups: tuple[int, int]) -> list[dict[str, float]]:
-    """The figures of each update that groups of so many ranks take, so many each, one going on from the other."""
-    wanted = [f"{ranks}:{updates}" for ranks, updates in groups]
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the models, and with what came out of all groups: they begin together, as each start imports verl."""
+    place = tmp_path_factory.mktemp("ranks")
+    for name, seed, layers in (("model", 0, 2), ("teacher", 1, 3)):
+        make_model(seed, layers).save_pretrained(place / name)
+        copy_tokenizer(tiny_model_dir(), place / name)
+    wanted = [f"{name}:{ranks}:{updates}" for name, groups in GROUPS.items() for ranks, updates in groups]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "tests/verl/ranks.py", f"{folder}", *wanted]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    command = [sys.executable, "tests/verl/ranks.py", f"{place}", *wanted]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
-    return [told for ranks, _ in groups for told in json.loads((folder / f"after_{ranks}.json").read_text())]
+    return place
 
 
-async def test_three_updates_by_two_ranks_then_three_give_the_weights_of_local(tmp_path: Path) -> None:
+@pytest.mark.parametrize("algorithm", GROUPS)
+async def test_groups_of_ranks_that_go_on_from_each_other_give_the_weights_of_local(
+    folder: Path, algorithm: str
+) -> None:
     """Thirteen rows are filled up to fourteen, then fifteen; the second checkpoint is gone on from by more ranks."""
-    make_model().save_pretrained(tmp_path / "model")
-    told = run_ranks(tmp_path, (2, 2), (3, 1))
-
-    loaded = load_model(ModelConfig(path=str(tmp_path / "model"), device="cpu"))
-    local = LocalLearner(loaded, Sampler(loaded.sampling_model, slots=1, context_length=400), CONFIG, TRAINER)
+    told = [
+        figures
+        for ranks, _ in GROUPS[algorithm]
+        for figures in json.loads((folder / f"{algorithm}_{ranks}.json").read_text())
+    ]
+    loaded = load_model(ModelConfig(path=str(folder / "model"), device="cpu"))
+    sampler = Sampler(loaded.sampling_model, slots=1, context_length=400)
+    local = LocalLearner(loaded, sampler, config_of(algorithm, folder), TRAINER)
     for figures in told:
         expected = (await local.update(branching_samples(), RATE)).metrics
         for name in set(expected) - {"tokens/packed", "tokens/flattened_per_packed"}:
             assert figures[name] == pytest.approx(expected[name], rel=2e-4, abs=1e-6), name
-    found = dict(read_weights(tmp_path / "after_3").named_parameters())
+    found = dict(read_weights(folder / f"{algorithm}_{GROUPS[algorithm][-1][0]}").named_parameters())
     wanted = dict(loaded.model.named_parameters())
     largest = max(float(value.detach().abs().max()) for value in wanted.values())
     with torch.no_grad():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from astune.backbone.trained_tokens import TrainedTokens
 from astune.backbone.verl.trainer.learner import needs_whole_rows
-from astune.backbone.verl.trainer.rows import SampleRow, batch_of, of_samples, rows_of, shared_out
+from astune.backbone.verl.trainer.rows import FILLER, SampleRow, batch_of, of_rows, of_samples, rows_of, shared_out
 from astune.config.schema import AlgorithmConfig
 from astune.errors import TrainingError
 from astune.types import Sample, Span, Timeline
@@ -39,7 +39,10 @@ def test_a_sample_of_two_temperatures_is_a_row_for_each_that_trains_its_own_toke
     assert (cold.temperature, cold.entries.place.tolist()) == (0.5, [5, 6])
     assert (warm.temperature, warm.entries.place.tolist()) == (1.0, [2, 3])
     values = [row.entries.place * 10.0 for row in (cold, warm)]
-    assert of_samples(values, [cold, warm], 1) == [[20.0, 30.0, 50.0, 60.0]]
+    whole = [[20.0, 30.0, 50.0, 60.0]]
+    assert of_samples(values, [cold, warm], 1) == whole
+    for back, own in zip(of_rows(whole, [cold, FILLER, warm]), (values[0], [], values[1]), strict=True):
+        assert back.tolist() == list(own)
 
 
 def test_a_loss_over_whole_rows_refuses_two_temperatures_in_one() -> None:
@@ -84,7 +87,7 @@ LENGTHS = st.lists(st.integers(2, 400), min_size=1, max_size=40)
 def row_of(number: int, length: int) -> SampleRow:
     one = np.ones(1)
     entries = TrainedTokens(np.array([1]), np.array([0]), one, one, one, one, one)
-    return SampleRow(number, np.zeros(length, np.int32), entries, 1.0, False)
+    return SampleRow(number, np.zeros(length, np.int32), entries, np.array([0]), 1.0, False)
 
 
 @given(LENGTHS, st.integers(1, 8))

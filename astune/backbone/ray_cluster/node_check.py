@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from astune.algorithm import ADVANTAGES
+from astune.backbone.teacher import TEACHER
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.model_dir import resolve_model_dir
 from astune.errors import ModelError, PluginError
@@ -16,6 +17,7 @@ from astune.task_judge.registry import find_judge
 from astune.task_reader import BUILTIN_READERS
 
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+REMEDY = "put the model on a path that every node sees, or name a hub id"
 REACH = "install the package that has it on every node, or put the file where every node sees it under this path"
 
 
@@ -34,7 +36,8 @@ class NodeQuestion(NamedTuple):
 def find_problems(question: NodeQuestion) -> list[str]:
     """The problems this machine has, each with the key and the remedy."""
     config = AstuneConfig.model_validate_json(question.config)
-    return [*_plugins(config), *_files(config), *_model(config, question.model), *_run_folder(question.mark)]
+    models = (*_model(config, question.model), *_teacher(config))
+    return [*_plugins(config), *_files(config), *models, *_run_folder(question.mark)]
 
 
 def _plugins(config: AstuneConfig) -> Iterator[str]:
@@ -72,14 +75,23 @@ def _files(config: AstuneConfig) -> Iterator[str]:
 
 def _model(config: AstuneConfig, folder: str) -> Iterator[str]:
     """Tokenizer and template are read by every runner, weights by every engine."""
-    remedy = "put the model on a path that every node sees, or name a hub id"
     if folder:
-        yield from (f"astune.model.path: {problem}; {remedy}" for problem in _lacking(Path(folder)))
+        yield from (f"astune.model.path: {problem}; {REMEDY}" for problem in _lacking(Path(folder)))
         return
     try:
         resolve_model_dir(config.model.path, weights=False)
     except ModelError as error:
-        yield f"{error}; {remedy}"
+        yield f"{error}; {REMEDY}"
+
+
+def _teacher(config: AstuneConfig) -> Iterator[str]:
+    """A teacher in a folder is loaded by every training worker."""
+    if not isinstance(config.algorithm.teacher, str):
+        return
+    try:
+        resolve_model_dir(config.algorithm.teacher, weights=False, key=TEACHER)
+    except ModelError as error:
+        yield f"{error}; {REMEDY}"
 
 
 def _lacking(folder: Path) -> Iterator[str]:

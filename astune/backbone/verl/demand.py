@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from astune.config.schema import AlgorithmConfig
+
 CPUS_OF_A_GPU = 3
 """CPUs that verl asks Ray for with each GPU: for as many processes as may share one."""
 CPUS_BESIDES = 4
@@ -51,11 +53,12 @@ class Demand:
     def servers(self) -> int:
         return (self.server_gpus or self.training_gpus) // self.gpus_of_a_server
 
-    def table(self, *, servers: bool = True) -> list[str]:
+    def table(self, algorithm: AlgorithmConfig, *, servers: bool = True) -> list[str]:
         """What runs where, for people. A run that plays nothing has no `servers`."""
         where = f"{self.server_nodes} x {self.server_gpus_per_node} GPUs of their own"
         return [
             f"training workers  {self.training_gpus} on {self.nodes} x {self.gpus_per_node} GPUs",
+            *_beside(algorithm),
             f"servers           {self.servers}, of {self.gpus_of_a_server} GPUs each, on "
             + (where if self.server_nodes else "the GPUs of the training workers, by turns")
             if servers
@@ -91,6 +94,15 @@ class Demand:
                 taken = min(fitting, key=lambda node: gpus[node])
                 gpus[taken] -= each
                 cpus[taken] -= CPUS_OF_A_GPU * each
+
+
+def _beside(algorithm: AlgorithmConfig) -> Iterator[str]:
+    """The models that training workers hold beside the one that they train."""
+    shared = "shared out over the training workers, in their machines' memory: 4 bytes for each of its numbers"
+    if algorithm.needs_reference:
+        yield f"reference         {shared}"
+    if isinstance(algorithm.teacher, str):
+        yield f"teacher           {shared}"
 
 
 def _of(node: Mapping[str, Any], kind: str) -> int:

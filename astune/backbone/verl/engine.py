@@ -20,6 +20,7 @@ from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup, Res
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.rollout.llm_server import LLMServerManager
 
+from astune.backbone.teacher import TEACHER, ApiTeacher, require_same_tokens
 from astune.backbone.verl.cluster import ray_session
 from astune.backbone.verl.demand import Demand
 from astune.backbone.verl.processes import VerlProcesses
@@ -27,8 +28,9 @@ from astune.backbone.verl.servers.policy import ServerTraits, VerlPolicy
 from astune.backbone.verl.servers.publish import IN_FLOAT32, OTHERWISE, PublishedWeights
 from astune.backbone.verl.trainer.group import GroupWorkers
 from astune.backbone.verl.trainer.learner import VerlLearner
-from astune.backbone.verl.trainer.settings import as_it_runs, composed, settings_of
+from astune.backbone.verl.trainer.settings import as_it_runs, composed, model_folder, settings_of
 from astune.backbone.verl.trainer.worker import AstuneWorker
+from astune.config.chat_models import TeacherConfig
 from astune.config.load import LoadedConfig
 from astune.config.rules import needs_policy
 from astune.config.schema import AstuneConfig
@@ -54,11 +56,21 @@ def load_engine(loaded: LoadedConfig, config: AstuneConfig) -> Engine:
     loaded = as_it_runs(loaded, config)
     settings = composed(loaded, settings_of(loaded))
     fit_servers(config, settings, chat_format)
-    for line in Demand.of(settings).table(servers=needs_policy(config)):
+    teacher = find_teacher(config, directory)
+    for line in Demand.of(settings).table(config.algorithm, servers=needs_policy(config)):
         tell(line)
     with ExitStack() as stack:
         stack.enter_context(ray_session(config, settings))
-        return replace(start(config, settings, directory, chat_format), close=stack.pop_all().close)
+        return replace(start(config, settings, directory, chat_format, teacher), close=stack.pop_all().close)
+
+
+def find_teacher(config: AstuneConfig, directory: Path) -> ApiTeacher | None:
+    """The one behind an API; of one in a folder it is only checked that it has the tokens of the model in
+    `directory`."""
+    teacher = config.algorithm.teacher
+    if isinstance(teacher, str):
+        require_same_tokens(resolve_model_dir(teacher, weights=False, key=TEACHER), directory)
+    return ApiTeacher(teacher, config.algorithm, directory) if isinstance(teacher, TeacherConfig) else None
 
 
 def fit_servers(config: AstuneConfig, settings: DictConfig, chat_format: ChatFormat) -> None:
@@ -76,12 +88,18 @@ def fit_servers(config: AstuneConfig, settings: DictConfig, chat_format: ChatFor
     rollout.max_num_seqs = min(rollout.max_num_seqs, -(-config.rollout.max_concurrent // Demand.of(settings).servers))
 
 
-def start(config: AstuneConfig, settings: DictConfig, directory: Path, chat_format: ChatFormat) -> Engine:
+def start(
+    config: AstuneConfig,
+    settings: DictConfig,
+    directory: Path,
+    chat_format: ChatFormat,
+    teacher: ApiTeacher | None,
+) -> Engine:
     """Start all processes on the cluster that was joined: servers only where something is played."""
     group = start_workers(config, settings)
     trainers = {f"training worker {number}": worker for number, worker in enumerate(group.workers)}
     if needs_policy(config):
-        return with_servers(config, settings, directory, chat_format, group, trainers)
+        return with_servers(config, settings, directory, chat_format, teacher, group, trainers)
     processes = VerlProcesses(trainers)
     workers = GroupWorkers(group, directory, lambda: None, processes.failing_loudly)
     learner = VerlLearner(workers, lambda version: {}, config.algorithm, config.trainer)
@@ -94,6 +112,7 @@ def with_servers(
     settings: DictConfig,
     directory: Path,
     chat_format: ChatFormat,
+    teacher: ApiTeacher | None,
     group: RayWorkerGroup,
     trainers: Mapping[str, Any],
 ) -> Engine:
@@ -121,7 +140,7 @@ def with_servers(
         with processes.failing_loudly():
             return weights.publish(version, learner.scores)
 
-    learner = VerlLearner(workers, hand_over, config.algorithm, config.trainer)
+    learner = VerlLearner(workers, hand_over, config.algorithm, config.trainer, teacher)
     traits = ServerTraits(rollout.name, rollout.logprobs_mode)
     policy = VerlPolicy(servers.get_client(), weights, traits, context_length, chat_format.decode)
     return Engine(policy, learner, chat_format, lost=processes.lost)
@@ -137,6 +156,7 @@ def start_workers(config: AstuneConfig, settings: DictConfig) -> RayWorkerGroup:
         config=settings.actor_rollout_ref,
         role="actor_rollout" if needs_policy(config) and not demand.server_nodes else "actor",
         algorithm=config.algorithm,
+        teacher=model_folder(config.algorithm.teacher) if isinstance(config.algorithm.teacher, str) else None,
         distillation_config=None,
     )
     group = RayWorkerGroup(pools.resource_pool_dict[POOL], worker, device_name=settings.trainer.device)

@@ -1,4 +1,4 @@
-"""A random two-layer Qwen3, small enough to run a forward pass in a millisecond."""
+"""A random Qwen3 of two layers, small enough to run a forward pass in a millisecond."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 VOCABULARY = 64
 
 
-def make_model(seed: int = 0) -> Any:
+def make_model(seed: int = 0, layers: int = 2) -> Any:
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -24,7 +24,7 @@ def make_model(seed: int = 0) -> Any:
         vocab_size=VOCABULARY,
         hidden_size=32,
         intermediate_size=64,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=8,

@@ -19,8 +19,9 @@ from starlette.routing import Route
 from tokenizers import Tokenizer
 
 from astune.backbone.local.learning.batch import micro_batches
-from astune.backbone.local.learning.teacher import ApiTeacher, LocalTeacher, Teacher
+from astune.backbone.local.learning.teacher import LocalTeacher, RemoteTeacher, Teacher
 from astune.backbone.local.model.model import LoadedModel, load_model, read_weights, save_model
+from astune.backbone.teacher import ApiTeacher
 from astune.config.chat_models import TeacherConfig
 from astune.config.load import load_config
 from astune.config.schema import AlgorithmConfig, ModelConfig
@@ -111,8 +112,8 @@ def api(server: Server, **more: Any) -> TeacherConfig:
     return TeacherConfig(base_url=server.base_url, model="big", max_retries=0, **more)
 
 
-def teacher_of(server: Server, student: LoadedModel, **more: Any) -> ApiTeacher:
-    return ApiTeacher(api(server, **more), AlgorithmConfig(), student.directory)
+def teacher_of(server: Server, student: LoadedModel, **more: Any) -> RemoteTeacher:
+    return RemoteTeacher(ApiTeacher(api(server, **more), AlgorithmConfig(), student.directory))
 
 
 def sample(ids: list[int], *spans: tuple[int, int], episode: str, weight: float, temperature: float = 1.0) -> Sample:

@@ -74,10 +74,10 @@ class LocalLearner:
 
     async def update(self, samples: Sequence[Sample], learning_rate: float) -> Update:
         """Take one optimizer step over `samples`. One whose loss or gradient is not finite is thrown away."""
+        samples = sorted(samples, key=lambda sample: sample.imitated)  # the critic has numbers for the others alone
         weighed = None if self._teacher is None else await self._teacher.weigh(samples)
         if weighed is not None:
             samples = weighed.samples
-        samples = sorted(samples, key=lambda sample: sample.imitated)  # the critic has numbers for the others alone
         played = [sample for sample in samples if not sample.imitated]
         judged = self._critic.judge(played) if self._critic is not None and played else None
         warming_up = judged is not None and self.updates < self._algorithm.critic.warmup_updates

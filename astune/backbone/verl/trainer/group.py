@@ -44,10 +44,10 @@ class GroupWorkers:
         with self._failing_loudly():
             self._group.optimizer_zero_grad()
 
-    def infer(self, batch: TensorDict, *, reference: bool) -> TensorDict:
+    def infer(self, batch: TensorDict, *, beside: bool) -> TensorDict:
         with self._failing_loudly():
             self._make_room()
-            ask = self._group.compute_ref_log_prob if reference else self._group.compute_log_prob
+            ask = self._group.compute_ref_log_prob if beside else self._group.compute_log_prob
             told: TensorDict = ask(batch)
             return told
 

@@ -7,6 +7,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -15,8 +16,9 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from astune.backbone.verl.trainer.loss import FIGURE
-from astune.backbone.verl.trainer.rows import SampleRow, batch_of, of_entries, of_samples, rows_of, shared_out
+from astune.backbone.teacher import ApiTeacher
+from astune.backbone.verl.trainer.loss import BESIDE, FIGURE
+from astune.backbone.verl.trainer.rows import SampleRow, batch_of, of_entries, of_rows, of_samples, rows_of, shared_out
 from astune.config.algorithm import IMITATING
 from astune.config.schema import AlgorithmConfig, TrainerConfig
 from astune.errors import RunFolderError
@@ -43,8 +45,9 @@ class TrainingWorkers(Protocol):
     def drop(self) -> None:
         """Drop the gradient."""
 
-    def infer(self, batch: TensorDict, *, reference: bool) -> TensorDict:
-        """ "log_probs" of each row under the weights that are trained, or under those of the reference."""
+    def infer(self, batch: TensorDict, *, beside: bool) -> TensorDict:
+        """ "log_probs" of each row under the weights that are trained, or under those of the model beside
+        them: the reference, or the teacher."""
 
     def save(self, folder: Path) -> None: ...
 
@@ -53,7 +56,8 @@ class TrainingWorkers(Protocol):
 
 class VerlLearner:
     """Trains the weights that `workers` hold. `hand_over` brings them to the servers under a version, and returns once
-    they sample from nothing else; what it tells of how it went stands among the figures of the updates that follow.
+    they sample from nothing else; what it tells of how it went stands among the figures of the updates that follow. A
+    `teacher` is one behind an API; one in a folder the workers hold themselves.
 
     All of these calls block, so they run in a thread of their own: the loop's timers and the gateway go on meanwhile.
     """
@@ -64,8 +68,9 @@ class VerlLearner:
         hand_over: Callable[[int], Mapping[str, float]],
         algorithm: AlgorithmConfig,
         trainer: TrainerConfig,
+        teacher: ApiTeacher | None = None,
     ) -> None:
-        self._workers, self._hand_over = workers, hand_over
+        self._workers, self._hand_over, self._teacher = workers, hand_over, teacher
         self._algorithm, self._trainer = algorithm, trainer
         self._whole = needs_whole_rows(algorithm)
         self.updates = 0
@@ -77,14 +82,18 @@ class VerlLearner:
 
     async def update(self, samples: Sequence[Sample], learning_rate: float) -> Update:
         """Take one optimizer step over `samples`. One whose loss or gradient is not finite is thrown away."""
-        return await finished(partial(self._update, samples, learning_rate))
+        if self._teacher is None:
+            return await finished(partial(self._update, samples, learning_rate))
+        weighed = await self._teacher.weigh(samples)
+        done = await finished(partial(self._update, weighed.samples, learning_rate, weighed.logprobs))
+        return replace(done, left_out=tuple(weighed.left_out))
 
-    def _update(self, samples: Sequence[Sample], learning_rate: float) -> Update:
+    def _update(
+        self, samples: Sequence[Sample], learning_rate: float, taught: Sequence[Sequence[float]] | None = None
+    ) -> Update:
+        """`taught` has the log-probabilities of each sample's trained tokens under a teacher behind an API."""
         rows = shared_out(rows_of(samples, whole=self._whole), self._workers.ranks)
-        reference = self._reference(rows) if self._algorithm.kl_beta else ()
-        version = self.policy_version + self._unpublished
-        batch = batch_of(rows, self._trainer.micro_batch_tokens, version=version, reference=reference)
-        metrics = self._workers.gradient(batch)
+        metrics = self._workers.gradient(self.batch(rows, taught))
         loss = float(metrics["loss"])
         figures = {
             name.removeprefix(FIGURE): summed(parts) for name, parts in metrics.items() if name.startswith(FIGURE)
@@ -116,12 +125,20 @@ class VerlLearner:
             self.changes -= 1
         return norm
 
-    def _reference(self, rows: Sequence[SampleRow]) -> list[np.ndarray]:
-        return of_entries(self._infer(rows, reference=True), rows)
+    def batch(self, rows: Sequence[SampleRow], taught: Sequence[Sequence[float]] | None = None) -> TensorDict:
+        """What the workers learn from. They are asked for what the model beside the one in training says, if there is
+        one."""
+        more: dict[str, Sequence[np.ndarray]] = {}
+        if taught is not None:
+            more[BESIDE] = of_rows(taught, rows)
+        elif self._algorithm.kl_beta or self._algorithm.method == "distill":
+            more[BESIDE] = of_entries(self._infer(rows, beside=True), rows)
+        version = self.policy_version + self._unpublished
+        return batch_of(rows, self._trainer.micro_batch_tokens, version=version, more=more)
 
-    def _infer(self, rows: Sequence[SampleRow], *, reference: bool) -> torch.Tensor:
+    def _infer(self, rows: Sequence[SampleRow], *, beside: bool) -> torch.Tensor:
         batch = batch_of(rows, self._trainer.micro_batch_tokens, learn=False)
-        found: torch.Tensor = self._workers.infer(batch, reference=reference)["log_probs"]
+        found: torch.Tensor = self._workers.infer(batch, beside=beside)["log_probs"]
         return found
 
     async def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[Sequence[float]]:
@@ -130,7 +147,7 @@ class VerlLearner:
     def scores(self, samples: Sequence[Sample], *, reference: bool = False) -> list[Sequence[float]]:
         """What `logprobs` gives, without a thread of its own."""
         rows = shared_out(rows_of(samples, whole=False), self._workers.ranks)
-        values = self._infer(rows, reference=reference)
+        values = self._infer(rows, beside=reference)
         return [*of_samples(of_entries(values, rows), rows, len(samples))]
 
     async def publish(self) -> int:

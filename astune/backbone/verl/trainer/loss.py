@@ -15,11 +15,18 @@ import torch
 from tensordict import TensorDict
 
 from astune.backbone.losses.entries import Entries
-from astune.backbone.losses.objective import Objective, likelihood_objective, policy_objective
+from astune.backbone.losses.objective import (
+    Objective,
+    distillation_objective,
+    likelihood_objective,
+    policy_objective,
+)
 from astune.config.algorithm import IMITATING, AlgorithmConfig
 
 FIGURE = "astune/"
 """Begins the names of our figures, as verl adds some of its own."""
+BESIDE = "beside"
+"""The column of the log-probabilities under the model beside the one in training: the reference, or the teacher."""
 
 
 def astune_loss(
@@ -43,8 +50,8 @@ def astune_loss(
     if not config.entropy_bonus:
         entropy = entropy.detach()
     entries = Entries(logprob, column("sampled"), column("advantage"), row, column("age"))
-    reference = column("reference") if "reference" in data else None
-    parts = objectives(config, entries, column("weight"), entropy, reference, data["imitated"][row])
+    beside = column(BESIDE) if BESIDE in data else None
+    parts = objectives(config, entries, column("weight"), entropy, beside, data["imitated"][row])
     loss = torch.stack([part.loss.sum() for part in parts]).sum()
     figures: dict[str, float] = {}
     for part in parts:
@@ -58,15 +65,20 @@ def objectives(
     entries: Entries,
     weight: torch.Tensor,
     entropy: torch.Tensor,
-    reference: torch.Tensor | None,
+    beside: torch.Tensor | None,
     imitated: torch.Tensor,
 ) -> list[Objective]:
-    """Those of the entries that are imitated (e,), and of the others. A micro-batch may have both, or neither."""
+    """Those of the entries that are imitated (e,), and of the others. A micro-batch may have both, or neither. `beside`
+    (e,) are the log-probabilities under the teacher, or the reference."""
     if config.method in IMITATING:
         return [likelihood_objective(entries, weight, entropy)]
     played = _chosen(entries, ~imitated)
-    held = None if reference is None else reference[~imitated]
-    parts = [policy_objective(played, weight[~imitated], entropy[~imitated], held, config)]
+    held = None if beside is None else beside[~imitated]
+    if config.method == "distill":
+        assert held is not None, "the learner asks the teacher first"
+        parts = [distillation_objective(played, weight[~imitated], entropy[~imitated], held, config)]
+    else:
+        parts = [policy_objective(played, weight[~imitated], entropy[~imitated], held, config)]
     if bool(imitated.any()):
         parts.append(likelihood_objective(_chosen(entries, imitated), weight[imitated], entropy[imitated]))
     return parts

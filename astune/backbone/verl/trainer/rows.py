@@ -7,9 +7,10 @@ batch             the rows of rank 0, then those of rank 1, ..., about equally m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -23,18 +24,25 @@ from astune.types import Sample
 
 @dataclass(frozen=True)
 class SampleRow:
-    """`sample` is the number of the sample it is of, None for a filler. All `entries` have one temperature."""
+    """`sample` is the number of the sample it is of, None for a filler. All `entries` have one temperature; `numbers`
+    says which of the sample's entries they are."""
 
     sample: int | None
     tokens: np.ndarray
     entries: TrainedTokens
+    numbers: np.ndarray
     temperature: float
     imitated: bool
 
 
 NOTHING = np.zeros(0)
 FILLER = SampleRow(
-    None, np.zeros(2, np.int32), TrainedTokens(*[NOTHING.astype(np.int64)] * 2, *[NOTHING] * 5), 1.0, False
+    None,
+    np.zeros(2, np.int32),
+    TrainedTokens(*[NOTHING.astype(np.int64)] * 2, *[NOTHING] * 5),
+    NOTHING.astype(np.int64),
+    1.0,
+    False,
 )
 
 
@@ -52,8 +60,9 @@ def rows_of(samples: Sequence[Sample], *, whole: bool) -> list[SampleRow]:
                 "temperature, another astune.algorithm.loss, or the backbone 'local'"
             )
         for temperature in temperatures:
-            own = TrainedTokens(*(column[entries.temperature == temperature] for column in entries))
-            rows.append(SampleRow(number, tokens, own, temperature, sample.imitated))
+            numbers = np.flatnonzero(entries.temperature == temperature)
+            own = TrainedTokens(*(column[numbers] for column in entries))
+            rows.append(SampleRow(number, tokens, own, numbers, temperature, sample.imitated))
     return rows
 
 
@@ -75,34 +84,34 @@ def batch_of(
     *,
     learn: bool = True,
     version: int = 0,
-    reference: Sequence[np.ndarray] = (),
+    more: Mapping[str, Sequence[np.ndarray]] = MappingProxyType({}),
 ) -> TensorDict:
     """What verl's workers get, to `learn` from or to tell the log-probabilities of. `most_tokens` is how many a rank
-    computes at once, or one row if that has more; `version` that of the weights in training; `reference` the
-    log-probabilities of each row's entries under the weights that the run began with."""
-
-    def column(make: Callable[[SampleRow, int], np.ndarray], dtype: torch.dtype) -> torch.Tensor:
-        columns = []
-        for number, row in enumerate(rows):
-            values = torch.zeros(len(row.tokens), dtype=dtype)
-            values[torch.from_numpy(row.entries.place)] = torch.as_tensor(make(row, number), dtype=dtype)
-            columns.append(values)
-        return nested(columns)
+    computes at once, or one row if that has more; `version` that of the weights in training; `more` are
+    columns besides, or in the place of those here: the values of each row's entries by name."""
 
     nested = partial(torch.nested.as_nested_tensor, layout=torch.jagged)
-    numbers = partial(column, dtype=torch.float32)
+    entries = [row.entries for row in rows]
+
+    def column(values: Iterable[np.ndarray], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        columns = []
+        for row, own in zip(rows, values, strict=True):
+            whole = torch.zeros(len(row.tokens), dtype=dtype)
+            whole[torch.from_numpy(row.entries.place)] = torch.as_tensor(own, dtype=dtype)
+            columns.append(whole)
+        return nested(columns)
+
     columns = {
         "input_ids": nested([torch.from_numpy(row.tokens.astype(np.int64)) for row in rows]),
         "position_ids": nested([torch.arange(len(row.tokens)) for row in rows]),
-        "loss_mask": column(lambda row, _: np.ones(len(row.entries.place)), torch.int64),
-        "sampled": numbers(lambda row, _: row.entries.sampled),
-        "advantage": numbers(lambda row, _: row.entries.advantage),
-        "weight": numbers(lambda row, _: row.entries.weight),
-        "age": column(lambda row, _: version - row.entries.version, torch.int64),
+        "loss_mask": column((np.ones(len(each.place)) for each in entries), torch.int64),
+        "sampled": column(each.sampled for each in entries),
+        "advantage": column(each.advantage for each in entries),
+        "weight": column(each.weight for each in entries),
+        "age": column((version - each.version for each in entries), torch.int64),
         "imitated": torch.tensor([row.imitated for row in rows]),
+        **{name: column(values) for name, values in more.items()},
     }
-    if reference:
-        columns["reference"] = numbers(lambda _, number: reference[number])
     scaled = any(row.temperature != 1 for row in rows)
     if scaled:
         columns["temperature"] = torch.tensor([row.temperature for row in rows])
@@ -124,5 +133,10 @@ def of_samples(values: Sequence[np.ndarray], rows: Sequence[SampleRow], samples:
     found: list[list[tuple[int, float]]] = [[] for _ in range(samples)]
     for part, row in zip(values, rows, strict=True):
         if row.sample is not None:
-            found[row.sample] += zip(row.entries.place.tolist(), part.tolist(), strict=True)
+            found[row.sample] += zip(row.numbers.tolist(), part.tolist(), strict=True)
     return [[value for _, value in sorted(pairs)] for pairs in found]
+
+
+def of_rows(values: Sequence[Sequence[float]], rows: Sequence[SampleRow]) -> list[np.ndarray]:
+    """Values of each sample's trained tokens as those of each row's entries."""
+    return [NOTHING if row.sample is None else np.asarray(values[row.sample])[row.numbers] for row in rows]

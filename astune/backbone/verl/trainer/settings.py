@@ -157,18 +157,18 @@ def composed(loaded: LoadedConfig, settings: Settings) -> Any:
         config.merge_with(OmegaConf.create(tree_of(shipped(DEFAULTS))))  # with keys that verl takes and does not name
         check_verl_keys(loaded, config)
         config.merge_with(OmegaConf.create(settings.tree))
-        config.actor_rollout_ref.model.override_config.update(_own_tokens(loaded))
+        config.actor_rollout_ref.model.override_config.update(own_tokens(loaded.config.astune.model.path))
     OmegaConf.resolve(config)
     return config
 
 
-def _own_tokens(loaded: LoadedConfig) -> dict[str, Any]:
+def own_tokens(path: str) -> dict[str, Any]:
     """What the model's own configuration says of its special tokens. By itself verl takes those of the tokenizer: a
     padding token that the model does not know as one would no longer be learned where a text has it, and checkpoints
     would say other things than the model they came of."""
     from transformers import AutoConfig
 
-    own = AutoConfig.from_pretrained(resolve_base_dir(loaded.config.astune.model.path, weights=False)).to_dict()
+    own = AutoConfig.from_pretrained(resolve_base_dir(path, weights=False)).to_dict()
     return {name: own.get(name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
 
 
@@ -178,6 +178,11 @@ def _device(value: str, loaded: LoadedConfig) -> str:
             f"{loaded.where('astune.model.device')}: got {value!r}, but Ray gives each process its GPU; expected 'cuda'"
         )
     return "cpu" if on_cpu(loaded) else "cuda"
+
+
+def model_folder(path: str) -> str:
+    """Where verl finds a model: a folder or a hub id."""
+    return str(tiny_model_dir()) if path == "tiny" else path
 
 
 def _precisions(value: str, loaded: LoadedConfig) -> dict[str, str] | None:
@@ -192,7 +197,7 @@ CONVERSIONS: Mapping[str, Callable[[Any, LoadedConfig], Any]] = {
     "same": lambda value, loaded: value,
     "as_list": lambda value, loaded: list(value),
     "seed": lambda value, loaded: value % 2**31,
-    "model_folder": lambda value, loaded: str(tiny_model_dir()) if value == "tiny" else value,
+    "model_folder": lambda value, loaded: model_folder(value),
     "device": _device,
     "precision": lambda value, loaded: None if value == "auto" else value,
     "precisions": _precisions,

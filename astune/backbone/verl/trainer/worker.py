@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from omegaconf import OmegaConf
 from safetensors import SafetensorError
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
@@ -27,25 +29,34 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from transformers import AutoModelForCausalLM
 from verl.single_controller.base.decorator import Dispatch, register
+from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.device import get_device_name
 from verl.utils.distributed import initialize_global_process_group_ray
+from verl.workers.config import TrainingWorkerConfig
+from verl.workers.engine_workers import TrainingWorker
 from verl.workers.engine_workers_tinker import TinkerActorRolloutRefWorker
 
 from astune.backbone.verl.trainer.loss import astune_loss
+from astune.backbone.verl.trainer.settings import own_tokens
 from astune.config.algorithm import AlgorithmConfig
 
 OPTIMIZER = "optimizer"
 
 
 class AstuneWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]
-    """A rank: its share of the weights that are trained, of their optimizer, and of the reference if there is one."""
+    """A rank: its share of the weights that are trained, of their optimizer, and of the reference if there is one, in
+    whose place there may be a `teacher`, a folder or a hub id."""
 
-    def __init__(self, config: Any, role: str, algorithm: AlgorithmConfig, **more: Any) -> None:
+    def __init__(
+        self, config: Any, role: str, algorithm: AlgorithmConfig, teacher: str | None = None, **more: Any
+    ) -> None:
         super().__init__(config=config, role=role, **more)
         self._algorithm = algorithm
-        if algorithm.needs_reference:
+        if algorithm.needs_reference or teacher is not None:
             self.role = f"{role}_ref"  # verl has no role "actor_ref", but goes by the words in it
             self._is_ref = True
+        if teacher is not None:
+            self.ref_worker_cls = partial(_training_worker_of, self.config.model, teacher)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def init_model(self) -> None:
@@ -105,6 +116,12 @@ class AstuneWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]
         for name, tensor in tensors:
             if dist.get_rank() == 0 and name not in tied:
                 yield name, tensor.detach().to("cpu", torch.float32, copy=True)
+
+
+def _training_worker_of(model: Any, path: str, config: TrainingWorkerConfig) -> TrainingWorker:
+    """verl's worker with another model than `model` says: verl itself has the reference in that of the policy."""
+    own = OmegaConf.merge(model, {"path": path, "override_config": own_tokens(path)})
+    return TrainingWorker(replace(config, model_config=omega_conf_to_dataclass(own)))
 
 
 def _tied(module: Any) -> set[str]:
