@@ -12,7 +12,7 @@ import asyncio
 import functools
 import hashlib
 import secrets
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -86,45 +86,58 @@ class OpenAIApp:
     def _route(self, path: str, parse: Parse) -> Route:
         return api_route(f"/{{token}}/v1/{path}", functools.partial(self._answer, parse=parse))
 
-    def _endpoint(self, request: Request) -> Endpoint:
-        endpoint = self._endpoints.get(request.path_params["token"])
+    async def chat_completion(self, token: str, body: object) -> dict[str, Any]:
+        """What `chat/completions` answers to `body`, which is what JSON can hold and is not streamed, without the way
+        over HTTP.
+
+        Raises:
+            ApiError: what would have been the answer.
+        """
+        endpoint = self._endpoint(token)
+        parsed = parse_chat_completion(body)
+        answers = await _answers(token, endpoint, parsed, endpoint.choices(parsed.request, parsed.n))
+        return parsed.body(answers, endpoint.chat_format)
+
+    def runs_here(self, token: str) -> bool:
+        """Whether the episode is on the event loop of the caller. Of one that is over nobody needs to know."""
+        endpoint = self._endpoints.get(token)
+        return endpoint is None or endpoint.loop is asyncio.get_running_loop()
+
+    def _endpoint(self, token: str) -> Endpoint:
+        endpoint = self._endpoints.get(token)
         if endpoint is None:
             raise episode_over()
         return endpoint
 
     async def _answer(self, request: Request, *, parse: Parse) -> Response:
-        endpoint = self._endpoint(request)
+        token = request.path_params["token"]
+        endpoint = self._endpoint(token)
         try:
             body = await read_body(request, endpoint.context_length)
         except ContextOverflow as error:
             endpoint.failed(error)
             raise api_error(error, None) from None
         parsed = parse(from_json(body), endpoint.stored)
-        for note in parsed.notes:
-            endpoint.note(note)
         asked = parsed.request
         # OpenAI's clients count here how often they have sent this request before.
         if request.headers.get("x-stainless-retry-count", "0") != "0":
             asked = replace(asked, retry=True)
-        try:
-            if asyncio.get_running_loop() is endpoint.loop:  # called in the process: there is no connection to watch
-                answers = await endpoint.choices(asked, parsed.n)
-            else:
-                answers = await unless_disconnected(request, endpoint.from_elsewhere(asked, parsed.n), episode_over())
-        except ClientDisconnect:
-            raise
-        except Exception as error:
-            raise api_error(error, parsed.prompt_field) from error
-        answers = [replace(answer, answer_id=_unique(answer.answer_id, request)) for answer in answers]
+        if asyncio.get_running_loop() is endpoint.loop:  # called in the process: there is no connection to watch
+            work: Awaitable[Sequence[ChatAnswer]] = endpoint.choices(asked, parsed.n)
+        else:
+            work = unless_disconnected(request, endpoint.from_elsewhere(asked, parsed.n), episode_over())
+        answers = await _answers(token, endpoint, parsed, work)
         if parsed.stream:
             return Response("".join(parsed.events(answers, endpoint.chat_format)), media_type="text/event-stream")
         return json_response(parsed.body(answers, endpoint.chat_format))
 
     async def _models(self, request: Request) -> Response:
-        return json_response({"object": "list", "data": [model_object(self._endpoint(request).model)]})
+        return json_response(
+            {"object": "list", "data": [model_object(self._endpoint(request.path_params["token"]).model)]}
+        )
 
     async def _model(self, request: Request) -> Response:
-        endpoint, asked = self._endpoint(request), request.path_params["model"]
+        endpoint, asked = self._endpoint(request.path_params["token"]), request.path_params["model"]
         if asked != endpoint.model:
             message = f"The model {asked!r:.200} does not exist: there is {endpoint.model!r}."
             raise ApiError(404, "model_not_found", message, "model")
@@ -137,8 +150,22 @@ def openai_app() -> OpenAIApp:
     return OpenAIApp()
 
 
-def _unique(answer_id: str, request: Request) -> str:
-    """The id of an answer, of no other answer of any episode: the number in its episode behind a hash of the token,
-    which stays secret."""
-    token = hashlib.blake2b(request.path_params["token"].encode(), digest_size=8).hexdigest()
-    return f"{token}_{answer_id.rpartition('_')[2]}"
+async def _answers(
+    token: str, endpoint: Endpoint, parsed: ApiRequest, work: Awaitable[Sequence[ChatAnswer]]
+) -> list[ChatAnswer]:
+    """Those that `work` gives, with ids that no other answer of any episode has. Raises ApiError."""
+    for note in parsed.notes:
+        endpoint.note(note)
+    try:
+        answers = await work
+    except ClientDisconnect:
+        raise
+    except Exception as error:
+        raise api_error(error, parsed.prompt_field) from error
+    return [replace(answer, answer_id=_unique(answer.answer_id, token)) for answer in answers]
+
+
+def _unique(answer_id: str, token: str) -> str:
+    """The number of the answer in its episode behind a hash of the token, which stays secret."""
+    digest = hashlib.blake2b(token.encode(), digest_size=8).hexdigest()
+    return f"{digest}_{answer_id.rpartition('_')[2]}"

@@ -1,8 +1,10 @@
-"""A real `AsyncOpenAI` client whose calls run `openai_app` in the process, without a socket."""
+"""A real `AsyncOpenAI` client whose calls stay in the process: chat completions go straight to the endpoint, everything
+else runs `openai_app` without a socket."""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,8 +15,13 @@ from pydantic import BaseModel
 
 from astune.clients.openai_http import http_library
 from astune.gateway.app import OpenAIApp
+from astune.gateway.body import MOST_NESTED
+from astune.gateway.errors import ApiError
+from astune.gateway.http import NO_RETRY
 
 _ORIGIN = "http://in-process"
+_MOST_BITS = 64
+"""Of an integer; of larger ones readers of JSON take some and not others."""
 
 
 def in_process_http_client(app: OpenAIApp) -> Any:
@@ -35,14 +42,21 @@ def in_process_client(app: OpenAIApp, token: str) -> openai.AsyncOpenAI:
         timeout=None,
         http_client=in_process_http_client(app),
     )
-    client.chat.__dict__["completions"] = _Completions(client)  # a cached property, filled in
+    client.chat.__dict__["completions"] = _Completions(client, app, token)  # a cached property, filled in
     client._platform = _platform()  # else every client asks for it in a thread, and calls arrive in no fixed order
     return client
 
 
 class _Completions(AsyncCompletions):
-    """`create` without the client's walk over the types of all messages, which costs more than everything else
-    about a call and grows with the conversation. The request that is sent is the same."""
+    """`create` without a request, its JSON and its answer's, and without the client's walk over the types of all
+    messages: together they cost more than everything else about a call. What comes of it is the same.
+
+    Streams go over HTTP, and what is to be sent with headers of its own, or is no plain JSON: there the errors are.
+    """
+
+    def __init__(self, client: openai.AsyncOpenAI, app: OpenAIApp, token: str) -> None:
+        super().__init__(client)
+        self._app, self._token = app, token
 
     async def create(  # type: ignore[override]
         self,
@@ -56,12 +70,19 @@ class _Completions(AsyncCompletions):
         **fields: Any,
     ) -> Any:
         body = {name: value for name, value in fields.items() if not isinstance(value, _NOT_GIVEN)}
-        body["messages"] = [_plain(message) for message in messages]
+        body["messages"] = list(messages)
         streamed = stream is True
+        if not (streamed or extra_headers or extra_query) and self._app.runs_here(self._token):
+            try:
+                plain = _copied(body | dict(extra_body or {}), MOST_NESTED)
+            except ValueError:
+                pass
+            else:
+                return await self._straight(plain)
         return await self._client.post(
             "/chat/completions",
             cast_to=ChatCompletion,
-            body=body | {"stream": streamed},
+            body=_dumped(body) | {"stream": streamed},
             options={
                 "headers": dict(extra_headers or {}),
                 "params": dict(extra_query or {}),
@@ -71,19 +92,50 @@ class _Completions(AsyncCompletions):
             stream_cls=openai.AsyncStream[ChatCompletionChunk],
         )
 
+    async def _straight(self, body: object) -> ChatCompletion:
+        try:
+            return ChatCompletion.construct(**await self._app.chat_completion(self._token, body))
+        except ApiError as error:
+            http = http_library()
+            sent = http.Request("POST", f"{self._client.base_url}chat/completions")
+            answer = http.Response(error.status, headers=NO_RETRY, json=error.body(), request=sent)
+            raise self._client._make_status_error_from_response(answer) from None
+
 
 _NOT_GIVEN = (openai.NotGiven, openai.Omit)
 
 
-def _plain(value: Any) -> Any:
-    """`value` with the client's own objects, such as an earlier answer or its tool calls, as dictionaries."""
-    if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+def _dumped(value: Any) -> Any:
+    """`value` with the client's own objects, such as an earlier answer or its tool calls, as dictionaries: the client
+    takes them so."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", exclude_unset=True)
+    if isinstance(value, Mapping):
+        return {name: _dumped(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_dumped(item) for item in value]
     return value
+
+
+def _copied(value: Any, deepest: int) -> Any:
+    """`value` as it would come out of JSON. Raises ValueError where it would come out as something else, or not at
+    all."""
+    kind = type(value)
+    if kind is str:
+        if not value.isascii():
+            value.encode()  # half of a surrogate pair raises
+        return value
+    if value is None or kind is bool or (kind is float and math.isfinite(value)):
+        return value
+    if kind is int and value.bit_length() < _MOST_BITS:
+        return value
+    if deepest and kind is dict and all(type(name) is str for name in value):
+        return {name: _copied(item, deepest - 1) for name, item in value.items()}
+    if deepest and (kind is list or kind is tuple):
+        return [_copied(item, deepest - 1) for item in value]
+    if isinstance(value, BaseModel):
+        return _copied(_dumped(value), deepest)
+    raise ValueError(f"{kind.__name__} is not what JSON gives back")
 
 
 @functools.cache

@@ -1,9 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from enum import Enum
+from typing import Any
 
 import openai
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from openai.types.chat import ChatCompletion, ChatCompletionMessage
 
 from astune.gateway.app import OpenAIApp
 from astune.gateway.client import in_process_client
@@ -20,3 +26,77 @@ async def test_a_call_needs_no_thread_so_calls_arrive_in_the_order_of_the_agents
     monkeypatch.setattr(asyncio.get_running_loop(), "run_in_executor", refuse)
     with pytest.raises(openai.APIStatusError):
         await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
+
+
+# --- straight to the endpoint, or over HTTP ----------------------------------------------------------------------
+
+CALL = {"id": "a", "type": "function", "function": {"name": "add", "arguments": '{"x": 1}'}}
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+MESSAGES = st.sampled_from(
+    [
+        {"role": "system", "content": "You add."},
+        {"role": "user", "content": "Hi"},
+        {"role": "user", "content": [{"type": "text", "text": "Grüße"}]},
+        {"role": "assistant", "content": "Hello"},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "a", "content": "1"},
+        {"role": "nobody", "content": "Hi"},
+        {"role": "user"},
+        ChatCompletionMessage(role="assistant", content="Hello again"),
+    ]
+)
+KIND = Enum("KIND", {"A": "a"}, type=str)
+# fmt: off
+ODD = st.sampled_from([
+    None, "", "a", "\ud83d", 0, 1, 2**70, -1, 0.5, math.nan, math.inf, True, [], ["a"], {}, {"a": 1}, {1: "a"}, [TOOL],
+    (TOOL,), {"type": "json_object"}, {"a": (1, {"b": None})}, [[[[[]]]]], KIND.A,
+])
+FIELDS = st.dictionaries(st.sampled_from([
+    "n", "stop", "max_tokens", "temperature", "top_p", "seed", "logprobs", "tools", "tool_choice", "metadata", "model",
+    "parallel_tool_calls", "response_format", "return_token_ids", "user", "top_k", "unheard_of",
+]), ODD, max_size=3)
+# fmt: on
+Outcome = tuple[object, list[tuple[int, ...]]]
+
+
+async def outcome(make_tuner: Any, body: dict[str, Any], **over_http: Any) -> Outcome:
+    """What a client is given, and the prompts that the policy saw."""
+    tuner, _, policy = make_tuner(
+        lambda prompt: 'Well: <tool_call>\n{"name": "add", "arguments": {"x":1}}\n</tool_call>'
+    )
+    client = tuner.openai_client("solver")
+    try:
+        answer = await client.chat.completions.create(**body, **over_http)
+    except openai.APIStatusError as error:
+        told: object = (
+            type(error),
+            error.status_code,
+            str(error),
+            error.body,
+            error.response.headers["x-should-retry"],
+        )
+    except (TypeError, ValueError) as error:
+        told = type(error)
+    else:
+        told = answer.model_copy(
+            update={"id": "", "created": 0, "choices": [without_ids(each) for each in answer.choices]}
+        )
+        assert told.model_dump() == ChatCompletion.construct(**told.model_dump()).model_dump()
+    return told, [prompt for prompt, _ in policy.calls]
+
+
+def without_ids(choice: Any) -> Any:
+    """They begin with a hash of the endpoint's secret."""
+    for call in choice.message.tool_calls or ():
+        call.id = call.id.rpartition("_")[2]
+    return choice
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(MESSAGES, max_size=4), FIELDS)
+async def test_a_call_that_goes_straight_gives_what_it_gives_over_http(
+    make_tuner: Any, messages: list[Any], fields: dict[str, Any]
+) -> None:
+    body = {"messages": messages, **({"extra_body": fields} if {"top_k", "unheard_of"} & set(fields) else fields)}
+    straight = await outcome(make_tuner, body)
+    assert straight == await outcome(make_tuner, body, extra_headers={"x-anything": "over HTTP"})

@@ -52,12 +52,24 @@ def _strftime_now(form: str) -> str:
 _GLOBALS: dict[str, Callable[..., Any]] = {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
 
 
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Templates come from the hub and are not trusted."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Jinja looks for an attribute, fails, and then for the entry: of `message.role` that is most of the time. The
+        entry is what it comes to where dictionaries have no such attribute."""
+        if type(obj) is dict and attribute in obj and attribute not in _OF_DICTIONARIES:
+            return obj[attribute]
+        return super().getattr(obj, attribute)
+
+
+_OF_DICTIONARIES = frozenset(dir(dict))
+
+
 @lru_cache(maxsize=32)
 def compile_template(source: str) -> Template:
-    """The template, in a sandbox: templates come from the hub and are not trusted."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
-    )
+    """The template, in a sandbox."""
+    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols])
     environment.filters["tojson"] = _tojson
     environment.globals.update(_GLOBALS)
     return environment.from_string(source)
