@@ -30,7 +30,7 @@ from astune.gateway.body import from_json, read_body
 from astune.gateway.chat_completions import parse_chat_completion
 from astune.gateway.completions import parse_completion
 from astune.gateway.errors import ApiError, api_error, episode_over
-from astune.gateway.http import api_route, json_response, model_object, unknown_url, unless_disconnected
+from astune.gateway.http import api_route, json_response, model_object, unexpected, unknown_url, unless_disconnected
 from astune.gateway.responses import parse_response
 from astune.gateway.responses_request import StoredResponses
 
@@ -94,9 +94,14 @@ class OpenAIApp:
             ApiError: what would have been the answer.
         """
         endpoint = self._endpoint(token)
-        parsed = parse_chat_completion(body)
-        answers = await _answers(token, endpoint, parsed, endpoint.choices(parsed.request, parsed.n))
-        return parsed.body(answers, endpoint.chat_format)
+        try:
+            parsed = parse_chat_completion(body)
+            answers = await _answers(token, endpoint, parsed, endpoint.choices(parsed.request, parsed.n))
+            return parsed.body(answers, endpoint.chat_format)
+        except ApiError:
+            raise
+        except Exception as error:
+            raise unexpected(error) from error
 
     def runs_here(self, token: str) -> bool:
         """Whether the episode is on the event loop of the caller. Of one that is over nobody needs to know."""

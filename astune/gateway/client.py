@@ -94,7 +94,7 @@ class _Completions(AsyncCompletions):
 
     async def _straight(self, body: object) -> ChatCompletion:
         try:
-            return ChatCompletion.construct(**await self._app.chat_completion(self._token, body))
+            return ChatCompletion.model_validate(await self._app.chat_completion(self._token, body))
         except ApiError as error:
             http = http_library()
             sent = http.Request("POST", f"{self._client.base_url}chat/completions")

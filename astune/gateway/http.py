@@ -41,8 +41,7 @@ def api_route(
         except ApiError as error:
             response = error_response(error, error_headers(error))
         except Exception as error:
-            logger.exception("the endpoint failed at a request")
-            failed = ApiError(500, "internal_error", f"{type(error).__name__}: {error}")
+            failed = unexpected(error)
             response = error_response(failed, error_headers(failed))
         await response(scope, receive, send)
 
@@ -57,6 +56,12 @@ class _Asgi:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._handle(scope, receive, send)
+
+
+def unexpected(error: Exception) -> ApiError:
+    """The answer to a request at which the endpoint itself failed, which is logged: for where it is handled."""
+    logger.exception("the endpoint failed at a request")
+    return ApiError(500, "internal_error", f"{type(error).__name__}: {error}")
 
 
 def error_response(error: ApiError, headers: Headers = NO_RETRY) -> Response:
