@@ -75,9 +75,9 @@ def measure(case: Mapping[str, int], folder: str) -> None:
     from astune.backbone.local.learning.learner import LocalLearner
     from astune.backbone.local.model.model import load_model
     from astune.backbone.local.sampling.sampler import Sampler
+    from astune.backbone.model_size import read_size
     from astune.config.schema import AstuneConfig
     from astune.doctor.memory_estimate import Extent, estimate
-    from astune.doctor.model_size import read_size
     from astune.types import Sample, Sampling, Span, Timeline
 
     tokens = case["tokens"]

@@ -2,7 +2,8 @@
 
     python scripts/demo_seeds.py --backbone verl --seeds 42 1 2 --steps 40     # what is missing, then the table
 
-Runs stand in `runs/demo_seeds`, one after the other; one that was stopped goes on, one that is complete is not run again.
+Runs stand in `runs/demo_seeds`, one after the other; one that was stopped goes on, one that is complete is not run
+again.
 """
 
 from __future__ import annotations

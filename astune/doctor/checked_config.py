@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Generic, TypeVar, overload
 
 from astune.backbone.base import Backbone
+from astune.backbone.model_size import ModelSize
 from astune.config.load import LoadedConfig
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.doctor.model_size import ModelSize
 from astune.doctor.scripted_episode import DryRun
 from astune.task_judge.judge_base import Judge
 from astune.task_reader.task_reader_base import Split

@@ -29,9 +29,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from astune.backbone.model_size import ModelSize, adapter_numbers, layer_bytes
 from astune.config.schema import AstuneConfig
-from astune.doctor.model_size import ModelSize
-from astune.doctor.units import show_count
+from astune.support.units import show_count
 
 CACHE_GROWTH = 256
 """Positions by which the sampler's cache grows beyond what it needs (`backbone/local/sampling/kv_cache.py`, which needs
@@ -113,27 +113,3 @@ def _training(size: ModelSize, config: AstuneConfig, extent: Extent) -> dict[str
         )
     parts["attention masks"] = tokens * min(extent.positions, tokens) / 2 * (extent.number * size.groups + 1)
     return parts
-
-
-def layer_bytes(size: ModelSize, number: int, has_adapter: bool) -> int:
-    """Bytes that one layer keeps of a token for its backward pass. Adapters are in float32, and keep what they read in
-    float32 where it is in less."""
-    own = number * (20 * size.hidden + 5 * size.intermediate)
-    read = 5 * size.hidden + size.heads * size.head_dim + size.intermediate
-    return own + (4 * read if has_adapter and number < 4 else 0)
-
-
-def adapter_numbers(size: ModelSize, rank: int, targets: tuple[str, ...]) -> int:
-    """Numbers in adapters over `targets`, or over all linear layers of an attention and a gated feed-forward layer.
-    Layers of other names count as square."""
-    queries, keys = size.heads * size.head_dim, size.kv_heads * size.head_dim
-    sides = {
-        "q_proj": size.hidden + queries,
-        "k_proj": size.hidden + keys,
-        "v_proj": size.hidden + keys,
-        "o_proj": queries + size.hidden,
-        "gate_proj": size.hidden + size.intermediate,
-        "up_proj": size.hidden + size.intermediate,
-        "down_proj": size.intermediate + size.hidden,
-    }
-    return size.layers * rank * sum(sides.get(name, 2 * size.hidden) for name in targets or sides)

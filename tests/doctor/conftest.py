@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from astune.doctor import CheckedConfig, Finding, run_checks
-from astune.doctor.checks import memory
+from astune.support import machine_memory
 from tests.doctor.sound_config import AGENT, BACKBONES, RunDoctor, lines, rows, write_config
 
 
 @pytest.fixture(autouse=True)
 def _quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """No GPU, and nothing else that takes memory: what the doctor says of a configuration is the same everywhere."""
-    monkeypatch.setattr(memory, "_gpus", list)
-    monkeypatch.setattr(memory, "_available", lambda: 2**63)
+    monkeypatch.setattr(machine_memory, "gpus", list)
+    monkeypatch.setattr(machine_memory, "_available", lambda: 2**63)
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from astune.backbone.model_size import ModelSize, adapter_numbers, layer_bytes, read_size
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
-from astune.doctor.memory_estimate import Extent, adapter_numbers, estimate, layer_bytes
-from astune.doctor.model_size import ModelSize, read_size
+from astune.doctor.memory_estimate import Extent, estimate
 
 QWEN3_8B = ModelSize(8_190_735_360, "", 36, 4096, 12288, 32, 8, 128, 151936, tied=False)
 GIB = 2**30

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from astune.backbone.model_size import read_size
 from astune.doctor.checks import memory
-from astune.doctor.checks.memory import MachineMemory
-from astune.doctor.model_size import read_size
+from astune.support import machine_memory
+from astune.support.machine_memory import MachineMemory
 from astune.support.resources import tiny_model_dir
 from tests.doctor.sound_config import TRAINS, RunDoctor, lines, problems, rows, the_problem
 
@@ -163,23 +164,23 @@ def test_a_model_that_does_not_say_when_it_ends(model: Path, run_doctor: RunDoct
 
 
 def test_a_model_too_large_for_the_machine(run_doctor: RunDoctor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "find_memory", lambda device: MachineMemory("a watch", 2**20, 2**20, False))
+    monkeypatch.setattr(machine_memory, "find_memory", lambda device: MachineMemory("a watch", 2**20, 2**20, False))
     found = the_problem(run_doctor({"backbone": "debug"}))
     assert (found.check, found.level) == ("memory", "fail")
     assert "of 1 MiB (a watch): weights (0.9M x 4 bytes)" in found.what and "max_concurrent" in found.fix
 
 
 def test_a_machine_that_is_in_use(run_doctor: RunDoctor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "find_memory", lambda device: MachineMemory("a server", 2**34, 2**20, False))
+    monkeypatch.setattr(machine_memory, "find_memory", lambda device: MachineMemory("a server", 2**34, 2**20, False))
     found = the_problem(run_doctor({"backbone": "debug"}))
     assert (found.check, found.level) == ("memory", "warn")
     assert "only 1 MiB are free now" in found.what and "end what else runs there" in found.fix
 
 
 def test_a_gpu_that_torch_cannot_use(run_doctor: RunDoctor, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpus = memory.read_gpus("81559, 81007, NVIDIA H100 80GB HBM3\n15360, 15000, Tesla T4\n")
+    gpus = machine_memory.read_gpus("81559, 81007, NVIDIA H100 80GB HBM3\n15360, 15000, Tesla T4\n")
     assert [(gpu.name, gpu.total, gpu.free) for gpu in gpus[1:]] == [("Tesla T4", 15360 * 2**20, 15000 * 2**20)]
-    monkeypatch.setattr(memory, "_gpus", lambda: gpus)
+    monkeypatch.setattr(machine_memory, "gpus", lambda: gpus)
     monkeypatch.setattr(memory, "version_of", {"torch": "2.13.0+cpu"}.get)
     found = the_problem(run_doctor({"backbone": "debug"}))
     assert (found.check, found.level) == ("memory", "warn")
@@ -191,7 +192,7 @@ def test_a_gpu_that_torch_cannot_use(run_doctor: RunDoctor, monkeypatch: pytest.
 
 
 def test_a_gpu_that_is_not_there(run_doctor: RunDoctor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_gpus", list)
+    monkeypatch.setattr(machine_memory, "gpus", list)
     found = the_problem(run_doctor({"backbone": "debug", "model": {"device": "cuda:1"}}))
     assert (found.check, found.level) == ("memory", "fail")
     assert "nvidia-smi shows no GPU" in found.what and "'auto'" in found.fix

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 from astune.backbone.base import covers
+from astune.backbone.foreign import place_of
+from astune.backbone.verl.memory import VerlMemory
+from astune.backbone.verl.memory import estimate as estimate_verl
+from astune.backbone.verl.trainer.settings import settings_of
 from astune.context_tracker.model_dir import adapter_dir
 from astune.doctor.checked_config import CheckedConfig, Missing
 from astune.doctor.checks.context import longest_prompt
 from astune.doctor.checks.packages import version_of
 from astune.doctor.findings import Finding, fail, ok, skip, warn
 from astune.doctor.memory_estimate import Extent, estimate
-from astune.doctor.units import show_bytes
+from astune.support import machine_memory
+from astune.support.units import show_bytes
 
 FIXES = {
     "cache": "lower astune.rollout.max_concurrent, or astune.model.max_model_len",
@@ -32,21 +31,14 @@ LIBRARIES = 400 * 2**20
 """What Python and torch take before there is a model."""
 
 
-@dataclass(frozen=True)
-class MachineMemory:
-    """The memory that a machine has for a run: on a GPU if there is one that the configuration may use."""
-
-    name: str
-    total: int
-    free: int
-    is_cuda: bool
-
-
 def check_memory(checked: CheckedConfig) -> Iterator[Finding]:
+    if checked.config.backbone == "verl":
+        yield from _of_verl(checked)
+        return
     if checked.config.backbone not in ("local", "debug"):
         yield skip(f"nothing is known of the memory that backbone {checked.config.backbone!r} takes")
         return
-    memory = find_memory(checked.config.model.device)
+    memory = machine_memory.find_memory(checked.config.model.device)
     if memory is None:
         yield fail(
             f"the device is {checked.config.model.device!r}, but nvidia-smi shows no GPU on this machine",
@@ -80,6 +72,44 @@ def check_memory(checked: CheckedConfig) -> Iterator[Finding]:
         yield ok(said)
 
 
+def _of_verl(checked: CheckedConfig) -> Iterator[Finding]:
+    """By role; against the GPUs of this machine if it has any, else it says how large they have to be."""
+    config, settings = checked.config, settings_of(checked.loaded).tree
+    length = config.model.max_model_len or checked.chat_format.context_length or 2**15
+    memory = estimate_verl(checked.size, settings, config, length)
+    if settings["trainer"]["device"] == "cpu":
+        yield from _on_cpu(checked, memory)
+        return
+    smallest = min((gpu.total for gpu in machine_memory.gpus()), default=None)
+    for line in memory.table(smallest):
+        yield ok(" ".join(line.split()))
+    for lack in memory.lacks(smallest) if smallest is not None else ():
+        yield fail(lack.what, where=_at(checked, lack.key), fix=lack.remedy)
+
+
+def _at(checked: CheckedConfig, key: str) -> str:
+    """The place of a key, of verl's section too."""
+    if key.startswith("astune."):
+        return checked.where(key)
+    known = any(origin == key or origin.startswith(f"{key}.") for origin in checked.loaded.origins)
+    return f"{place_of(checked.loaded, key) if known else checked.conf}: {key}"
+
+
+def _on_cpu(checked: CheckedConfig, memory: VerlMemory) -> Iterator[Finding]:
+    parts, machine = memory.on_cpu(), machine_memory.of_the_machine()
+    needed = sum(parts.values())
+    sum_of = " + ".join(f"{name} {show_bytes(size)}" for name, size in parts.items())
+    said = f"about {show_bytes(needed)} of {show_bytes(machine.total)} ({machine.name}): {sum_of}"
+    fix = "lower verl.trainer.n_gpus_per_node, astune.trainer.micro_batch_tokens or astune.rollout.max_concurrent"
+    if needed > machine.total:
+        yield fail(said, where=checked.where("astune.model.path"), fix=fix)
+    elif needed > machine.free:
+        said = f"only {show_bytes(machine.free)} are free now, {said}"
+        yield warn(said, where=checked.where("astune.model.path"), fix=fix)
+    else:
+        yield ok(said)
+
+
 def _extent(checked: CheckedConfig, is_cuda: bool) -> Extent:
     config = checked.config
     positions = _positions(checked)
@@ -102,53 +132,3 @@ def _positions(checked: CheckedConfig) -> int:
     except Missing:
         return context
     return min(context, prompt + 2 * rollout.max_turns * rollout.max_tokens)
-
-
-def find_memory(device: str) -> MachineMemory | None:
-    """The memory of the GPU that `astune.model.device` means, else of the machine; None for a GPU that is not there."""
-    gpus = [] if device == "cpu" else _gpus()
-    index = int(device.partition(":")[2] or 0)
-    if device.startswith("cuda") and index >= len(gpus):
-        return None
-    if gpus:
-        return gpus[index]
-    total = _ram()
-    return MachineMemory("memory of this machine", total, min(total, _available()), False)
-
-
-def _gpus() -> list[MachineMemory]:
-    """The GPUs that `nvidia-smi` shows."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return []
-    asked = [program, "--query-gpu=memory.total,memory.free,name", "--format=csv,noheader,nounits"]
-    answer = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False)
-    return read_gpus(answer.stdout) if answer.returncode == 0 else []
-
-
-def read_gpus(lines: str) -> list[MachineMemory]:
-    """GPUs from lines of total and free MiB and the name.
-
-    >>> read_gpus("81559, 81007, NVIDIA H100 80GB HBM3")[0].name
-    'NVIDIA H100 80GB HBM3'
-    """
-    rows = [line.split(", ", 2) for line in lines.splitlines()]
-    return [
-        MachineMemory(name, int(total) * 2**20, int(free) * 2**20, True)
-        for total, free, name in (row for row in rows if len(row) == 3 and row[0].isdigit() and row[1].isdigit())
-    ]
-
-
-def _ram() -> int:
-    """Bytes of memory, or what the container may use of it."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = [Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")]
-    found = [int(text) for path in limits if path.is_file() and (text := path.read_text().strip()).isdigit()]
-    return min([total, *found])
-
-
-def _available() -> int:
-    """Bytes that are not in use now, as Linux says; as much as there may be where nothing says so."""
-    path = Path("/proc/meminfo")
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", path.read_text(), re.MULTILINE) if path.is_file() else None
-    return int(found[1]) * 1024 if found else 2**63

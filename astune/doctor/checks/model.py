@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+from astune.backbone.model_size import ModelSize, matrices_in, read_size
 from astune.context_tracker.model_dir import adapter_dir, load_chat_format, resolve_base_dir
 from astune.doctor.checked_config import CheckedConfig
 from astune.doctor.findings import Finding, fail, ok, skip
 from astune.doctor.hub import cached_model, is_hub_id, is_reachable
-from astune.doctor.model_size import ModelSize, matrices_in, read_size
-from astune.doctor.units import show_count
 from astune.errors import ModelError, nearest
+from astune.support.units import show_count
 
 KEY = "astune.model.path"
 

@@ -12,10 +12,10 @@ from astune.backbone.base import covers
 from astune.doctor.checked_config import CheckedConfig, Missing
 from astune.doctor.checks.training import total_steps
 from astune.doctor.findings import Finding, fail, ok, skip, warn
-from astune.doctor.units import show_bytes
 from astune.errors import ConfigError, StoreError
 from astune.monitor.episodes import EpisodeRecord, episode_to_row
 from astune.monitor.run_dir import RunDir
+from astune.support.units import show_bytes
 
 KEY = "astune.runs_dir"
 STORE = "astune.monitor.store"

@@ -106,3 +106,28 @@ def _parameters_of(config: Mapping[str, Any]) -> int:
     width = config.get("moe_intermediate_size") or config["intermediate_size"]
     embedding = config["vocab_size"] * hidden * (1 if config.get("tie_word_embeddings") else 2)
     return int(embedding + config["num_hidden_layers"] * (attention + 3 * hidden * width * experts))
+
+
+def layer_bytes(size: ModelSize, number: int, has_adapter: bool) -> int:
+    """Bytes that one layer keeps of a token for its backward pass, with `number` bytes for each that it computes with.
+    Adapters are in float32, and keep what they read in float32 where it is in less. 20 and 5 were counted on small
+    models (tests/doctor/test_memory_estimate.py)."""
+    own = number * (20 * size.hidden + 5 * size.intermediate)
+    read = 5 * size.hidden + size.heads * size.head_dim + size.intermediate
+    return own + (4 * read if has_adapter and number < 4 else 0)
+
+
+def adapter_numbers(size: ModelSize, rank: int, targets: tuple[str, ...]) -> int:
+    """Numbers in adapters over `targets`, or over all linear layers of an attention and a gated feed-forward layer.
+    Layers of other names count as square."""
+    queries, keys = size.heads * size.head_dim, size.kv_heads * size.head_dim
+    sides = {
+        "q_proj": size.hidden + queries,
+        "k_proj": size.hidden + keys,
+        "v_proj": size.hidden + keys,
+        "o_proj": queries + size.hidden,
+        "gate_proj": size.hidden + size.intermediate,
+        "up_proj": size.hidden + size.intermediate,
+        "down_proj": size.intermediate + size.hidden,
+    }
+    return size.layers * rank * sum(sides.get(name, 2 * size.hidden) for name in targets or sides)
