@@ -134,3 +134,27 @@ def test_the_shipped_configuration_fits_one_card_of_24_gb_as_its_page_says(name:
     written = f"| {name} | {base} | {slots} | " + " | ".join(f"{each:.1f}" for each in row) + " |"
     assert written in Path("docs/local.md").read_text(encoding="utf-8").splitlines()
     assert sum(parts) < 0.95 * 24
+
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "Qwen3": {"hidden_size": 2048, "intermediate_size": 6144, "head_dim": 128, "tie_word_embeddings": True},
+    "Qwen2": {"hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28, "num_key_value_heads": 4},
+    "Llama": {"vocab_size": 128256, "intermediate_size": 14336, "num_key_value_heads": 8},
+    "Mistral": {"hidden_size": 5120, "intermediate_size": 14336, "head_dim": 128, "num_key_value_heads": 8},
+    "Mixtral": {"intermediate_size": 14336, "num_local_experts": 8},
+    "Qwen3Moe": {"num_experts": 128, "moe_intermediate_size": 768, "head_dim": 128, "num_key_value_heads": 4},
+    "Gemma2": {"vocab_size": 256000, "hidden_size": 3584, "intermediate_size": 14336, "num_key_value_heads": 8},
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parameters_told_from_a_configuration_are_those_of_the_model(family: str, tmp_path: Path) -> None:
+    """Of a model on the hub there is no more than its config.json."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    shape = getattr(transformers, f"{family}Config")(num_hidden_layers=12, **FAMILIES[family])
+    shape.save_pretrained(tmp_path)
+    with torch.device("meta"):
+        model = getattr(transformers, f"{family}ForCausalLM")(shape)
+    counted = sum(parameter.numel() for parameter in model.parameters())
+    assert read_size(tmp_path).parameters == pytest.approx(counted, rel=0.005)

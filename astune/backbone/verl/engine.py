@@ -23,6 +23,7 @@ from verl.workers.rollout.llm_server import LLMServerManager
 from astune.backbone.teacher import TEACHER, ApiTeacher, require_same_tokens
 from astune.backbone.verl.cluster import ray_session
 from astune.backbone.verl.demand import Demand
+from astune.backbone.verl.memory import told
 from astune.backbone.verl.processes import VerlProcesses
 from astune.backbone.verl.servers.policy import ServerTraits, VerlPolicy
 from astune.backbone.verl.servers.publish import IN_FLOAT32, OTHERWISE, PublishedWeights
@@ -57,7 +58,8 @@ def load_engine(loaded: LoadedConfig, config: AstuneConfig) -> Engine:
     settings = composed(loaded, settings_of(loaded))
     fit_servers(config, settings, chat_format)
     teacher = find_teacher(config, directory)
-    for line in Demand.of(settings).table(config.algorithm, servers=needs_policy(config)):
+    where = Demand.of(settings).table(config.algorithm, servers=needs_policy(config))
+    for line in [*where, *told(config, settings, directory)]:
         tell(line)
     with ExitStack() as stack:
         stack.enter_context(ray_session(config, settings))

@@ -12,11 +12,12 @@ bfloat16), a bytes that a layer keeps of a token (`layer_bytes`):
 | averages of AdamW | 8 N / n | the same; none with `optimizer_offload` |
 | gathered weights | b (V h + 2 l) | none |
 | activations | T L a, or T (L b h + a) if they are recomputed | none |
-| logits | 4 b T V, or b T V and 12 V for each token of a chunk whose entropy is computed, if that is more | none |
+| logits | 4 b T V, or b T V + 12 V x tokens whose entropy is computed at a time; with an entropy bonus both | none |
 
-With `offload_policy` weights, gradient and averages are in main memory at all times, as the reference always is where
-there are GPUs. With sequence parallelism a GPU computes its part of each row. A server takes `gpu_memory_utilization`
-of its GPUs: weights in its own precision, `ROOM` to compute in, and keys and values in what is left.
+Where an adapter is trained, gradient and averages are the adapter's. With `offload_policy` weights, gradient and
+averages are in main memory at all times, as the reference always is where there are GPUs. With sequence parallelism a
+GPU computes its part of each row. A server takes `gpu_memory_utilization` of its GPUs: weights in its own precision,
+`ROOM` to compute in, and keys and values in what is left.
 
 `tests/verl/test_memory.py` compares a training worker's with what one takes on a CPU; nothing was measured on a GPU.
 Experts count as if all of them computed; states of linear attention and quantized servers are not in it.
@@ -27,11 +28,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from astune.backbone.model_size import ModelSize, layer_bytes
+from astune.backbone.model_size import ModelSize, adapter_numbers, layer_bytes, read_size
 from astune.backbone.verl.demand import Demand
+from astune.config.rules import needs_policy
 from astune.config.schema import AstuneConfig
+from astune.errors import ModelError
+from astune.support import machine_memory
 from astune.support.units import show_bytes
 
 BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
@@ -69,6 +74,8 @@ class VerlMemory:
     with `stays` they keep what they have while these learn."""
 
     demand: Demand
+    plays: bool
+    """Whether there are servers."""
     learning: Mapping[str, float]
     resting: Mapping[str, float]
     server_weights: float
@@ -91,7 +98,7 @@ class VerlMemory:
     def least_gpu(self) -> float:
         """Bytes of the smallest GPU that all of it fits into, infinite where it fits into none."""
         beside = FILL - self.used
-        needs = [self.least_server / self.used]
+        needs = [self.least_server / self.used] if self.plays else []
         for taken, is_beside in ((self.learning, self.stays), (self.resting, self.shares)):
             left = beside if is_beside else FILL
             needs.append(sum(taken.values()) / left if left > 0 else math.inf)
@@ -110,7 +117,7 @@ class VerlMemory:
             what = f"servers with what workers keep beside them take about {show_bytes(answers)} of {show_bytes(gpu)}"
             offload = f"{ACTOR}.fsdp_config.optimizer_offload: true"
             yield Lack(key, what, f"{f'lower it to {most}, or set' if most > 0.1 else 'set'} {offload}")
-        if of_server < self.least_server:
+        if self.plays and of_server < self.least_server:
             yield Lack(
                 key,
                 f"servers have {show_bytes(of_server)} of each GPU, and take at least {show_bytes(self.least_server)}: "
@@ -136,6 +143,11 @@ class VerlMemory:
     def table(self, gpu: float | None) -> list[str]:
         """What each role takes, for people; `gpu` is the size of one, where that is known."""
         lines = [f"a worker learns   in about {show_bytes(sum(self.learning.values()))}: {self._shown()}"]
+        least = self.least_gpu()
+        fits = "no GPU (gpu_memory_utilization)" if least == math.inf else f"GPUs of {show_bytes(least)} or more"
+        fits = f"all of it fits    {fits}, by estimate"
+        if not self.plays:
+            return [*lines, fits]
         if self.shares:
             kept = " + ".join(f"{name} {show_bytes(size)}" for name, size in self.resting.items())
             lines.append(f"a worker keeps    {kept or 'nothing'} while servers answer")
@@ -145,19 +157,34 @@ class VerlMemory:
             tokens = self.tokens(gpu)
             each = tokens // self.conversations
             of_each += f": {tokens:,}, so {each:,} for each of {self.conversations} conversations"
-        least = self.least_gpu()
-        fits = "no GPU (gpu_memory_utilization)" if least == math.inf else f"GPUs of {show_bytes(least)} or more"
-        return [*lines, of_each, f"all of it fits    {fits}, by estimate"]
+        return [*lines, of_each, fits]
 
     def on_cpu(self) -> Mapping[str, float]:
         """What all processes take of a machine without GPUs, whose servers keep what they have while workers learn."""
         server = self.server_weights + self.per_token * self.length * self.conversations
-        workers, servers = self.demand.training_gpus, self.demand.servers
+        workers, servers = self.demand.training_gpus, self.demand.servers if self.plays else 0
         return {
             f"{workers} training workers with {self._shown()} each": workers * sum(self.learning.values()),
             f"{servers} servers of weights and {self.conversations} x {self.length:,} positions": servers * server,
             f"{workers + servers} processes": float((workers + servers) * PROCESS),
         }
+
+
+def told(config: AstuneConfig, settings: Mapping[str, Any], directory: Path) -> list[str]:
+    """What a run says of its memory before it starts. `directory` has the model; GPUs are taken to be like those of
+    this machine, where it has any."""
+    length = settings["actor_rollout_ref"]["rollout"]["max_model_len"]
+    try:
+        memory = estimate(read_size(directory), settings, config, length)
+    except ModelError as error:
+        return [f"memory            not estimated: {error}"]
+    if settings["trainer"]["device"] == "cpu":
+        needed, machine = sum(memory.on_cpu().values()), machine_memory.of_the_machine()
+        less = f"; WARNING: only {show_bytes(machine.free)} are free" if needed > machine.free else ""
+        return [f"memory            about {show_bytes(needed)} of this machine, by estimate{less}"]
+    smallest = min((gpu.total for gpu in machine_memory.gpus()), default=None)
+    lacks = memory.lacks(smallest) if smallest is not None else ()
+    return [*memory.table(smallest), *(f"WARNING           {lack.what}; {lack.key}: {lack.remedy}" for lack in lacks)]
 
 
 def estimate(size: ModelSize, settings: Mapping[str, Any], config: AstuneConfig, length: int) -> VerlMemory:
@@ -167,9 +194,11 @@ def estimate(size: ModelSize, settings: Mapping[str, Any], config: AstuneConfig,
     learning = _learning(size, parts, config, demand, length)
     number = 4 if settings["trainer"]["device"] == "cpu" else BYTES[str(rollout.get("dtype", "bfloat16"))]
     tensor, pipeline = (rollout.get(f"{kind}_model_parallel_size", 1) for kind in ("tensor", "pipeline"))
-    shares = demand.server_nodes == 0
+    plays = needs_policy(config)
+    shares = plays and demand.server_nodes == 0
     return VerlMemory(
         demand,
+        plays,
         learning,
         {name: learning[name] for name, key in AWAY.items() if name in learning and not fsdp.get(key, False)},
         server_weights=number * size.parameters / (tensor * pipeline),
@@ -189,20 +218,25 @@ def _learning(
     fsdp, sequence = actor.get("fsdp_config", {}), actor.get("ulysses_sequence_parallel_size", 1)
     number = BYTES[str((fsdp.get("mixed_precision") or {}).get("param_dtype", "bf16"))]
     ranks = demand.training_gpus if fsdp.get("fsdp_size", -1) == -1 else fsdp["fsdp_size"]
-    gradient = 4 * count / (1 if fsdp.get("use_no_sync_for_gradient_accumulation", False) else ranks)
-    kept = {"weights": 4 * count / ranks, "gradient": gradient, "averages of AdamW": 8 * count / ranks}
+    lora = config.model.lora
+    added = 0 if lora.rank is None else adapter_numbers(size, lora.rank, lora.targets)
+    trained = added or count
+    gradient = 4 * trained / (1 if fsdp.get("use_no_sync_for_gradient_accumulation", False) else ranks)
+    kept = {"weights": 4 * (count + added) / ranks, "gradient": gradient, "averages of AdamW": 8 * trained / ranks}
     if fsdp.get("offload_policy", False):
         kept = {}
     wide = size.vocabulary * size.hidden
     layer = (count - wide * (1 if size.tied else 2)) / size.layers
     in_step = config.trainer.tasks_per_step * config.rollout.num_repeat * length * sequence // demand.training_gpus
     tokens = max(min(config.trainer.micro_batch_tokens, in_step), -(-length // sequence))
-    of_layer = layer_bytes(size, number, has_adapter=False)
+    of_layer = layer_bytes(size, number, has_adapter=added > 0)
     recomputed = config.model.gradient_checkpointing
     of_token = size.layers * number * size.hidden + of_layer if recomputed else size.layers * of_layer
-    in_chunk = number * tokens + ENTROPY_BYTES * min(tokens, ENTROPY_CHUNK)
+    of_logits = max(LOGIT_COPIES * number * tokens, number * tokens + ENTROPY_BYTES * min(tokens, ENTROPY_CHUNK))
+    if config.algorithm.entropy_bonus:
+        of_logits = (LOGIT_COPIES * number + ENTROPY_BYTES) * tokens
     return kept | {
         "gathered weights": float(number * (wide + 2 * layer)),
         f"activations of {tokens:,} tokens": float(tokens * of_token),
-        "logits": float(size.vocabulary * max(LOGIT_COPIES * number * tokens, in_chunk)),
+        "logits": float(size.vocabulary * of_logits),
     }
