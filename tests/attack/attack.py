@@ -5,9 +5,9 @@
     python -m tests.attack.attack --only kills doors
 
 First the tests that prove the rows of docs/reliability.md, in every environment that is there; then the long form, in
-which chance has a part: kills, families (each killed twenty times), faults, doors and load, and online training under
-kills and under load. The exit code is 1 where a row fails. Nothing but addresses of this machine is called; everything
-has an end in count or in time.
+which chance has a part: kills, families (each killed twenty times), verl (each kind of its processes killed ten times),
+faults, doors and load, and online training under kills and under load. The exit code is 1 where a row fails. Nothing
+but addresses of this machine is called; everything has an end in count or in time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rich.table import Table
 
 from astune.support.visible import tell, visible
 from docs.write_reliability import Row, rows
-from tests.attack import doors, hostile, kills, kills_of_families, load, online
+from tests.attack import doors, hostile, kills, kills_of_families, kills_of_verl, load, online
 from tests.attack.found import Found
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,7 +82,7 @@ def _outcomes(python: Path, files: list[str]) -> Iterator[tuple[tuple[str, str],
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = ("tests", "kills", "families", "faults", "doors", "load", "online_kills", "online_load")
+    parts = ("tests", "kills", "families", "verl", "faults", "doors", "load", "online_kills", "online_load")
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     parser.add_argument("--minutes", type=float, default=5.0, help="how long the load lasts")
     parser.add_argument("--kills", type=int, default=12)
@@ -92,6 +92,7 @@ def main() -> int:
         "tests": proven,
         "kills": lambda: kills.attack(options.kills, seed=options.seed),
         "families": lambda: kills_of_families.attack(seed=options.seed),
+        "verl": lambda: kills_of_verl.attack(seed=options.seed),
         "faults": hostile.attack,
         "doors": doors.attack,
         "load": lambda: load.attack(60 * options.minutes, seed=options.seed),

@@ -4,28 +4,51 @@ other's weights; the last ones kill its processes."""
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import ray
+from ray import PlacementGroupID
+from ray.util.placement_group import PlacementGroup
 from safetensors.torch import load_file
 
+from astune.algorithm import to_samples
+from astune.algorithm.advantage import grpo
+from astune.backbone.local import LocalBackbone
 from astune.backbone.local.engine import load_engine as load_local
 from astune.backbone.local.engine import load_policy
+from astune.backbone.local.learning.learner import LocalLearner
+from astune.backbone.verl import engine as verl_engine
+from astune.backbone.verl.backbone import VerlBackbone
 from astune.backbone.verl.servers.policy import VerlPolicy
 from astune.backbone.verl.servers.publish import PublishedWeights
 from astune.backbone.verl.servers.whole_rows import whole_row
+from astune.config.load import load_config
+from astune.config.schema import AstuneConfig
 from astune.errors import ContextOverflow, TrainingError, WorkflowError
 from astune.monitor import RunDir, read_episodes, read_metrics
+from astune.monitor.episodes import EpisodeRecord
+from astune.support.resources import tiny_model_dir
 from astune.training.engine import Engine
+from astune.training.rollout_setup import weighting_for
+from astune.training.schedule import learning_rate
 from astune.training.start import run_training
-from astune.types import Generation, Policy, RunReport, Sample, Sampling
+from astune.types import Episode, Generation, Group, Policy, RunReport, Sample, Sampling
+from tests.backbone.local.test_examples import CONVERSATIONS
+from tests.backbone.local.test_preferences import pairs, thumbs
 from tests.verl.on_ray import demo, run_on, started
 
+STAGES = (
+    {"algorithm": {"method": "sft"}, "trainer": {"examples": "said.jsonl", "tasks_per_step": 2}},
+    {"algorithm": {"method": "kto"}, "trainer": {"examples": "thumbs.jsonl", "tasks_per_step": 6}},
+    {"algorithm": {"method": "dpo"}, "trainer": {"examples": "pairs.jsonl", "tasks_per_step": 3}},
+)
 PROMPTS = [[5, 9, 20, 31], [7, 7, 7, 8, 40], list(range(30, 90))]
 
 
@@ -36,12 +59,13 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="module")
-def finished(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunReport, RunReport]:
-    """A run of three steps on the engine, and the same one on `local`."""
-    folder = tmp_path_factory.mktemp("runs")
-    there = run_on(engine, f"astune.runs_dir={folder}")
-    here = run_training(demo(f"astune.runs_dir={folder}", backbone="local"), load_local)
-    return there, here
+def finished(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> RunReport:
+    """A run of three steps on the engine."""
+    return run_on(engine, f"astune.runs_dir={tmp_path_factory.mktemp('runs')}")
+
+
+def played(report: RunReport) -> list[EpisodeRecord]:
+    return list(read_episodes(report.run_dir / "episodes" / "train.jsonl"))
 
 
 def weights_of(engine: Engine) -> PublishedWeights:
@@ -66,32 +90,44 @@ def learned(engine: Engine) -> None:
 # --- the same as on `local` --------------------------------------------------------------------------------------
 
 
-def test_a_run_is_that_of_the_local_backbone(finished: tuple[RunReport, RunReport]) -> None:
-    there, here = finished
-    assert (there.error, here.error) == (None, None)
-    assert (there.status, there.steps) == (here.status, here.steps) == ("completed", 3)
-    played = [
-        {
-            record.episode.episode_id: [tuple(turn.output_ids) for turn in record.episode.turns]
-            for record in read_episodes(report.run_dir / "episodes" / "train.jsonl")
-        }
-        for report in finished
+def test_episodes_are_those_of_the_local_backbone(finished: RunReport, tmp_path: Path) -> None:
+    """Those of the first step, which both play with the same weights. Which requests meet in a server depends on time,
+    and with them the last digit of a probability, so one token in a million may be another."""
+    assert finished.error is None and (finished.status, finished.steps) == ("completed", 3)
+    settings = (f"astune.runs_dir={tmp_path}", "astune.trainer.total_steps=1")
+    here = played(run_training(demo(*settings, backbone="local"), load_local))
+    there = {record.episode.episode_id: record.episode for record in played(finished)}
+    assert len(there) == 3 * 4 * 8 and len(here) == 4 * 8
+    same = [
+        [turn.output_ids for turn in record.episode.turns]
+        == [turn.output_ids for turn in there[record.episode.episode_id].turns]
+        for record in here
     ]
-    assert len(played[0]) == 3 * 4 * 8 and played[0] == played[1]
-    figures = [read_metrics(report.run_dir / "metrics.jsonl") for report in finished]
-    for row, other in zip(*figures, strict=True):
-        assert row["policy_version"] == other["policy_version"] and row["policy_age/max"] == 0
-        for name in ("reward/mean", "loss", "grad_norm", "clip_fraction", "learning_rate", "tokens/trained"):
-            assert row[name] == pytest.approx(other[name], rel=1e-3, abs=1e-5), name
-    assert all(row["servers/logprob_difference"] < 1e-4 for row in figures[0])
+    assert sum(same) >= len(same) - 2
 
 
-def test_a_checkpoint_has_the_weights_of_the_local_backbone(finished: tuple[RunReport, RunReport]) -> None:
-    there, here = (
-        load_file(report.run_dir / "checkpoints" / "step_000003" / "model.safetensors") for report in finished
-    )
-    assert there.keys() == here.keys()
-    assert max(float((there[name] - here[name]).abs().max()) for name in there) < 1e-4
+def test_steps_are_those_of_the_local_backbone(finished: RunReport) -> None:
+    """From the episodes that were played on verl: the same figures, and in the end the same weights."""
+    config = demo(backbone="local").config.astune
+    loaded, sampler, _ = load_policy(config)
+    learner = LocalLearner(loaded, sampler, config.algorithm, config.trainer)
+    begun = {name: weight.clone() for name, weight in loaded.model.state_dict().items()}
+    for row in read_metrics(finished.run_dir / "metrics.jsonl"):
+        groups: dict[str, list[Episode]] = {}
+        for record in played(finished):
+            if record.step == row["step"]:
+                groups.setdefault(record.episode.task.task_id, []).append(record.episode)
+        made = [Group(episodes[0].task, tuple(episodes)) for episodes in groups.values()]
+        samples, _ = to_samples(made, grpo, weighting_for(config))
+        rate = learning_rate(config.trainer, learner.updates, 3)
+        expected = asyncio.run(learner.update(samples, rate)).metrics
+        assert row["policy_age/max"] == 0 and row["servers/logprob_difference"] < 1e-4
+        for name in ("loss", "grad_norm", "clip_fraction", "learning_rate"):
+            assert row[name] == pytest.approx(expected[name], rel=1e-3, abs=1e-5), name
+    there = load_file(finished.run_dir / "checkpoints" / "step_000003" / "model.safetensors")
+    here = loaded.model.state_dict()
+    moved = sum(float((here[name] - begun[name]).abs().sum()) for name in there)
+    assert sum(float((there[name] - here[name]).abs().sum()) for name in there) < 0.01 * moved
 
 
 def test_servers_answer_as_the_local_sampler_does(engine: Engine, tmp_path: Path) -> None:
@@ -180,9 +216,9 @@ def kill(actor: object) -> None:
     "the run names it and ends at once with 1; the steps done are saved",
 )
 def test_a_server_that_dies_ends_the_run_with_its_steps_saved(
-    engine: Engine, finished: tuple[RunReport, RunReport], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    engine: Engine, finished: RunReport, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    engine.learner.load(finished[0].run_dir / "checkpoints" / "step_000003")
+    engine.learner.load(finished.run_dir / "checkpoints" / "step_000003")
 
     class Killing(VerlPolicy):
         """Kills a server in the second step."""
@@ -209,8 +245,61 @@ def test_a_server_that_dies_ends_the_run_with_its_steps_saved(
     "a training worker of verl is killed",
     "the update says which one and why, not that the others wait for it",
 )
-def test_a_training_worker_that_dies_is_named(engine: Engine) -> None:
+def test_a_training_worker_that_dies_is_named(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(engine.lost.__self__.actors, "server 0")  # type: ignore[attr-defined]  # dead already
     workers = engine.learner._workers._group.workers  # type: ignore[attr-defined]
     kill(workers[1])
     with pytest.raises(TrainingError, match="training worker 1 died"):
         asyncio.run(engine.learner.update([replace(row, advantages=(1.0,)) for row in rows(20, 9)], 1e-2))
+
+
+# --- other runs on the same Ray, once its GPUs are free --------------------------------------------------------------
+
+
+def free() -> None:
+    """End the training workers there are."""
+    for number in ray.util.placement_group_table():
+        ray.util.remove_placement_group(PlacementGroup(PlacementGroupID.from_hex(number)))
+
+
+@contextmanager
+def ray_that_is_there(config: AstuneConfig, settings: object) -> Iterator[None]:
+    """In the place of a Ray that ends with a run, or with a stage of one."""
+    yield
+    free()
+
+
+def test_stages_that_learn_from_examples_are_those_of_the_local_backbone(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each begins with new workers, which load what the one before has saved. Nothing is played, so no server starts.
+    The weights are compared by how far they moved in all: Adam moves by its whole rate one whose gradient is no more
+    than rounding."""
+    for name, examples in (("said", CONVERSATIONS), ("thumbs", thumbs()), ("pairs", pairs())):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, examples)))
+    own = {
+        "project_name": "stages",
+        "runs_dir": str(tmp_path / "runs"),
+        "trainer": {"learning_rate": 1e-3, "total_steps": 2},
+        "monitor": {"progress": "plain", "tensorboard": False},
+        "stages": STAGES,
+    }
+    (tmp_path / "job.yaml").write_text(json.dumps({"astune": own}))
+    free()
+    monkeypatch.setattr(verl_engine, "ray_session", ray_that_is_there)
+    found = []
+    for backbone in (VerlBackbone(), LocalBackbone()):
+        name = f"astune.experiment_name={backbone.name}"
+        report = backbone.run(load_config(tmp_path / "job.yaml", [name], backbone=backbone.name))
+        assert (report.status, report.steps) == ("completed", 6)
+        weights = load_file(report.run_dir / "checkpoints" / "step_000006" / "model.safetensors")
+        found.append((read_metrics(report.run_dir / "metrics.jsonl"), weights))
+    (there, trained), (here, expected) = found
+    for row, other in zip(there, here, strict=True):
+        assert row.keys() == other.keys()
+        for figure in set(other) - {"tokens/packed", "tokens/flattened_per_packed"}:
+            if not figure.startswith("time/"):
+                assert row[figure] == pytest.approx(other[figure], rel=1e-3, abs=1e-5), (row["step"], figure)
+    begun = load_file(tiny_model_dir() / "model.safetensors")
+    moved = sum(float((expected[name] - begun[name]).abs().sum()) for name in expected)
+    assert sum(float((trained[name] - expected[name]).abs().sum()) for name in expected) < 0.01 * moved

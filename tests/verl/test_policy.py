@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import ray
 from verl.workers.rollout.replica import TokenOutput
 
 from astune.backbone.verl.servers.policy import ServerTraits, VerlPolicy
@@ -117,3 +118,43 @@ def test_what_cannot_be_an_answer_is_an_error_of_the_policy() -> None:
         answer(Client([7], stop_reason="aborted"), Sampling(3))
     with pytest.raises(PolicyError, match="2 tokens and 1 log-probabilities"):
         answer(Client([7, 8], log_probs=[-0.5]), Sampling(3))
+
+
+class Failing(Client):
+    """Raises each of `errors` before it answers."""
+
+    def __init__(self, *errors: Exception) -> None:
+        super().__init__([7])
+        self.errors = list(errors)
+        self.failed = asyncio.Event()
+
+    async def generate(self, *given: Any, **more: Any) -> TokenOutput:
+        if self.errors:
+            self.failed.set()
+            raise self.errors.pop(0)
+        return await super().generate(*given, **more)
+
+
+def test_a_call_to_a_server_that_died_ends_with_the_run() -> None:
+    """As an error it would be an episode without a reward, and the step would be learned from what is left."""
+
+    async def call() -> None:
+        client = Failing(ray.exceptions.ActorDiedError())
+        waiting = asyncio.ensure_future(policy(client).generate([1], Sampling(1)))
+        await client.failed.wait()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(call())
+
+
+def test_a_server_that_could_not_be_reached_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("astune.backbone.verl.servers.policy.AGAIN", 0.0)
+    client = Failing(*[ray.exceptions.ActorUnavailableError("the network hiccups", None) for _ in range(3)])
+    assert answer(client, Sampling(1)).output_ids == (7,)
+    with pytest.raises(PolicyError, match="a server failed: ValueError: broken"):
+        answer(Failing(ray.exceptions.RayTaskError("generate", "", ValueError("broken"))), Sampling(1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,8 +18,10 @@ logger = logging.getLogger(__name__)
 
 EVERY = 2.0
 """Seconds between two looks whether all processes live."""
-LONGEST_LOOK = 5.0
-"""Seconds that are taken to find the dead among them, once something has failed."""
+LONGEST_LOOK = 20.0
+"""Seconds that are taken to find the dead among them, once something has failed: on a busy machine those that worked
+with it may know before Ray does."""
+BETWEEN = 0.1
 
 
 @dataclass(frozen=True)
@@ -31,15 +34,9 @@ class VerlProcesses:
     async def lost(self) -> TrainingError:
         """Wait until one is dead; the error that says which, and why."""
         asked: dict[str, Any] = {}
-        while True:
-            for name, actor in self.actors.items():
-                if name not in asked:
-                    asked[name] = actor.__ray_ready__.remote()  # answered once the actor has done what it does
-            done, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=0)
-            for name in [name for name, answer in asked.items() if answer in done]:
-                if (error := died(name, asked.pop(name))) is not None:
-                    return error
+        while (error := self._look(asked, set())) is None:
             await asyncio.sleep(EVERY)
+        return error
 
     @contextmanager
     def failing_loudly(self) -> Iterator[None]:
@@ -53,17 +50,29 @@ class VerlProcesses:
             raise self._dead() or TrainingError(f"verl failed: {named(cause)}") from error
 
     def _dead(self) -> TrainingError | None:
-        asked = {name: actor.__ray_ready__.remote() for name, actor in self.actors.items()}
-        done, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=LONGEST_LOOK)
-        found = (died(name, answer) for name, answer in asked.items() if answer in done)
-        return next((error for error in found if error is not None), None)
+        """None if all live, or if some do not say, as they wait for something else."""
+        asked: dict[str, Any] = {}
+        alive: set[str] = set()
+        until = time.monotonic() + LONGEST_LOOK
+        while alive != set(self.actors) and time.monotonic() < until:
+            if (error := self._look(asked, alive)) is not None:
+                return error
+            time.sleep(BETWEEN)
+        return None
 
-
-def died(name: str, answer: Any) -> TrainingError | None:
-    """None if the actor that gave `answer` lives."""
-    try:
-        ray.get(answer)
-    except ray.exceptions.RayActorError as error:
-        told = " ".join(str(error).split())
-        return TrainingError(f"{name} died: {told}")
-    return None
+    def _look(self, asked: dict[str, Any], alive: set[str]) -> TrainingError | None:
+        """Ask those that are not `asked` yet, which they answer once they have done what they do, and read what has
+        come. Whoever answered is added to `alive`; the error of the first that is dead is returned."""
+        for name, actor in self.actors.items():
+            if name not in asked:
+                asked[name] = actor.__ray_ready__.remote()
+        done, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=0)
+        for name in [name for name, answer in asked.items() if answer in done]:
+            try:
+                ray.get(asked.pop(name))
+                alive.add(name)
+            except ray.exceptions.ActorUnavailableError:
+                continue  # whether it is dead Ray does not know yet: it is asked again
+            except ray.exceptions.RayActorError as error:
+                return TrainingError(f"{name} died: {' '.join(str(error).split())}")
+        return None

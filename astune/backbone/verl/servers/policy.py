@@ -11,6 +11,7 @@ Where a server does not mean what ASTune means, the difference ends here:
 
 from __future__ import annotations
 
+import asyncio
 import math
 import uuid
 from collections.abc import Callable, Sequence
@@ -26,6 +27,8 @@ from astune.errors import AstuneError, ContextOverflow, PolicyError, named
 from astune.support.current_episode import EPISODE
 from astune.types import FinishReason, Generation, Sampling
 
+AGAIN = 1.0
+"""Seconds until a server is asked again that could not be reached."""
 MOST_SEED = 2**63
 """Seeds of vLLM are below it."""
 
@@ -90,7 +93,8 @@ class VerlPolicy:
         return self._context_length
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        """Raises PolicyError where a server fails; that it died the run learns by itself."""
+        """Raises PolicyError where a server fails. Where one died the call never ends: the run does, with the server's
+        name, and a step that lost the episodes of one server is not learned from what the others played."""
         if not prompt_ids:
             raise PolicyError("cannot continue an empty prompt")
         if len(prompt_ids) + sampling.max_tokens > self._context_length:
@@ -100,19 +104,27 @@ class VerlPolicy:
             )
         episode = EPISODE.get()
         conversation = uuid.uuid4().hex if episode is None else episode.episode_id
-        try:
-            output = await self._client.generate(
-                conversation, prompt_ids=list(prompt_ids), sampling_params=self._traits.parameters(sampling)
-            )
-        except ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, AstuneError):
-                raise error.cause from error
-            raise PolicyError(f"a server failed: {named(error.cause)}") from error
-        except ray.exceptions.RayError as error:
-            raise PolicyError(f"a server is gone: {named(error)}") from error
+        output = await self._ask(conversation, prompt_ids, self._traits.parameters(sampling))
         generation = self._read(output, sampling)
         self._weights.remember([*prompt_ids, *generation.output_ids])
         return generation
+
+    async def _ask(self, conversation: str, prompt_ids: Sequence[int], parameters: dict[str, Any]) -> TokenOutput:
+        while True:
+            try:
+                return await self._client.generate(
+                    conversation, prompt_ids=list(prompt_ids), sampling_params=parameters
+                )
+            except ray.exceptions.RayTaskError as error:
+                if isinstance(error.cause, AstuneError):
+                    raise error.cause from error
+                raise PolicyError(f"a server failed: {named(error.cause)}") from error
+            except ray.exceptions.ActorUnavailableError:
+                await asyncio.sleep(AGAIN)  # whether it is dead Ray does not know yet
+            except ray.exceptions.ActorDiedError:
+                await asyncio.get_running_loop().create_future()  # until the run cancels it
+            except ray.exceptions.RayError as error:
+                raise PolicyError(f"a server is gone: {named(error)}") from error
 
     def _read(self, output: TokenOutput, sampling: Sampling) -> Generation:
         ids = tuple(output.token_ids)
