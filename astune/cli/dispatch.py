@@ -107,7 +107,7 @@ def _looking(known: argparse.Namespace) -> Callable[[], int]:
 
 
 def _judge_report(known: argparse.Namespace) -> Callable[[], int]:
-    from astune.cli.judge_report import judge_report
+    from astune.cli.judges.report import judge_report
 
     return partial(
         judge_report,
@@ -148,7 +148,7 @@ def _recorded(known: argparse.Namespace) -> Callable[[], int]:
 
 
 def _rubrics(known: argparse.Namespace) -> Callable[[], int]:
-    from astune.cli import rubrics
+    from astune.cli.judges import rubrics
 
     if known.action == "learn":
         return partial(rubrics.learn, known.conf, known.overrides, known.keep_edited)

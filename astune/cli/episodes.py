@@ -52,7 +52,7 @@ def rescore(
     out: Path | None,
 ) -> int:
     """Judges recorded episodes with another judge. 1 if it could not judge one of them."""
-    from astune.cli.rescore import rescore_all
+    from astune.cli.judges.rescore import rescore_all
 
     if out is not None and out.exists():
         raise ConfigError(f"--out {out}: the file is there already; nothing is written over it")

@@ -12,8 +12,8 @@ from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 
-from astune.cli.judge_tables import show_report
-from astune.cli.labelled_answers import LabelledAnswers, read_labelled_answers
+from astune.cli.judges.labelled_answers import LabelledAnswers, read_labelled_answers
+from astune.cli.judges.tables import show_report
 from astune.cli.progress_bar import progress_bar
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig

@@ -1,0 +1,1 @@
+"""Commands about rewards: what judges say of labelled answers, of recorded episodes, and rubrics that are learned."""
