@@ -88,7 +88,10 @@ def test_precision_and_optimizer_reach_verl(tmp_path: Path) -> None:
             "astune.algorithm.advantage=gae",
             "astune.algorithm.advantage: got 'gae': its critic is not trained on verl yet",
         ),
-        ("astune.model.lora.rank=8", "astune.model.lora.rank: got 8: verl trains all weights here"),
+        (
+            "verl.actor_rollout_ref.model.lora_rank=8",
+            "verl.actor_rollout_ref.model.lora_rank: ASTune goes by astune.model",
+        ),
         ("astune.trainer.optimizer=adamw_8bit", "astune.trainer.optimizer: got 'adamw_8bit': bitsandbytes does not go"),
         (
             "astune.synchronizer.interval=2",
@@ -106,6 +109,48 @@ def test_precision_and_optimizer_reach_verl(tmp_path: Path) -> None:
 )
 def test_what_would_have_no_effect_is_refused_by_name(tmp_path: Path, override: str, said: str) -> None:
     loaded = loaded_from(tmp_path, override)
+    with pytest.raises(ConfigError) as caught:
+        settings_of(loaded)
+    assert f"command line: {said}" in str(caught.value)
+
+
+def test_adapters_reach_verl_and_its_servers_read_the_base_themselves(tmp_path: Path) -> None:
+    parts = made(tmp_path, "astune.model.lora={rank: 8, targets: [q_proj, v_proj]}").tree["actor_rollout_ref"]
+    model = {name: parts["model"][name] for name in ("lora_rank", "lora_alpha", "target_modules")}
+    assert model == {"lora_rank": 8, "lora_alpha": 32, "target_modules": ["q_proj", "v_proj"]}
+    assert parts["rollout"]["load_format"] == "safetensors"
+    without = made(tmp_path).tree["actor_rollout_ref"]
+    assert "lora_alpha" not in without["model"] and "load_format" not in without["rollout"]
+
+
+def test_a_run_that_begins_with_an_adapter_loads_its_base(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "someone/model"}')
+    tree = made(tmp_path, "astune.model.lora.rank=8", f"astune.model.path={tmp_path}").tree
+    assert tree["actor_rollout_ref"]["model"]["path"] == "someone/model"
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("astune.model.lora.rslora=true", "astune.model.lora.rslora: got True: verl tells peft rank, alpha and layers"),
+        ("astune.model.lora.dora=true", "astune.model.lora.dora: got True: verl trains no such adapters with FSDP"),
+        ("astune.model.lora.base=nf4", "astune.model.lora.base: got 'nf4': verl shares the base out over the GPUs"),
+        (
+            "verl.actor_rollout_ref.rollout.nnodes=1",
+            "verl.actor_rollout_ref.rollout.nnodes: with astune.model.lora servers share the GPUs",
+        ),
+        (
+            "verl.actor_rollout_ref.actor.strategy=fsdp",
+            "verl.actor_rollout_ref.actor.strategy: got 'fsdp'; with astune.model.lora expected 'fsdp2'",
+        ),
+        (
+            "verl.actor_rollout_ref.model.lora.merge=true",
+            "verl.actor_rollout_ref.model.lora.merge: ASTune goes by astune",
+        ),
+    ],
+)
+def test_what_does_not_go_with_an_adapter_on_verl_is_refused(tmp_path: Path, override: str, said: str) -> None:
+    loaded = loaded_from(tmp_path, "astune.model.lora.rank=8", override)
     with pytest.raises(ConfigError) as caught:
         settings_of(loaded)
     assert f"command line: {said}" in str(caught.value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ astune:
 
 class OneProcess:
     """Rank `rank` of `ranks`, which meet in `folder`. Each is told of all rows and takes its share, as Ray would deal
-    them out."""
+    them out. `more` are settings."""
 
     def __init__(
         self,
@@ -41,17 +41,19 @@ class OneProcess:
         rank: int = 0,
         ranks: int = 1,
         teacher: Path | None = None,
+        more: Sequence[str] = (),
     ) -> None:
         self.rank, self.ranks = rank, ranks
         place = {"RANK": f"{rank}", "WORLD_SIZE": f"{ranks}", "LOCAL_RANK": f"{rank}", "LOCAL_WORLD_SIZE": f"{ranks}"}
         os.environ.update(place, MASTER_ADDR="127.0.0.1", MASTER_PORT="0", DIST_INIT_METHOD=f"file://{folder}/meeting")
         job = folder / f"job_{rank}.yaml"
         job.write_text(JOB.format(model=model, tokens=micro_batch_tokens))
-        loaded = load_config(job)
-        self.trainer = loaded.config.astune.trainer
+        loaded = load_config(job, more)
+        own = loaded.config.astune
+        self.trainer = own.trainer
         config = composed(loaded, settings_of(loaded))
         self.worker = AstuneWorker(
-            config.actor_rollout_ref, "actor", algorithm, None if teacher is None else str(teacher)
+            config.actor_rollout_ref, "actor", algorithm, own.model, own.seed, None if teacher is None else str(teacher)
         )
         self.worker.init_model()
         self._begun = self.weights()
@@ -89,12 +91,16 @@ class OneProcess:
         """Begin again: the weights of the beginning, an optimizer that has seen nothing."""
         engine = self.worker.actor.engine
         engine.optimizer.state.clear()
+        if self.worker.adapter is not None:
+            self.worker.adapter.go_back()
+            return
         with torch.no_grad():
             for name, value in engine.module.named_parameters():
                 value.copy_(distribute_tensor(self._begun[name], value.device_mesh, value.placements))
 
     def weights(self) -> dict[str, torch.Tensor]:
-        return dict(self.worker.whole_weights())
+        adapter = self.worker.adapter
+        return dict(self.worker.whole_weights()) if adapter is None else adapter.tensors()
 
     def gradients(self) -> dict[str, torch.Tensor]:
         module: Any = self.worker.actor.engine.module

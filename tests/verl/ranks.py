@@ -21,10 +21,12 @@ from astune.backbone.verl.cpu import CPU_ENVIRONMENT
 from astune.config.schema import AlgorithmConfig
 
 RATE = 0.003
+ADAPTER = ("astune.model.lora={rank: 5}", "astune.seed=0")
+"""Of a rank that neither two ranks nor three share out evenly."""
 
 
 def config_of(algorithm: str, folder: Path) -> AlgorithmConfig:
-    if algorithm == "distill":
+    if algorithm.startswith("distill"):
         return AlgorithmConfig(method="distill", teacher=str(folder / "teacher"))
     return AlgorithmConfig(kl_beta=0.1, entropy_bonus=0.01)
 
@@ -38,7 +40,8 @@ def learn(rank: int, folder: Path, algorithm: str, ranks: int, updates: int, che
     meeting.mkdir(exist_ok=True)
     config = config_of(algorithm, folder)
     teacher = None if config.teacher is None else folder / "teacher"
-    workers = OneProcess(meeting, folder / "model", config, rank=rank, ranks=ranks, teacher=teacher)
+    settings = ADAPTER if algorithm.endswith("lora") else ()
+    workers = OneProcess(meeting, folder / "model", config, rank=rank, ranks=ranks, teacher=teacher, more=settings)
     learner = VerlLearner(workers, lambda version: {}, config, workers.trainer)
     if checkpoint is not None:
         learner.load(checkpoint)

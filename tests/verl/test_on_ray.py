@@ -10,6 +10,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from astune.backbone.local import LocalBackbone
 from astune.backbone.local.engine import load_engine as load_local
 from astune.backbone.local.engine import load_policy
 from astune.backbone.local.learning.learner import LocalLearner
+from astune.backbone.local.model.model import save_model
 from astune.backbone.verl import engine as verl_engine
 from astune.backbone.verl.backbone import VerlBackbone
 from astune.backbone.verl.servers.policy import VerlPolicy
@@ -106,15 +108,15 @@ def test_episodes_are_those_of_the_local_backbone(finished: RunReport, tmp_path:
     assert sum(same) >= len(same) - 2
 
 
-def test_steps_are_those_of_the_local_backbone(finished: RunReport) -> None:
-    """From the episodes that were played on verl: the same figures, and in the end the same weights."""
-    config = demo(backbone="local").config.astune
+def compare_with_local(report: RunReport, config: AstuneConfig, file: str) -> None:
+    """The steps of a run, taken once more on `local` from the episodes that were played: the same figures, and in the
+    end the same weights in the `file` of the checkpoint."""
     loaded, sampler, _ = load_policy(config)
     learner = LocalLearner(loaded, sampler, config.algorithm, config.trainer)
-    begun = {name: weight.clone() for name, weight in loaded.model.state_dict().items()}
-    for row in read_metrics(finished.run_dir / "metrics.jsonl"):
+    save_model(loaded, report.run_dir / "begun")
+    for row in read_metrics(report.run_dir / "metrics.jsonl"):
         groups: dict[str, list[Episode]] = {}
-        for record in played(finished):
+        for record in played(report):
             if record.step == row["step"]:
                 groups.setdefault(record.episode.task.task_id, []).append(record.episode)
         made = [Group(episodes[0].task, tuple(episodes)) for episodes in groups.values()]
@@ -124,10 +126,15 @@ def test_steps_are_those_of_the_local_backbone(finished: RunReport) -> None:
         assert row["policy_age/max"] == 0 and row["servers/logprob_difference"] < 1e-4
         for name in ("loss", "grad_norm", "clip_fraction", "learning_rate"):
             assert row[name] == pytest.approx(expected[name], rel=1e-3, abs=1e-5), name
-    there = load_file(finished.run_dir / "checkpoints" / "step_000003" / "model.safetensors")
-    here = loaded.model.state_dict()
-    moved = sum(float((here[name] - begun[name]).abs().sum()) for name in there)
-    assert sum(float((there[name] - here[name]).abs().sum()) for name in there) < 0.01 * moved
+    save_model(loaded, report.run_dir / "ended")
+    folders = report.run_dir / "checkpoints" / "step_000003", report.run_dir / "ended", report.run_dir / "begun"
+    there, here, begun = (load_file(folder / file) for folder in folders)
+    moved = sum(float((here[name] - begun[name]).abs().sum()) for name in here)
+    assert sum(float((there[name] - here[name]).abs().sum()) for name in here) < 0.01 * moved
+
+
+def test_steps_are_those_of_the_local_backbone(finished: RunReport) -> None:
+    compare_with_local(finished, demo(backbone="local").config.astune, "model.safetensors")
 
 
 def test_servers_answer_as_the_local_sampler_does(engine: Engine, tmp_path: Path) -> None:
@@ -303,3 +310,19 @@ def test_stages_that_learn_from_examples_are_those_of_the_local_backbone(
     begun = load_file(tiny_model_dir() / "model.safetensors")
     moved = sum(float((expected[name] - begun[name]).abs().sum()) for name in expected)
     assert sum(float((trained[name] - expected[name]).abs().sum()) for name in expected) < 0.01 * moved
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_a_run_with_an_adapter_takes_the_steps_of_the_local_backbone(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that has not the adapter of a step would end the run."""
+    for replica in weights_of(engine).replicas:
+        ray.kill(replica.servers[0])
+    free()
+    monkeypatch.setattr(verl_engine, "ray_session", ray_that_is_there)
+    settings = (f"astune.runs_dir={tmp_path}", "astune.model.lora.rank=8", "astune.trainer.learning_rate=1e-3")
+    loaded = demo(*settings, "verl.trainer.n_gpus_per_node=1")
+    report = run_training(loaded, partial(verl_engine.load_engine, loaded))
+    assert report.error is None and (report.status, report.steps) == ("completed", 3)
+    compare_with_local(report, demo(*settings, backbone="local").config.astune, "adapter_model.safetensors")

@@ -10,19 +10,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from astune.backbone.local.learning.learner import LocalLearner
-from astune.backbone.local.model.model import load_model, read_weights
+from astune.backbone.local.model.model import load_model, save_model
 from astune.backbone.local.sampling.sampler import Sampler
-from astune.config.schema import ModelConfig, TrainerConfig
+from astune.config.schema import LoraConfig, ModelConfig, TrainerConfig
 from astune.context_tracker.model_dir import copy_tokenizer
 from astune.support.resources import tiny_model_dir
 from tests.backbone.local.conftest import make_model
 from tests.backbone.local.test_prefix_tree import branching_samples
 from tests.verl.ranks import RATE, config_of
+from tests.verl.test_learner import apart
 
 ROOT = Path(__file__).parents[2]
-GROUPS = {"rl": [(2, 2), (3, 1)], "distill": [(2, 2)]}
+GROUPS = {"rl": [(2, 2), (3, 1)], "distill": [(2, 2)], "lora": [(2, 2), (3, 1)], "distill_lora": [(2, 1)]}
 """So many ranks that take so many updates, by what they learn with."""
 TRAINER = TrainerConfig(micro_batch_tokens=300, max_grad_norm=0.02)
 
@@ -42,6 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 @pytest.mark.parametrize("algorithm", GROUPS)
 async def test_groups_of_ranks_that_go_on_from_each_other_give_the_weights_of_local(
     folder: Path, algorithm: str
@@ -52,15 +55,17 @@ async def test_groups_of_ranks_that_go_on_from_each_other_give_the_weights_of_lo
         for ranks, _ in GROUPS[algorithm]
         for figures in json.loads((folder / f"{algorithm}_{ranks}.json").read_text())
     ]
-    loaded = load_model(ModelConfig(path=str(folder / "model"), device="cpu"))
-    sampler = Sampler(loaded.sampling_model, slots=1, context_length=400)
+    lora = LoraConfig(rank=5) if algorithm.endswith("lora") else LoraConfig()
+    torch.manual_seed(0)
+    loaded = load_model(ModelConfig(path=str(folder / "model"), device="cpu", lora=lora))
+    sampler = Sampler(loaded.sampling_model, slots=1, context_length=400, adapters=loaded.adapters)
     local = LocalLearner(loaded, sampler, config_of(algorithm, folder), TRAINER)
     for figures in told:
         expected = (await local.update(branching_samples(), RATE)).metrics
         for name in set(expected) - {"tokens/packed", "tokens/flattened_per_packed"}:
             assert figures[name] == pytest.approx(expected[name], rel=2e-4, abs=1e-6), name
-    found = dict(read_weights(folder / f"{algorithm}_{GROUPS[algorithm][-1][0]}").named_parameters())
-    wanted = dict(loaded.model.named_parameters())
-    largest = max(float(value.detach().abs().max()) for value in wanted.values())
-    with torch.no_grad():
-        assert max(float((found[name] - wanted[name]).abs().max()) for name in wanted) < 1e-4 * largest
+    save_model(loaded, folder / f"{algorithm}_local")
+    last, _ = GROUPS[algorithm][-1]
+    name = "model.safetensors" if loaded.adapters is None else "adapter_model.safetensors"
+    found, wanted = (load_file(folder / each / name) for each in (f"{algorithm}_{last}", f"{algorithm}_local"))
+    assert apart(wanted, found) < 1e-4

@@ -9,7 +9,7 @@ import pytest
 
 from astune.backbone.verl.trainer.settings import composed, settings_of
 from astune.config.load import load_config
-from astune.errors import ConfigError
+from astune.errors import ConfigError, ModelError
 
 JOB = """
 astune:
@@ -39,6 +39,16 @@ def test_verls_own_classes_take_what_is_made_for_a_cpu_and_for_gpus(tmp_path: Pa
 
 def test_the_model_keeps_its_own_special_tokens(tmp_path: Path) -> None:
     assert verl_config(tmp_path).model.override_config.pad_token_id == 1000
+
+
+def test_adapters_are_for_the_layers_that_local_gives_them_to(tmp_path: Path) -> None:
+    from verl.utils.config import omega_conf_to_dataclass
+
+    model = omega_conf_to_dataclass(verl_config(tmp_path, "astune.model.lora.rank=8").model)
+    every = ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
+    assert (model.lora_rank, model.lora_alpha, model.target_modules) == (8, 32, every)
+    with pytest.raises(ModelError, match=r"no linear layer of the model is called 'q_prj'\. Did you mean 'q_proj'"):
+        verl_config(tmp_path, "astune.model.lora={rank: 8, targets: [q_prj, v_proj]}")
 
 
 def test_keys_that_verl_does_not_know_are_refused_with_the_nearest_one(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from typing import Literal
 
 import torch
 
-from astune.backbone.local.model.adapters import WEIGHTS_FILE, merge
+from astune.backbone.local.model.adapters import merge
 from astune.backbone.local.model.model import read_weights
+from astune.backbone.lora.folder import WEIGHTS_FILE
 from astune.context_tracker.model_dir import ADAPTER_CONFIG, copy_tokenizer, resolve_base_dir
 from astune.errors import ConfigError, ModelError
 

@@ -20,6 +20,7 @@ from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup, Res
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.rollout.llm_server import LLMServerManager
 
+from astune.backbone.lora.settings import begun_adapter
 from astune.backbone.teacher import TEACHER, ApiTeacher, require_same_tokens
 from astune.backbone.verl.cluster import ray_session
 from astune.backbone.verl.demand import Demand
@@ -35,9 +36,9 @@ from astune.config.chat_models import TeacherConfig
 from astune.config.load import LoadedConfig
 from astune.config.rules import needs_policy
 from astune.config.schema import AstuneConfig
-from astune.context_tracker.model_dir import load_chat_format, resolve_model_dir
+from astune.context_tracker.model_dir import load_chat_format, resolve_base_dir, resolve_model_dir
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.errors import ConfigError
+from astune.errors import AstuneError, ConfigError
 from astune.support.visible import tell
 from astune.training.engine import Engine
 from astune.training.rollout_setup import NoPolicy
@@ -52,7 +53,8 @@ ANY_QUESTION = [{"role": "user", "content": "How many pens are there in 7 boxes 
 def load_engine(loaded: LoadedConfig, config: AstuneConfig) -> Engine:
     """Start Ray or join it, then the workers and servers that the configuration asks for; `config` is what `loaded` has
     of ASTune's, as it runs. They end with `Engine.close`, or where one of them does not start."""
-    directory = resolve_model_dir(config.model.path)
+    begun_adapter(config.model)
+    directory = resolve_base_dir(config.model.path)
     chat_format = load_chat_format(config.model, directory)
     loaded = as_it_runs(loaded, config)
     settings = composed(loaded, settings_of(loaded))
@@ -159,10 +161,17 @@ def start_workers(config: AstuneConfig, settings: DictConfig) -> RayWorkerGroup:
         role="actor_rollout" if needs_policy(config) and not demand.server_nodes else "actor",
         algorithm=config.algorithm,
         teacher=model_folder(config.algorithm.teacher) if isinstance(config.algorithm.teacher, str) else None,
+        model=config.model,
+        seed=config.seed,
         distillation_config=None,
     )
     group = RayWorkerGroup(pools.resource_pool_dict[POOL], worker, device_name=settings.trainer.device)
-    group.init_model()
+    try:
+        group.init_model()
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, AstuneError):  # an adapter to begin with that is another one
+            raise error.cause from error
+        raise
     return group
 
 

@@ -8,32 +8,23 @@ second copy of the base. `Adapters.using` says which adapter a forward pass is f
 
 from __future__ import annotations
 
-import copy
-import hashlib
-import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
 
+from astune.backbone.lora.folder import base_digest_in, base_mark, check_shapes, read_adapter, save_adapter
+from astune.backbone.lora.settings import SOLE, base_digest, import_peft, peft_settings, target_names
 from astune.config.schema import LoraConfig
-from astune.context_tracker.model_dir import ADAPTER_CONFIG
-from astune.errors import MissingDependency, ModelError, named, nearest
+from astune.errors import MissingDependency, ModelError, named
 
-SOLE = "default"
-"""The name of the adapter where there is one, which is also peft's."""
 BASE = "__base__"
 """In the place of an adapter's name: the base model alone. peft's name for it."""
-BASE_MARK = "base_"
-"""Begins the name by which the file of an adapter says `base_digest`; then comes `astune.model.lora.base`: weights in
-4 bits have another one."""
-WEIGHTS_FILE = "adapter_model.safetensors"
 
 
 class Adapters:
@@ -50,16 +41,8 @@ class Adapters:
                 "astune.model.lora.dora: DoRA cannot tell the rows of a batch apart, so it has one adapter"
             )
         self.names = tuple(names)
-        made = peft.LoraConfig(
-            r=config.rank,
-            lora_alpha=config.alpha,
-            target_modules=_targets(model, config.targets),
-            use_rslora=config.rslora,
-            use_dora=config.dora,
-            task_type="CAUSAL_LM",
-            base_model_name_or_path=base,
-        )
-        self._mark = {f"{BASE_MARK}{config.base}": base_digest(model)}
+        made = peft_settings(config, target_names(model, config.targets), base)
+        self._mark = base_mark(config.base, base_digest(model.named_parameters()))
         try:
             with _quiet():
                 self._peft = peft.PeftModel(model, made, adapter_name=names[0])
@@ -112,63 +95,19 @@ class Adapters:
 
     def save(self, directory: Path, name: str = SOLE) -> None:
         """Write one adapter as a folder of peft's."""
-        directory.mkdir(parents=True, exist_ok=True)
-        save_file(self._tensors(name), directory / WEIGHTS_FILE, metadata={"format": "pt"} | self._mark)
-        settings = copy.copy(self._peft.peft_config[name])
-        settings.target_modules = sorted(settings.target_modules)  # a set, whose order is another in each process
-        settings.save_pretrained(str(directory))
+        save_adapter(directory, self._tensors(name), self._peft.peft_config[name], self._mark)
 
     def load(self, directory: Path, name: str = SOLE) -> None:
         """Take over an adapter that `save` wrote, bit for bit. Raises ModelError for one of another base, or whose
         settings `astune.model.lora` does not have."""
-        own = self._peft.peft_config[name]
-        if not (directory / ADAPTER_CONFIG).is_file():
-            raise ModelError(f"{directory} holds no adapter: it has no {ADAPTER_CONFIG}")
-        try:
-            saved = self._functions.LoraConfig.from_pretrained(str(directory))
-            with safe_open(directory / WEIGHTS_FILE, "pt") as file:
-                mark = self._mark | (file.metadata() or {})
-                weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
-        except (OSError, ValueError, TypeError, SafetensorError) as error:
-            raise ModelError(f"the adapter in {directory} does not load: {named(error)}") from error
-        different = [
-            f"astune.model.lora.{key} is {_plain(getattr(own, field))}, and was {_plain(getattr(saved, field))}"
-            for key, field in SETTINGS.items()
-            if getattr(own, field) != getattr(saved, field)
-        ]
-        if different:
-            raise ModelError(f"the adapter in {directory} is another one: {'; '.join(different)}")
-        if not self._mark.items() <= mark.items():
-            raise ModelError(
-                f"the adapter in {directory} was trained over other weights than those of "
-                f"{own.base_model_name_or_path} (it says {saved.base_model_name_or_path})"
-            )
-        parameters = self._tensors(name)
-        if {key: value.shape for key, value in weights.items()} != {
-            key: value.shape for key, value in parameters.items()
-        }:
-            raise ModelError(f"the adapter in {directory} has not the tensors that its {ADAPTER_CONFIG} promises")
-        for key, parameter in parameters.items():
+        weights = read_adapter(directory, self._peft.peft_config[name], self._mark)
+        check_shapes(directory, weights, self._tensors(name))
+        self.take(weights, name)
+
+    def take(self, weights: Mapping[str, torch.Tensor], name: str = SOLE) -> None:
+        """Take over the tensors of an adapter of this shape, under the names that they have in peft's file."""
+        for key, parameter in self._tensors(name).items():
             parameter.copy_(weights[key])
-
-
-SETTINGS = {
-    "rank": "r",
-    "alpha": "lora_alpha",
-    "targets": "target_modules",
-    "rslora": "use_rslora",
-    "dora": "use_dora",
-}
-"""Keys of `astune.model.lora` by which adapters differ, with the names they have in peft's file."""
-
-
-def import_peft() -> Any:
-    """The package peft. Raises MissingDependency without it."""
-    try:
-        import peft
-    except ImportError as error:
-        raise MissingDependency('astune.model.lora needs the package peft: pip install "astune[lora]"') from error
-    return peft
 
 
 def quantized(config: LoraConfig, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
@@ -200,49 +139,9 @@ def merge(model: Any, directory: Path) -> Any:
     that was trained over other weights, or does not load."""
     peft = import_peft()
     try:
-        with safe_open(directory / WEIGHTS_FILE, "pt") as file:
-            digest = (file.metadata() or {}).get(f"{BASE_MARK}dtype")
-        if digest not in (None, base_digest(model)):
+        if base_digest_in(directory) not in (None, base_digest(model.named_parameters())):
             raise ModelError(f"the adapter in {directory} was trained over other weights than those of its base model")
         with _quiet():
             return peft.PeftModel.from_pretrained(model, str(directory)).merge_and_unload()
     except (OSError, ValueError, TypeError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"the adapter in {directory} does not load: {named(error)}") from error
-
-
-def linear_layers(model: torch.nn.Module) -> list[str]:
-    """The full names of the layers that can have an adapter: all linear ones but the head."""
-    head = model.get_output_embeddings()  # type: ignore[operator]
-    return [
-        name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear) and module is not head
-    ]
-
-
-def _targets(model: torch.nn.Module, wanted: Sequence[str]) -> list[str]:
-    """The last parts of the names of the layers that get an adapter: those wanted, or all. Raises ModelError for one
-    that no layer has."""
-    layers = linear_layers(model)
-    ends = sorted({name.rpartition(".")[2] for name in layers})
-    for target in wanted:
-        if not any(name == target or name.endswith(f".{target}") for name in layers):
-            raise ModelError(
-                f"astune.model.lora.targets: no linear layer of the model is called {target!r}.{nearest(target, ends)} "
-                f"There are: {', '.join(ends)}"
-            )
-    return sorted(set(wanted)) or ends
-
-
-def base_digest(model: torch.nn.Module) -> str:
-    """Tell base models apart by the first row of each matrix, in whatever precision they were loaded."""
-    digest = hashlib.sha256()
-    for name, parameter in model.named_parameters():
-        if parameter.ndim > 1:
-            row = parameter.detach().reshape(-1)[: math.prod(parameter.shape[1:])]
-            number = row.to(torch.bfloat16) if row.is_floating_point() else row
-            digest.update(name.encode())
-            digest.update(number.cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _plain(value: Any) -> Any:
-    return sorted(value) if isinstance(value, set | frozenset) else value

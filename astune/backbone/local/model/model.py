@@ -15,12 +15,13 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from astune.backbone.local.model.adapters import BASE, SOLE, Adapters, quantized
+from astune.backbone.local.model.adapters import BASE, Adapters, quantized
 from astune.backbone.local.model.attention import ATTENTION
 from astune.backbone.local.model.family import TREE, Family, find_family
 from astune.backbone.local.model.recomputing import recompute, recomputing, silence_dropout
+from astune.backbone.lora.settings import SOLE, begun_adapter, found_at
 from astune.config.schema import ModelConfig
-from astune.context_tracker.model_dir import adapter_dir, base_name, copy_tokenizer, resolve_base_dir
+from astune.context_tracker.model_dir import base_name, copy_tokenizer, resolve_base_dir
 from astune.errors import ModelError
 
 logger = logging.getLogger(__name__)
@@ -94,12 +95,7 @@ def load_model(config: ModelConfig, names: Sequence[str] = (SOLE,)) -> LoadedMod
     """Load weights onto the device, ready for training and sampling; with `astune.model.lora` below an adapter of each
     of `names`, drawn from torch's global seed, or that of the folder `astune.model.path` over the base it names."""
     lora = config.lora.rank is not None
-    begin = adapter_dir(config.path)
-    if begin is not None and not lora:
-        raise ModelError(
-            f"astune.model.path: {begin} holds an adapter, and astune.model.lora.rank is not set; give the "
-            "astune.model.lora it was trained with, or one model of it and its base (astune export --merged)"
-        )
+    begin = begun_adapter(config)
     path = config.path if begin is None else base_name(begin)
     directory = resolve_base_dir(config.path)
     device, dtype = placement(config)
@@ -115,7 +111,7 @@ def load_model(config: ModelConfig, names: Sequence[str] = (SOLE,)) -> LoadedMod
         )
     if silenced := silence_dropout(model):
         logger.info("dropout is off, so that training computes as sampling does: %s", ", ".join(silenced))
-    adapters = Adapters(model, config.lora, _base_name(path, directory), names) if lora else None
+    adapters = Adapters(model, config.lora, found_at(path, directory), names) if lora else None
     if begin is not None and adapters is not None:
         for name in names:
             adapters.load(begin, name)
@@ -134,11 +130,6 @@ def load_model(config: ModelConfig, names: Sequence[str] = (SOLE,)) -> LoadedMod
     checkpointing = config.gradient_checkpointing
     facts = (directory, device, dtype, context_length, checkpointing, family)
     return LoadedModel(model, sampling_model, *facts, adapters, names[0], begin is not None)
-
-
-def _base_name(path: str, directory: Path) -> str:
-    """Where the base model of an adapter is, for whoever reads its files: a folder, or a hub id."""
-    return str(directory.resolve()) if path == "tiny" or Path(path).is_dir() else path
 
 
 def placement(config: ModelConfig) -> tuple[torch.device, torch.dtype]:

@@ -21,11 +21,12 @@ import numpy as np
 import torch
 
 from astune.backbone.local.learning.prefix_tree import common_prefix
-from astune.backbone.local.model.adapters import SOLE, Adapters
+from astune.backbone.local.model.adapters import Adapters
 from astune.backbone.local.model.family import TREE, Family
 from astune.backbone.local.sampling.draw import draw
 from astune.backbone.local.sampling.kv_cache import KVCache
 from astune.backbone.local.sampling.state_cache import StateCache
+from astune.backbone.lora.settings import SOLE
 from astune.errors import ContextOverflow, PolicyError, WorkflowError
 from astune.rollout.rounds import Rounds
 from astune.sampling import shortened

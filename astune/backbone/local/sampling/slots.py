@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 
-from astune.backbone.local.model.adapters import SOLE, Adapters
+from astune.backbone.local.model.adapters import Adapters
+from astune.backbone.lora.settings import SOLE
 
 
 class Slots:

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from astune.backbone.local.model.adapters import SOLE, Adapters
+from astune.backbone.local.model.adapters import Adapters
 from astune.backbone.local.sampling.slots import Slots
+from astune.backbone.lora.settings import SOLE
 from astune.errors import ModelError
 
 ATTENTION_STATE = "past_key_values"

@@ -20,27 +20,31 @@ from verl.workers.rollout.utils import ensure_async_iterator
 
 from astune.backbone.local.learning.batch import micro_batches
 from astune.backbone.local.learning.forward import predict
+from astune.backbone.local.model.adapters import Adapters
 from astune.backbone.local.model.family import find_family
 from astune.backbone.local.model.model import read_weights
 from astune.backbone.local.sampling.sampler import Sampler
 from astune.backbone.verl.servers.whole_rows import whole_row
-from astune.config.schema import ModelConfig
+from astune.config.schema import LoraConfig, ModelConfig
 from astune.context_tracker.model_dir import load_chat_format
 from astune.types import Sampling
 
 
 class CpuServer:
-    """Answers as vLLM's server in verl does. An actor: its methods run side by side in one event loop."""
+    """Answers as vLLM's server in verl does, with `lora` by an adapter over the base in `directory`. An actor: its
+    methods run side by side in one event loop."""
 
-    def __init__(self, directory: str, slots: int, context_length: int) -> None:
+    def __init__(self, directory: str, slots: int, context_length: int, lora: LoraConfig | None) -> None:
         self._model = read_weights(Path(directory)).eval().requires_grad_(False)
         self._family = find_family(self._model)
+        self._adapters = None if lora is None else Adapters(self._model, lora, directory)
         self._sampler = Sampler(
             self._model,
             slots=slots,
             context_length=context_length,
             decode=load_chat_format(ModelConfig(), Path(directory)).decode,
             family=self._family,
+            adapters=self._adapters,
         )
         self._version: int | None = None
 
@@ -77,13 +81,20 @@ class CpuServer:
             return [[score] for score in predict(self._model, batch).logprob.tolist()] + [[0.0]]
 
     async def load_weights(self, weights: Mapping[str, torch.Tensor], version: int | None) -> None:
-        """Take over all weights of the model. Those that are tied to others may be left out."""
+        """Take over all weights of the model, or those of its adapter. Weights that are tied to others may be left
+        out."""
+        if self._adapters is None:
+            self._take(weights)
+        else:
+            self._adapters.take(weights)
+        self._sampler.publish()
+        self._version = version
+
+    def _take(self, weights: Mapping[str, torch.Tensor]) -> None:
         wrong = self._model.load_state_dict(weights, strict=False)
         own = {name for name, _ in self._model.named_parameters()}
         if wrong.unexpected_keys or own.intersection(wrong.missing_keys):
             raise ValueError(f"these are no weights of the model: {wrong}")
-        self._sampler.publish()
-        self._version = version
 
     async def clear_kv_cache(self) -> None:
         self._sampler.forget()
@@ -107,15 +118,25 @@ def server_name(replica_rank: int) -> str:
 
 class CpuReplica(RolloutReplica):  # type: ignore[misc]
     async def launch_servers(self) -> None:
-        directory = omega_conf_to_dataclass(self.model_config).local_path
+        model = omega_conf_to_dataclass(self.model_config)
         server = (
             ray.remote(CpuServer)
             .options(name=server_name(self.replica_rank), max_concurrency=self.max_concurrency, num_cpus=0)
-            .remote(directory, self.config.max_num_seqs, self.config.max_model_len)
+            .remote(
+                model.local_path,
+                self.config.max_num_seqs,
+                self.config.max_model_len,
+                _lora(model) if model.lora_rank else None,
+            )
         )
         await server.ready.remote()
         self.servers = [server]
         self._server_handle, self._server_address = server, server_name(self.replica_rank)
+
+
+def _lora(model: Any) -> LoraConfig:
+    """The adapter of verl's configuration of the model as `astune.model.lora`, which it was made of."""
+    return LoraConfig(rank=model.lora_rank, alpha=model.lora_alpha, targets=tuple(model.target_modules))
 
 
 class WeightSender(BaseRollout):  # type: ignore[misc]

@@ -21,7 +21,7 @@ from astune.backbone.verl.trainer.loss import BESIDE, FIGURE
 from astune.backbone.verl.trainer.rows import SampleRow, batch_of, of_entries, of_rows, of_samples, rows_of, shared_out
 from astune.config.algorithm import IMITATING
 from astune.config.schema import AlgorithmConfig, TrainerConfig
-from astune.errors import RunFolderError
+from astune.errors import ModelError, RunFolderError
 from astune.types import Sample, Update
 
 logger = logging.getLogger(__name__)
@@ -160,7 +160,8 @@ class VerlLearner:
         return self.policy_version
 
     def save(self, directory: Path) -> None:
-        """The model as a Hugging Face folder in float32, the optimizer beside it in shards."""
+        """The model as a Hugging Face folder in float32, or its adapter as a folder of peft's; the optimizer beside it
+        in shards."""
         self._workers.save(directory)
         state = {"updates": self.updates, "policy_version": self.policy_version}
         (directory / STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
@@ -171,7 +172,7 @@ class VerlLearner:
             state = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
             self._workers.load(directory)
             self.updates, self.policy_version = int(state["updates"]), int(state["policy_version"])
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
+        except (OSError, ValueError, KeyError, RuntimeError, ModelError) as error:
             raise RunFolderError(
                 f"{directory} cannot be gone on from: {type(error).__name__}: {error}. If its files are damaged, "
                 "delete the folder to go on from the checkpoint before it"

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from astune.backbone.foreign import at, clashes, leaves, origin_of, place_of, rows, shipped, tree_of, with_origin
 from astune.backbone.verl.trainer.user_keys import check_verl_keys
 from astune.config.keys import value_at
 from astune.config.load import LoadedConfig
 from astune.config.schema import AstuneConfig
-from astune.context_tracker.model_dir import resolve_base_dir
+from astune.context_tracker.model_dir import adapter_dir, base_name, resolve_base_dir
 from astune.errors import ConfigError
 from astune.support.resources import default_config_dir, tiny_model_dir
 
@@ -27,10 +27,19 @@ DEFAULTS = "verl_default.yaml"
 CPU = "verl_cpu.yaml"
 TABLE = "config_auto_convertion_verl.json"
 DEVICE = "trainer.device"
+STRATEGY = "actor_rollout_ref.actor.strategy"
+SERVER_NODES = "actor_rollout_ref.rollout.nnodes"
 
 OWNED: Mapping[str, str] = {
     DEVICE: "astune.model.device",
     "actor_rollout_ref.model.path": "astune.model.path",
+    "actor_rollout_ref.model.lora": "astune.model.lora",
+    "actor_rollout_ref.model.lora_rank": "astune.model.lora.rank",
+    "actor_rollout_ref.model.lora_alpha": "astune.model.lora.alpha",
+    "actor_rollout_ref.model.target_modules": "astune.model.lora.targets",
+    "actor_rollout_ref.model.target_parameters": "astune.model.lora.targets",
+    "actor_rollout_ref.model.exclude_modules": "astune.model.lora.targets",
+    "actor_rollout_ref.model.lora_adapter_path": "astune.model.path",
     "actor_rollout_ref.actor.optim.lr": "astune.trainer.learning_rate",
     "actor_rollout_ref.actor.loss_agg_mode": "astune.algorithm.loss_aggregation",
     "actor_rollout_ref.actor.policy_loss": "astune.algorithm.loss",
@@ -94,7 +103,12 @@ class Settings:
 def settings_of(loaded: LoadedConfig) -> Settings:
     """Raises `ConfigError` with every key that would have no effect, each with its place and what to do instead."""
     users = dict(leaves(loaded.config.verl))
-    if problems := [*_unsupported(loaded), *_owned(loaded, users), *clashes(loaded, "verl", users, shipped(DEFAULTS))]:
+    if problems := [
+        *_unsupported(loaded),
+        *_owned(loaded, users),
+        *_adapter_problems(loaded, users),
+        *clashes(loaded, "verl", users, shipped(DEFAULTS)),
+    ]:
         raise ConfigError("\n".join(problems))
     found = shipped(DEFAULTS)
     origins = dict.fromkeys(found, DEFAULTS)
@@ -157,7 +171,10 @@ def composed(loaded: LoadedConfig, settings: Settings) -> Any:
         config.merge_with(OmegaConf.create(tree_of(shipped(DEFAULTS))))  # with keys that verl takes and does not name
         check_verl_keys(loaded, config)
         config.merge_with(OmegaConf.create(settings.tree))
-        config.actor_rollout_ref.model.override_config.update(own_tokens(loaded.config.astune.model.path))
+        model = config.actor_rollout_ref.model
+        model.override_config.update(own_tokens(loaded.config.astune.model.path))
+        if loaded.config.astune.model.lora.rank is not None:
+            model.target_modules = _layers(loaded)
     OmegaConf.resolve(config)
     return config
 
@@ -172,6 +189,36 @@ def own_tokens(path: str) -> dict[str, Any]:
     return {name: own.get(name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
 
 
+def _layers(loaded: LoadedConfig) -> list[str]:
+    """The names of the layers that get an adapter. Raises ModelError for one that the model does not have: by itself
+    verl would train the others and say nothing."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from astune.backbone.lora.settings import target_names
+
+    model, models = loaded.config.astune.model, cast("Any", AutoModelForCausalLM)
+    with torch.device("meta"):
+        shape = models.from_config(AutoConfig.from_pretrained(resolve_base_dir(model.path, weights=False)))
+    return target_names(shape, model.lora.targets)
+
+
+def _adapter_problems(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:
+    """Keys of the user's section that do not go with an adapter."""
+    if loaded.config.astune.model.lora.rank is None:
+        return
+    if users.get(STRATEGY, "fsdp2") != "fsdp2":
+        yield (
+            f"{at(loaded, f'verl.{STRATEGY}')}: got {users[STRATEGY]!r}; with astune.model.lora expected 'fsdp2', as "
+            "checkpoints of adapters are written for no other"
+        )
+    if users.get(SERVER_NODES):
+        yield (
+            f"{at(loaded, f'verl.{SERVER_NODES}')}: with astune.model.lora servers share the GPUs of the training "
+            "workers: to others verl 0.9.1 sends the base alone; take the key out"
+        )
+
+
 def _device(value: str, loaded: LoadedConfig) -> str:
     if value.startswith("cuda:"):
         raise ConfigError(
@@ -181,8 +228,10 @@ def _device(value: str, loaded: LoadedConfig) -> str:
 
 
 def model_folder(path: str) -> str:
-    """Where verl finds a model: a folder or a hub id."""
-    return str(tiny_model_dir()) if path == "tiny" else path
+    """Where verl finds a model: a folder or a hub id. Of an adapter that is where its base is."""
+    adapter = adapter_dir(path)
+    name = path if adapter is None else base_name(adapter)
+    return str(tiny_model_dir()) if name == "tiny" else name
 
 
 def _precisions(value: str, loaded: LoadedConfig) -> dict[str, str] | None:
@@ -198,6 +247,9 @@ CONVERSIONS: Mapping[str, Callable[[Any, LoadedConfig], Any]] = {
     "as_list": lambda value, loaded: list(value),
     "seed": lambda value, loaded: value % 2**31,
     "model_folder": lambda value, loaded: model_folder(value),
+    "of_adapter": lambda value, loaded: None if loaded.config.astune.model.lora.rank is None else value,
+    "targets": lambda value, loaded: list(value) or None,
+    "base_of_adapter": lambda value, loaded: None if value is None else "safetensors",  # servers read the base once
     "device": _device,
     "precision": lambda value, loaded: None if value == "auto" else value,
     "precisions": _precisions,

@@ -1,0 +1,91 @@
+"""What an adapter is: peft's settings for it, the layers that get one, and the base that it belongs to."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from astune.config.schema import LoraConfig, ModelConfig
+from astune.context_tracker.model_dir import adapter_dir
+from astune.errors import MissingDependency, ModelError, nearest
+
+SOLE = "default"
+"""The name of the adapter where there is one, which is also peft's."""
+
+
+def import_peft() -> Any:
+    """The package peft. Raises MissingDependency without it."""
+    try:
+        import peft
+    except ImportError as error:
+        raise MissingDependency('astune.model.lora needs the package peft: pip install "astune[lora]"') from error
+    return peft
+
+
+def begun_adapter(config: ModelConfig) -> Path | None:
+    """The folder of the adapter that a run begins with, where `astune.model.path` names one. Raises ModelError where
+    `astune.model.lora` does not say what it is."""
+    begin = adapter_dir(config.path)
+    if begin is not None and config.lora.rank is None:
+        raise ModelError(
+            f"astune.model.path: {begin} holds an adapter, and astune.model.lora.rank is not set; give the "
+            "astune.model.lora it was trained with, or one model of it and its base (astune export --merged)"
+        )
+    return begin
+
+
+def found_at(path: str, directory: Path) -> str:
+    """Where the base model of an adapter is, for whoever reads its files: a folder, or a hub id."""
+    return str(directory.resolve()) if path == "tiny" or Path(path).is_dir() else path
+
+
+def linear_layers(model: torch.nn.Module) -> list[str]:
+    """The full names of the layers that can have an adapter: all linear ones but the head."""
+    head = model.get_output_embeddings()  # type: ignore[operator]
+    return [
+        name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear) and module is not head
+    ]
+
+
+def target_names(model: torch.nn.Module, wanted: Sequence[str]) -> list[str]:
+    """The last parts of the names of the layers that get an adapter: those wanted, or all. Raises ModelError for one
+    that no layer has."""
+    layers = linear_layers(model)
+    ends = sorted({name.rpartition(".")[2] for name in layers})
+    for target in wanted:
+        if not any(name == target or name.endswith(f".{target}") for name in layers):
+            raise ModelError(
+                f"astune.model.lora.targets: no linear layer of the model is called {target!r}.{nearest(target, ends)} "
+                f"There are: {', '.join(ends)}"
+            )
+    return sorted(set(wanted)) or ends
+
+
+def peft_settings(config: LoraConfig, targets: Sequence[str], base: str) -> Any:
+    """`astune.model.lora` as peft has it. `base` is where others find the base model: it stands in the files."""
+    return import_peft().LoraConfig(
+        r=config.rank,
+        lora_alpha=config.alpha,
+        target_modules=list(targets),
+        use_rslora=config.rslora,
+        use_dora=config.dora,
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=base,
+    )
+
+
+def base_digest(parameters: Iterable[tuple[str, torch.Tensor]]) -> str:
+    """Tell base models apart by the first row of each matrix, in whatever precision they were loaded."""
+    digest = hashlib.sha256()
+    for name, parameter in parameters:
+        if parameter.ndim > 1:
+            row = parameter.detach().reshape(-1)[: math.prod(parameter.shape[1:])]
+            number = row.to(torch.bfloat16) if row.is_floating_point() else row
+            digest.update(name.encode())
+            digest.update(number.cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
