@@ -184,3 +184,46 @@ def test_what_a_later_stage_cannot_do_is_found_before_the_first_begins(tmp_path:
     loaded = loaded_from(tmp_path, text=STAGES % ", optimizer: adamw_8bit")
     with pytest.raises(ConfigError, match=r"^stage 2: .*astune.trainer.optimizer: got 'adamw_8bit': bitsandbytes"):
         VerlBackbone().run(loaded)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (["actor.strategy=megatron"], "got 'megatron'; expected 'fsdp2'"),
+        (["ref.strategy=fsdp"], "got 'fsdp'; expected 'fsdp2'"),
+        (["actor.ulysses_sequence_parallel_size=2"], "got 2, which 1 GPUs do not come out even with"),
+        (
+            ["actor.fsdp_config.ulysses_sequence_parallel_size=1", "model.override_config.attn_implementation=sdpa"],
+            "",
+        ),
+        (["actor.ppo_epochs=2"], "nothing reads it here; set astune.trainer.updates_per_step"),
+        (["rollout.agent.num_workers=2"], "nothing reads it here; set astune.rollout.agentscope_learn_protocol"),
+        (["actor.profiler.enable=true"], "nothing reads it here; take the key out"),
+        (["actor.fsdp_config.offload_policy=true", "actor.fsdp_config.fsdp_size=2"], ""),
+    ],
+)
+def test_keys_of_verls_that_would_not_do_what_they_say_are_refused(keys: list[str], said: str, tmp_path: Path) -> None:
+    overrides = ["astune.model.device=cuda", *(f"verl.actor_rollout_ref.{key}" for key in keys)]
+    if not said:
+        assert made(tmp_path, *overrides)
+        return
+    with pytest.raises(ConfigError) as caught:
+        made(tmp_path, *overrides)
+    key = keys[0].partition("=")[0]
+    assert str(caught.value).startswith(f"command line: verl.actor_rollout_ref.{key}: {said}")
+
+
+def test_a_row_is_shared_out_over_ranks_by_flash_attention_alone(tmp_path: Path) -> None:
+    two = ["verl.trainer.n_gpus_per_node=2", "verl.actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"]
+    assert made(tmp_path, "astune.model.device=cuda", *two)
+    with pytest.raises(ConfigError, match="flash attention, which a CPU has not"):
+        made(tmp_path, *two)
+    other = "verl.actor_rollout_ref.model.override_config.attn_implementation=sdpa"
+    with pytest.raises(ConfigError, match="each rank would see its own part of a row alone"):
+        made(tmp_path, "astune.model.device=cuda", *two, other)
+
+
+@pytest.mark.parametrize("key", ["param_offload", "optimizer_offload", "offload_policy"])
+def test_a_cpu_has_nothing_to_offload_to(key: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"{key}: a CPU has no other memory"):
+        made(tmp_path, f"verl.actor_rollout_ref.actor.fsdp_config.{key}=true")

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from astune.backbone.verl.trainer.settings import composed, settings_of
+from astune.backbone.verl.trainer.limits import UNREAD
+from astune.backbone.verl.trainer.settings import OWNED, composed, settings_of
 from astune.config.load import load_config
 from astune.errors import ConfigError, ModelError
 
@@ -66,3 +67,18 @@ def test_keys_that_verl_does_not_know_are_refused_with_the_nearest_one(tmp_path:
         "command line: verl.actor_rollout_ref.actor.fsdp_config.model_dtyp: unknown key of verl's. Did you mean "
         "'verl.actor_rollout_ref.actor.fsdp_config.model_dtype'?",
     ]
+
+
+def test_keys_that_are_refused_are_keys_of_verls() -> None:
+    """A key that verl has renamed would otherwise be refused under its old name alone."""
+    import verl
+    import yaml
+
+    tree = yaml.safe_load((Path(verl.__file__).parent / "trainer/config/_generated_ppo_trainer.yaml").read_text())
+    for key in [*UNREAD, *OWNED]:
+        section, *names = key.split(".")
+        assert section == "model_engine" or section in tree, key
+        inner = tree.get(section)
+        for name in names:
+            assert name in inner, key
+            inner = inner[name]

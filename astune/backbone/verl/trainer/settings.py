@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from astune.backbone.foreign import at, clashes, leaves, origin_of, place_of, rows, shipped, tree_of, with_origin
+from astune.backbone.verl.trainer.limits import beyond, unread
 from astune.backbone.verl.trainer.user_keys import check_verl_keys
 from astune.config.keys import value_at
 from astune.config.load import LoadedConfig
@@ -124,6 +125,9 @@ def settings_of(loaded: LoadedConfig) -> Settings:
                 found[place] = converted
                 origins[place] = origin_of(loaded, [key])
     found |= users
+    refused = [*unread(users), *beyond(users, tree_of(found), cpu=on_cpu(loaded))]
+    if refused:
+        raise ConfigError("\n".join(f"{at(loaded, f'verl.{key}')}: {why}" for key, why in refused))
     origins |= {key: str(place_of(loaded, f"verl.{key}")) for key in users}
     return Settings(tree_of(found), origins)
 
