@@ -214,7 +214,8 @@ def _add_eval(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--limit", type=int, metavar="N", help="the first N tasks of each set; default: every task")
     command.add_argument("--out", type=Path, metavar="FOLDER", help="default: beside the runs, as runs/p/n-eval/base")
-    command.add_argument("--engine", default="local", metavar="E", help="'local' or your own, 'my_engine.py:load'")
+    command.add_argument("--backbone", help="local, or verl: on its servers; sets astune.backbone")
+    command.add_argument("--engine", metavar="E", help="one of your own in the place of both, 'my_engine.py:load'")
     command.add_argument("--json", action="store_true", help="print JSON")
     command.add_argument("overrides", nargs="*", metavar="key=value", help="replaces a value")
 

@@ -128,11 +128,12 @@ def _eval(known: argparse.Namespace) -> Callable[[], int]:
     from astune.cli.eval import compare_folders, evaluate
 
     if known.compare is not None:
-        unused = [name for name in ("conf", "limit", "out") if getattr(known, name) is not None]
+        unused = [name for name in ("conf", "backbone", "engine", "limit", "out") if getattr(known, name) is not None]
         return partial(compare_folders, known.compare, known.json, [*unused, *known.overrides])
     checkpoints = [text for text in known.checkpoints if "=" not in text]
     overrides = [*(text for text in known.checkpoints if "=" in text), *known.overrides]
-    return partial(evaluate, known.conf, overrides, checkpoints, known.engine, known.limit, known.out, known.json)
+    place = (known.backbone, known.engine)
+    return partial(evaluate, known.conf, overrides, checkpoints, *place, known.limit, known.out, known.json)
 
 
 def _recorded(known: argparse.Namespace) -> Callable[[], int]:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from astune.cli.exit_codes import DONE, FAILED, INTERRUPTED
 from astune.cli.input_check import check_input
-from astune.config.load import load_config
+from astune.config.load import LoadedConfig, load_config
 from astune.errors import AstuneError, ConfigError
 from astune.monitor.progress_view import show_tasks
 from astune.monitor.summary import show_figure, show_interval
@@ -22,6 +22,7 @@ from astune.support.statistics import PairedTest
 from astune.support.terminal import Console
 from astune.support.visible import tell
 from astune.training.comparison import Compared, compare
+from astune.training.engine import LoadEngine
 from astune.training.held_out import evaluations_of
 from astune.training.rollout_setup import environment_service
 from astune.training.standalone import Played, candidate_of, play, read_played
@@ -29,20 +30,23 @@ from astune.training.tasks import read_tasks
 from astune.viewer import write_report
 
 ENGINES = {"local": "astune.backbone.local:load_engine"}
+PLAYING = ("local", "verl")
+"""Backbones that play with a checkpoint."""
 
 
 def evaluate(
     conf: Path | None,
     overrides: Sequence[str],
     checkpoints: Sequence[str],
-    engine: str,
+    backbone: str | None,
+    engine: str | None,
     limit: int | None,
     out: Path | None,
     as_json: bool,
 ) -> int:
     """Plays the held-out tasks with each checkpoint. Returns 1 where in one of them nothing could be judged."""
     _check(conf, checkpoints, limit)
-    loaded = load_config(conf, overrides)
+    loaded = load_config(conf, overrides, backbone=backbone)
     config = loaded.config.astune
     candidates = [candidate_of(text, config) for text in checkpoints]
     check_input(config)
@@ -52,16 +56,30 @@ def evaluate(
         if not evaluations:
             raise ConfigError(f"{conf}: there are no held-out tasks; set astune.task_reader.jsonl.validation.file_path")
         chosen = [each if limit is None else each._replace(tasks=list(each.tasks[:limit])) for each in evaluations]
-        load_engine = load_plugin(engine, kind="engine", builtin=ENGINES)
+        load_engine, as_model = _engine(loaded, backbone, engine)
         try:
             played = [
-                play(loaded.config, ready, candidate, chosen, load_engine, _out(out, number))
+                play(loaded.config, ready, candidate, chosen, load_engine, _out(out, number), as_model=as_model)
                 for number, candidate in enumerate(candidates, start=1)
             ]
         except KeyboardInterrupt:
             tell("interrupted; every episode that ended is kept, and the same command goes on")
             return INTERRUPTED
     return _report(played, as_json)
+
+
+def _engine(loaded: LoadedConfig, backbone: str | None, engine: str | None) -> tuple[LoadEngine, bool]:
+    """Who plays, and whether a checkpoint is the folder of a model to it. The file of another backbone is played here:
+    what that writes are models as well."""
+    if engine is not None:
+        return load_plugin(engine, kind="engine", builtin=ENGINES), False
+    if backbone is not None and backbone not in PLAYING:
+        raise ConfigError(f"--backbone {backbone}: it plays no checkpoints; expected {' or '.join(PLAYING)}")
+    if loaded.config.astune.backbone != "verl":
+        return load_plugin("local", kind="engine", builtin=ENGINES), False
+    from astune.backbone.verl.backbone import engine_of
+
+    return engine_of(loaded), True
 
 
 def _check(conf: Path | None, checkpoints: Sequence[str], limit: int | None) -> None:

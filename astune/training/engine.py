@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
@@ -65,6 +65,23 @@ def nothing_to_close() -> None: ...
 async def never_lost() -> TrainingError:
     nothing: asyncio.Future[TrainingError] = asyncio.get_running_loop().create_future()
     return await nothing
+
+
+T = TypeVar("T")
+
+
+async def unless_lost(work: Awaitable[T], lost: Awaitable[TrainingError]) -> T:
+    """What `work` gives. Raises the error of `lost` if that comes first; what goes on then is broken off."""
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(lost)
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise gone.result()
+    finally:
+        gone.cancel()
+        task.cancel()
+        await asyncio.wait({task, gone})
 
 
 @dataclass(frozen=True)

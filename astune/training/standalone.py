@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from astune.rollout.evaluation_metrics import evaluation_metrics
 from astune.rollout.group import run_groups
 from astune.rollout.setup import RolloutSetup
 from astune.support.concurrency import run_and_leave
-from astune.training.engine import Engine, LoadEngine
+from astune.training.engine import Engine, LoadEngine, unless_lost
 from astune.training.held_out import Evaluation
 from astune.training.rollout_setup import sampling_for
 from astune.training.rollout_workers.pool import played_by
@@ -92,20 +92,22 @@ def _mark(folder: Path) -> str:
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16] if folder.is_dir() else ""
 
 
-def load_candidate(config: AstuneConfig, candidate: Candidate, load_engine: LoadEngine) -> Engine:
+def load_candidate(
+    config: AstuneConfig, candidate: Candidate, load_engine: LoadEngine, *, as_model: bool = False
+) -> Engine:
     """The engine with the candidate's weights. A checkpoint is loaded by the learner that wrote its like, so whatever
-    that writes can be evaluated."""
-    if candidate.model is not None:
-        model = config.model.model_copy(update={"path": candidate.model})
-        config = config.model_copy(update={"model": model})
+    that writes can be evaluated; or `as_model`, as the folder of one, whoever wrote it."""
+    model = candidate.model or (candidate.checkpoint if as_model else None)
     checkpoint = None if candidate.checkpoint is None else Path(candidate.checkpoint)
+    if model is not None:
+        config = config.model_copy(update={"model": config.model.model_copy(update={"path": model})})
     if checkpoint is not None and (checkpoint / ADAPTER_CONFIG).is_file() and config.model.lora.rank is None:
         raise ConfigError(
             f"{checkpoint} holds an adapter, and astune.model.lora.rank is not set; give the astune.model.lora of the "
             f"run, as in {checkpoint.parents[1] / 'config.yaml'}"
         )
     engine = load_engine(config)
-    if checkpoint is not None:
+    if checkpoint is not None and not as_model:
         engine.learner.load(checkpoint)
     return engine
 
@@ -117,9 +119,12 @@ def play(
     evaluations: Sequence[Evaluation],
     load_engine: LoadEngine,
     folder: Path | None,
+    *,
+    as_model: bool = False,
 ) -> Played:
     """Play what is not played yet, and write the figures. `ready` is the configuration with what it asks to be started,
-    `folder` is where to, by default one of its own beside the runs."""
+    `folder` is where to, by default one of its own beside the runs. Raises TrainingError where a part of the engine is
+    lost on the way."""
     about = About(
         candidate,
         {evaluation.name: [task.task_id for task in evaluation.tasks] for evaluation in evaluations},
@@ -133,10 +138,11 @@ def play(
             left = {evaluation.name: _left(run_dir, evaluation) for evaluation in evaluations}
             began = time.perf_counter()
             if any(left.values()):
-                with closing(load_candidate(ready, candidate, load_engine)) as engine:
+                with closing(load_candidate(ready, candidate, load_engine, as_model=as_model)) as engine:
                     setup = replace(played_by(ready, engine), judges_alone=True)
                     progress.run_started(config, run_dir, 0)
-                    run_and_leave(_play_all(ready, setup, run_dir, candidate.step, evaluations, left, progress))
+                    play_all = _play_all(ready, setup, run_dir, candidate.step, evaluations, left, progress)
+                    run_and_leave(_play_with(engine, play_all))
             seconds = time.perf_counter() - began
             for evaluation in evaluations:
                 groups[evaluation.name] = list(_read(run_dir, evaluation.name, about))
@@ -144,6 +150,11 @@ def play(
         return Played(run_dir.path, about, groups)
     finally:
         lock.release()
+
+
+async def _play_with(engine: Engine, play_all: Awaitable[None]) -> None:
+    await engine.learner.publish()  # what the learner was given, the policy may not have yet
+    await unless_lost(play_all, engine.lost())
 
 
 async def _play_all(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from astune import Episode, Task, Tuner, Verdict, WorkflowOutput
 from astune.context_tracker.model_dir import load_chat_format
-from astune.errors import JudgeError
+from astune.errors import JudgeError, TrainingError
 from astune.support.resources import tiny_model_dir
 from astune.testing import CountingLearner, ScriptedPolicy
 from astune.training.engine import Engine
+from astune.types import Generation
 
 LOADED: list[str] = []
 """Paths of the models that engines were made of."""
@@ -36,6 +39,22 @@ async def judge(task: Task, episode: Episode) -> Verdict:
 
 async def cannot_tell(task: Task, episode: Episode) -> Verdict:
     raise JudgeError("nobody knows")
+
+
+def load_lost(config: Any) -> Engine:
+    """An engine whose servers die while it is asked."""
+    engine, asked = load(config), asyncio.Event()
+
+    async def never(prompt_ids: Any, sampling: Any) -> Generation:
+        asked.set()
+        return await asyncio.get_running_loop().create_future()
+
+    async def lost() -> TrainingError:
+        await asked.wait()
+        return TrainingError("server 0 died")
+
+    engine.policy.generate = never  # type: ignore[method-assign]
+    return replace(engine, lost=lost)
 
 
 def load(config: Any) -> Engine:

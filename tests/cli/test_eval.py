@@ -3,6 +3,7 @@ model."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -184,3 +185,40 @@ def test_arguments_that_make_no_sense_are_refused(
 def test_what_is_no_evaluation_cannot_be_compared(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", "--compare", "runs/p/job", "runs/p/job"]) == 1
     assert "holds no evaluation" in capsys.readouterr().err
+
+
+def test_an_engine_that_is_lost_ends_the_evaluation_with_the_cause(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [
+        "eval",
+        "--conf",
+        str(job),
+        "--checkpoint",
+        "none",
+        "--engine",
+        f"{job.parent}/eval_agent.py:load_lost",
+    ]
+    assert main(arguments) == 1
+    assert "error: server 0 died" in capsys.readouterr().err
+
+
+def test_a_backbone_that_plays_no_checkpoints_is_refused_by_name(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("trinity", "debug"):
+        assert main(["eval", "--conf", str(job), "--checkpoint", "none", "--backbone", name]) == 2
+        assert f"--backbone {name}: it plays no checkpoints; expected local or verl" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(importlib.util.find_spec("verl") is not None, reason="verl is installed here")
+def test_a_file_for_verl_is_played_by_verl_or_not_at_all(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Never by another engine, without the keys of its section."""
+    assert main(["eval", "--conf", str(job), "--checkpoint", "none", "astune.backbone=verl"]) == 2
+    assert "--backbone=verl cannot start" in capsys.readouterr().err
+    wrong = ["--backbone", "verl", "verl.actor_rollout_ref.actor.strategy=megatron"]
+    assert main(["eval", "--conf", str(job), "--checkpoint", "none", *wrong]) == 2
+    assert "expected 'fsdp2'" in capsys.readouterr().err
+
+
+def test_folders_that_were_played_need_no_engine(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "--compare", "a", "b", "--backbone", "verl"]) == 2
+    assert "it plays nothing, and has no use for backbone" in capsys.readouterr().err

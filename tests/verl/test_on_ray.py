@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
@@ -37,10 +38,13 @@ from astune.errors import ContextOverflow, TrainingError, WorkflowError
 from astune.monitor import RunDir, read_episodes, read_metrics
 from astune.monitor.episodes import EpisodeRecord
 from astune.support.resources import tiny_model_dir
-from astune.training.engine import Engine
+from astune.training.engine import Engine, LoadEngine
+from astune.training.held_out import Evaluation
 from astune.training.rollout_setup import weighting_for
 from astune.training.schedule import learning_rate
+from astune.training.standalone import Candidate, play
 from astune.training.start import run_training
+from astune.training.tasks import read_tasks
 from astune.types import Episode, Generation, Group, Policy, RunReport, Sample, Sampling
 from tests.backbone.local.test_examples import CONVERSATIONS
 from tests.backbone.local.test_preferences import pairs, thumbs
@@ -158,6 +162,23 @@ def test_servers_answer_as_the_local_sampler_does(engine: Engine, tmp_path: Path
         assert theirs.output_ids == ours.output_ids and theirs.finish_reason == ours.finish_reason
         assert theirs.logprobs == pytest.approx(ours.logprobs, abs=1e-4)
         assert theirs.policy_version == version
+
+
+def test_an_evaluation_alone_is_that_of_the_local_backbone(engine: Engine, tmp_path: Path) -> None:
+    """Of the same weights: the servers are given them before they are asked."""
+    learned(engine)
+    engine.learner.save(tmp_path / "model")
+    loaded = demo(backbone="local")
+    tasks = list(read_tasks(loaded.config.astune).validation[:6])
+    greedy, own = Evaluation("", tasks, 0, "greedy", 1), replace(engine, close=lambda: None)
+
+    def answers(name: str, load: LoadEngine) -> list[Any]:
+        candidate = Candidate(name, model=str(tmp_path / "model"))
+        played = play(loaded.config, loaded.config.astune, candidate, [greedy], load, tmp_path / name)
+        return [group.episodes[0].output for group in played.groups["greedy"]]
+
+    found = answers("there", lambda config: own)
+    assert None not in found and found == answers("here", load_local)
 
 
 def test_what_a_server_would_cut_or_refuse_is_told_as_by_the_local_sampler(engine: Engine) -> None:

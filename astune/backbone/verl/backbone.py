@@ -12,6 +12,7 @@ from astune.backbone.verl.trainer.settings import Settings, on_cpu, settings_of
 from astune.backbone.verl.versions import require_verl
 from astune.config.load import LoadedConfig
 from astune.errors import ConfigError
+from astune.training.engine import LoadEngine
 from astune.training.start import run_training
 from astune.types import RunReport
 
@@ -24,13 +25,19 @@ class VerlBackbone:
     ignored_sections: ClassVar[frozenset[str]] = frozenset({"astune.debug", "astune.online", "trinity"})
 
     def run(self, loaded: LoadedConfig) -> RunReport:
-        settings = _settings(loaded)
-        require_verl(settings.tree["actor_rollout_ref"]["rollout"]["name"])
-        os.environ.update(environment(cpu=on_cpu(loaded)))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # verl tells of every engine that is not installed
-            from astune.backbone.verl.engine import load_engine
-        return run_training(loaded, partial(load_engine, loaded))
+        return run_training(loaded, engine_of(loaded))
+
+
+def engine_of(loaded: LoadedConfig) -> LoadEngine:
+    """What starts the engine of a configuration. Raises ConfigError and MissingDependency for what can be found without
+    verl."""
+    settings = _settings(loaded)
+    require_verl(settings.tree["actor_rollout_ref"]["rollout"]["name"])
+    os.environ.update(environment(cpu=on_cpu(loaded)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # verl tells of every engine that is not installed
+        from astune.backbone.verl.engine import load_engine
+    return partial(load_engine, loaded)
 
 
 def _settings(loaded: LoadedConfig) -> Settings:
