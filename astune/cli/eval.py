@@ -69,14 +69,14 @@ def evaluate(
 
 
 def _engine(loaded: LoadedConfig, backbone: str | None, engine: str | None) -> tuple[LoadEngine, bool]:
-    """Who plays, and whether a checkpoint is the folder of a model to it. The file of another backbone is played here:
-    what that writes are models as well."""
+    """Who plays, and whether a checkpoint is the folder of a model to it, whichever backbone wrote it. An engine of the
+    user's own loads its own checkpoints. The file of another backbone is played in this process."""
     if engine is not None:
         return load_plugin(engine, kind="engine", builtin=ENGINES), False
     if backbone is not None and backbone not in PLAYING:
         raise ConfigError(f"--backbone {backbone}: it plays no checkpoints; expected {' or '.join(PLAYING)}")
     if loaded.config.astune.backbone != "verl":
-        return load_plugin("local", kind="engine", builtin=ENGINES), False
+        return load_plugin("local", kind="engine", builtin=ENGINES), True
     from astune.backbone.verl.backbone import engine_of
 
     return engine_of(loaded), True

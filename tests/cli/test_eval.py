@@ -15,6 +15,7 @@ from astune.cli import main
 from astune.config.load import load_config
 from astune.monitor import read_episodes, read_metrics
 from astune.plugins import load_plugin
+from astune.training.standalone import candidate_of, load_candidate
 from astune.training.start import run_training
 
 TASKS = 12
@@ -185,6 +186,12 @@ def test_arguments_that_make_no_sense_are_refused(
 def test_what_is_no_evaluation_cannot_be_compared(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", "--compare", "runs/p/job", "runs/p/job"]) == 1
     assert "holds no evaluation" in capsys.readouterr().err
+
+
+def test_to_the_engines_that_ship_a_checkpoint_is_a_model_whoever_wrote_it(job: Path) -> None:
+    config, folder = load_config(job).config.astune, job.parent / "runs" / "p" / "job" / "checkpoints" / "step_000004"
+    load_candidate(config, candidate_of(str(folder), config), engine(job.parent).load, as_model=True)
+    assert [str(folder)] == engine(job.parent).LOADED
 
 
 def test_an_engine_that_is_lost_ends_the_evaluation_with_the_cause(

@@ -141,7 +141,7 @@ def test_a_run_that_begins_with_an_adapter_loads_its_base(tmp_path: Path) -> Non
         ),
         (
             "verl.actor_rollout_ref.actor.strategy=fsdp",
-            "verl.actor_rollout_ref.actor.strategy: got 'fsdp'; with astune.model.lora expected 'fsdp2'",
+            "verl.actor_rollout_ref.actor.strategy: got 'fsdp'; expected 'fsdp2'",
         ),
         (
             "verl.actor_rollout_ref.model.lora.merge=true",

@@ -28,7 +28,6 @@ DEFAULTS = "verl_default.yaml"
 CPU = "verl_cpu.yaml"
 TABLE = "config_auto_convertion_verl.json"
 DEVICE = "trainer.device"
-STRATEGY = "actor_rollout_ref.actor.strategy"
 SERVER_NODES = "actor_rollout_ref.rollout.nnodes"
 
 OWNED: Mapping[str, str] = {
@@ -211,11 +210,6 @@ def _adapter_problems(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterato
     """Keys of the user's section that do not go with an adapter."""
     if loaded.config.astune.model.lora.rank is None:
         return
-    if users.get(STRATEGY, "fsdp2") != "fsdp2":
-        yield (
-            f"{at(loaded, f'verl.{STRATEGY}')}: got {users[STRATEGY]!r}; with astune.model.lora expected 'fsdp2', as "
-            "checkpoints of adapters are written for no other"
-        )
     if users.get(SERVER_NODES):
         yield (
             f"{at(loaded, f'verl.{SERVER_NODES}')}: with astune.model.lora servers share the GPUs of the training "
