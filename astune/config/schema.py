@@ -101,17 +101,27 @@ class RolloutConfig(Section):
 
 
 class SynchronizerConfig(Section):
-    style: Literal["fixed", "dynamic_by_explorer", "dynamic_by_trainer", "fully_async"] = Field(
+    style: Literal["fixed", "async", "dynamic_by_explorer", "dynamic_by_trainer"] = Field(
         "fixed",
-        description="when the sampler gets new weights: fixed: after each interval; dynamic_by_explorer or "
-        "dynamic_by_trainer: when that side asks for it; fully_async: neither waits for the other",
-    )
-    interval: PositiveInt = Field(1, description="steps from one hand-over of weights to the next")
-    offset: NonNegativeInt = Field(
-        0, description="steps that rollouts may be ahead of training; 0: none, 1: one step off-policy"
+        description="fixed: rollouts and training take turns; async: rollouts go on while the model is trained; "
+        "dynamic_by_explorer or dynamic_by_trainer: weights are handed over when that side asks (trinity alone)",
     )
     max_staleness: NonNegativeInt | None = Field(
-        None, description="episodes of older weights than this many steps are not trained; null: all are"
+        None,
+        description="most steps that the weights which sampled a trained token are behind those in training; null: any "
+        "number, which async takes on trinity alone",
+    )
+    quorum: float = Field(
+        1.0,
+        gt=0.0,
+        le=1.0,
+        description="part of a step's episodes that have to end; the others are cut off after the patience, and not "
+        "trained; 1: all",
+    )
+    patience: PositiveFloat = Field(30.0, description="seconds that a step waits for more, once it has its quorum")
+    interval: PositiveInt = Field(1, description="steps from one hand-over of weights to the next (trinity alone)")
+    offset: NonNegativeInt = Field(
+        0, description="style fixed: steps that rollouts may be ahead; 0: none, 1: one step off-policy (trinity alone)"
     )
 
 
@@ -182,7 +192,7 @@ class AstuneConfig(Section):
     algorithm: AlgorithmConfig = Field(default_factory=AlgorithmConfig, description="from rewards to the loss")
     trainer: TrainerConfig = Field(default_factory=TrainerConfig, description="the optimizer and the length of the run")
     synchronizer: SynchronizerConfig = Field(
-        default_factory=SynchronizerConfig, description="how far rollouts and training may be apart, on a cluster"
+        default_factory=SynchronizerConfig, description="how far rollouts and training may be apart"
     )
     stages: tuple[dict[str, Any], ...] = Field(
         (),

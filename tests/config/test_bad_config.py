@@ -65,8 +65,8 @@ def test_a_missing_file_names_the_nearest_one(tmp_path: Path) -> None:
         (GOOD + "trinity:\n  a: ${astune.sed}\n", "F:5: trinity.a: in ${...}: Interpolation key 'astune.sed'"),
         (
             GOOD + "  synchronizer: {style: fixd}\n",
-            "F:4: astune.synchronizer.style: expected 'fixed', 'dynamic_by_explorer', 'dynamic_by_trainer' or "
-            "'fully_async', got 'fixd'. Did you mean 'fixed'?",
+            "F:4: astune.synchronizer.style: expected 'fixed', 'async', 'dynamic_by_explorer' or "
+            "'dynamic_by_trainer', got 'fixd'. Did you mean 'fixed'?",
         ),
         (GOOD + "trainer:\n  total_steps: 1\n", "F:4: trainer: unknown key. Did you mean 'astune.trainer'?"),
         (
@@ -149,8 +149,8 @@ def test_a_mistake_on_the_command_line_is_explained(tmp_path: Path, override: st
         ),
         (
             GOOD + "  synchronizer: {interval: 2}\n",
-            "F:4: astune.synchronizer.interval: got 2, but the backbone 'local' always synchronises after each step; "
-            "expected 1 (or --backbone=trinity)",
+            "F:4: astune.synchronizer.interval: got 2, which only Trinity has; expected 1, or "
+            "--backbone=trinity",
         ),
         (GOOD + "  model: {lora: {alpha: 8}}\n", "F:4: astune.model.lora.alpha: there is no adapter without"),
         (GOOD + "  trainer: {updates_per_step: 65}\n", "F:4: astune.trainer.updates_per_step: 65 updates"),

@@ -1,5 +1,6 @@
 """Where values come from and how they are read."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -67,19 +68,48 @@ def test_the_keys_of_another_program_are_shown_one_in_a_line(tmp_path: Path) -> 
 
 
 def test_local_and_debug_ignore_the_keys_of_another_program_and_say_so(tmp_path: Path) -> None:
-    text = "  synchronizer: {style: fully_async}\ntrinity: {cluster: {node_num: 2}}\n"
+    text = "  synchronizer: {style: dynamic_by_trainer}\ntrinity: {cluster: {node_num: 2}}\n"
     assert check_keys(DebugBackbone(), load(tmp_path, text, backbone="debug")) == ["astune.synchronizer", "trinity"]
     assert check_keys(LocalBackbone(), load(tmp_path, text, "astune.synchronizer.style=fixed")) == ["trinity"]
 
 
+ASYNC = "style=async max_staleness=1"
+
+
+@pytest.mark.parametrize("backbone", ["local", "verl"])
 @pytest.mark.parametrize(
-    ("key", "value"), [("style", "fully_async"), ("interval", "2"), ("offset", "1"), ("max_staleness", "0")]
+    ("values", "key", "said"),
+    [
+        ("style=dynamic_by_trainer", "style", "got 'dynamic_by_trainer', which only Trinity has"),
+        ("interval=2", "interval", "got 2, which only Trinity has; expected 1, or --backbone=trinity"),
+        (f"{ASYNC} offset=1", "offset", "got 1, which only Trinity has; expected 0, or --backbone=trinity"),
+        ("max_staleness=0", "max_staleness", "got 0, but with style 'fixed' rollouts wait for training"),
+        ("style=async", "max_staleness", "not set; with style 'async' it says how many steps"),
+        (f"{ASYNC} patience=3", "patience", "astune.synchronizer.quorum is 1, so that every episode is waited for"),
+        (f"{ASYNC} algorithm.loss=reinforce", "algorithm.importance", "'none' takes tokens of older weights"),
+        ("style=async algorithm.method=sft", "style", "the method 'sft' plays no episodes"),
+    ],
 )
-def test_local_always_synchronises_after_each_step(tmp_path: Path, key: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=rf"command line: astune\.synchronizer\.{key}: .*'local' always synchronises"):
-        load(tmp_path, "", f"astune.synchronizer.{key}={value}")
+def test_a_loop_that_is_asked_for_what_it_cannot_do_says_so(
+    tmp_path: Path, backbone: str, values: str, key: str, said: str
+) -> None:
+    overrides = ["astune." + ("" if "." in each.split("=")[0] else "synchronizer.") + each for each in values.split()]
+    key = key if "." in key else f"synchronizer.{key}"
+    with pytest.raises(ConfigError, match=rf"astune\.{re.escape(key)}: {re.escape(said)}"):
+        load(tmp_path, "", *overrides, backbone=backbone)
+
+
+@pytest.mark.parametrize(("key", "value"), [("style", "async"), ("interval", "2"), ("offset", "1")])
+def test_trinity_takes_what_the_loop_refuses(tmp_path: Path, key: str, value: str) -> None:
     loaded = load(tmp_path, "", f"astune.synchronizer.{key}={value}", backbone="trinity")
     assert loaded.differs_from_default(f"astune.synchronizer.{key}")
+
+
+def test_adapters_are_not_trained_beside_rollouts_on_local(tmp_path: Path) -> None:
+    overrides = [f"astune.synchronizer.{each}" for each in ASYNC.split()]
+    load(tmp_path, "", *overrides)
+    with pytest.raises(ConfigError, match=r"astune\.synchronizer\.style: 'async' .*adapters share"):
+        load(tmp_path, "", *overrides, "astune.model.lora.rank=8")
 
 
 def test_every_value_has_an_origin(tmp_path: Path) -> None:

@@ -94,8 +94,8 @@ def test_precision_and_optimizer_reach_verl(tmp_path: Path) -> None:
         ),
         ("astune.trainer.optimizer=adamw_8bit", "astune.trainer.optimizer: got 'adamw_8bit': bitsandbytes does not go"),
         (
-            "astune.synchronizer.interval=2",
-            "astune.synchronizer.interval: got 2: verl gets the weights after every step",
+            "astune.synchronizer={style: async, max_staleness: 1}",
+            "astune.synchronizer.style: got 'async': on verl rollouts and training take turns so far",
         ),
         ("astune.model.device=cuda:1", "astune.model.device: got 'cuda:1', but Ray gives each process its GPU"),
         ("verl.trainer=3", "verl.trainer: expected a section with device, nnodes, n_gpus_per_node, got 3"),

@@ -35,7 +35,7 @@ def test_trinity_trains_alone_and_saves_after_every_update(tmp_path: Path) -> No
         "astune.algorithm.kto_bad_weight=2.0",
         "astune.trainer.updates_per_step=2",
         "astune.trainer.keep_checkpoints=5",
-        "astune.synchronizer.style=fully_async",
+        "astune.synchronizer.style=async",
     ],
 )
 def test_keys_that_are_not_up_to_trinity_here_are_taken(tmp_path: Path, setting: str) -> None:

@@ -114,7 +114,7 @@ def test_every_tutorial_passes_trinitys_own_validation_on_gpus(path: Path, tmp_p
     [
         ("astune.synchronizer.style=dynamic_by_explorer", "astune.trainer.lr_schedule=constant"),
         ("astune.synchronizer.style=dynamic_by_trainer", "astune.trainer.lr_schedule=constant"),
-        ("astune.synchronizer.style=fully_async", "astune.trainer.lr_schedule=constant"),
+        ("astune.synchronizer.style=async", "astune.trainer.lr_schedule=constant"),
         ("astune.synchronizer.offset=1", "astune.synchronizer.max_staleness=1", "astune.synchronizer.interval=2"),
         ("astune.algorithm.loss=reinforce", "astune.model.dtype=float32", "astune.trainer.total_epochs=1"),
         ("astune.algorithm.preset=gspo",),

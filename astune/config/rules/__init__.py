@@ -9,7 +9,8 @@ from astune.config.rules.advantage import advantage_contradictions, unused_advan
 from astune.config.rules.algorithm import algorithm_contradictions
 from astune.config.rules.evaluation import evaluation_contradictions, keep_best_contradictions
 from astune.config.rules.method import method_contradictions
-from astune.config.schema import AstuneConfig, Config, LoraConfig, SynchronizerConfig
+from astune.config.rules.synchronizer import synchronizer_contradictions
+from astune.config.schema import AstuneConfig, Config, LoraConfig
 from astune.config.task_sources import sources_of
 from astune.config.tasks import CSV_SUFFIXES, CsvConfig
 from astune.sampling import LEAST_TEMPERATURE, LEAST_TOP_P, is_greedy
@@ -27,8 +28,8 @@ def contradictions(config: Config) -> Iterator[tuple[str, str]]:
     yield from unused_advantage_keys(astune.algorithm)
     if astune.backbone != "trinity":  # which refuses each of these keys, and says why
         yield from _adapters(astune.model.lora)
-    if astune.backbone == "local":
-        yield from _synchronizer(astune)
+    if astune.backbone not in ("debug", "trinity"):
+        yield from synchronizer_contradictions(astune)
     if astune.backbone != "debug":
         yield from _training(astune)
     if plays_episodes(astune):
@@ -198,16 +199,6 @@ def _sampling(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
             )
     if astune.algorithm.method == "rl" or astune.backbone == "debug":
         yield from advantage_contradictions(astune)
-
-
-def _synchronizer(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
-    for (name, value), (_, default) in zip(astune.synchronizer, SynchronizerConfig(), strict=True):
-        if value != default:
-            yield (
-                f"astune.synchronizer.{name}",
-                f"got {value!r}, but the backbone 'local' always synchronises after each step; expected "
-                f"{'null' if default is None else default} (or --backbone=trinity)",
-            )
 
 
 def _training(astune: AstuneConfig) -> Iterator[tuple[str, str]]:

@@ -191,9 +191,14 @@ def runners(value: int, given: ConversionInput) -> int:
 
 
 def _batches_under_way(config: AstuneConfig) -> int:
-    """Batches that Trinity's explorer hands out before it waits; with fully_async its `max_inflight_batches` is 2."""
+    """Batches that Trinity's explorer hands out before it waits; with async its `max_inflight_batches` is 2."""
     synchronizer = config.synchronizer
-    return 2 if synchronizer.style == "fully_async" else synchronizer.interval + synchronizer.offset
+    return 2 if synchronizer.style == "async" else synchronizer.interval + synchronizer.offset
+
+
+def sync_style(value: str, given: ConversionInput) -> str:
+    """Trinity's name for it."""
+    return "fully_async" if value == "async" else value
 
 
 def task_timeout(value: float, given: ConversionInput) -> int:
@@ -286,6 +291,7 @@ CONVERSIONS: Mapping[str, Conversion] = {
         preference_beta,
         rows_per_step,
         runners,
+        sync_style,
         task_timeout,
         wait_timeout,
         waiting_batches,
