@@ -36,6 +36,8 @@ class StopReason(str, Enum):
     """The episode has sampled `astune.rollout.max_episode_tokens` tokens and asked for more."""
     TIMEOUT = "timeout"
     """The episode ran longer than `astune.rollout.episode_timeout`."""
+    LATE = "late"
+    """Its step had its quorum, and went on without it (`astune.synchronizer.quorum`)."""
     ERROR = "error"
     """The workflow, the judge or the policy raised; `Episode.error` says which."""
     CANCELLED = "cancelled"

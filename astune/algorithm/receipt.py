@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from astune.types import Episode, Group, Sample, Turn
+from astune.types import Episode, Group, Sample, StopReason, Turn
 
-UNJUDGED, NO_SIGNAL = "unjudged", "no_signal"
+UNJUDGED, NO_SIGNAL, LATE = "unjudged", "no_signal", "late"
 """Why whole episodes are left out."""
 SKIPPED_UPDATE, NO_TEACHER = "skipped_update", "no_teacher"
 """Why they are after all, as an update shows."""
@@ -38,9 +38,8 @@ class Receipt:
     unique: int = 0
     """The same for a trainer that shares all prefixes within an episode."""
     dropped: dict[str, int] = field(default_factory=dict)
-    """Sampled tokens by the reason they are not trained: `unjudged`, `no_signal`, `skipped_update`, `no_teacher`,
-    or what
-    `Turn.excluded` says."""
+    """Sampled tokens by the reason they are not trained: `unjudged`, `late`, `no_signal`, `skipped_update`,
+    `no_teacher`, or what `Turn.excluded` says."""
     forks: dict[str, int] = field(default_factory=dict)
     trained_by_version: dict[int, int] = field(default_factory=dict)
     """Trained tokens by the policy version that sampled them."""
@@ -74,10 +73,16 @@ class Receipt:
         return {name: float(value) for name, value in figures.items()}
 
 
+def why_unjudged(episode: Episode) -> str:
+    """Why an episode without a verdict is left out."""
+    return LATE if episode.stop_reason is StopReason.LATE else UNJUDGED
+
+
 def why_left_out(turn: Turn, whole: str | None) -> str | None:
     """Why a turn is not trained; None if it is. `whole` is why its episode is left out as a whole: that nobody judged
-    it comes before all else, that its group has no signal only where the turn could have been trained."""
-    return whole if whole == UNJUDGED else turn.excluded or whole
+    it, or that it was late, comes before all else, that its group has no signal only where the turn could have been
+    trained."""
+    return whole if whole in (UNJUDGED, LATE) else turn.excluded or whole
 
 
 def receipt_of(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from astune.algorithm.aggregation import Entry, LossAggregation, token_weights
 from astune.algorithm.credit import Credit, EpisodeCredit, credit_groups, span_shares
-from astune.algorithm.receipt import NO_SIGNAL, UNJUDGED, Receipt, receipt_of
+from astune.algorithm.receipt import NO_SIGNAL, Receipt, receipt_of, why_unjudged
 from astune.algorithm.step_advantage import Advantage, as_estimator
 from astune.types import Episode, Group, Sample
 
@@ -39,7 +39,7 @@ def to_samples(
     dropped = list(left_out)
     without_signal = 0
     for group, credited in zip(groups, credit_groups(groups, estimator), strict=True):
-        dropped += [(UNJUDGED, episode) for episode in group.episodes if episode.verdict is None]
+        dropped += [(why_unjudged(episode), episode) for episode in group.episodes if episode.verdict is None]
         if has_signal(credited) or (estimator.for_critic and credited):
             used += credited
         else:

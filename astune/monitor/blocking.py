@@ -65,9 +65,13 @@ class LoopWatch:
         self._tell = tell
         self.seconds: dict[tuple[str, int], float] = {}
         self._told: dict[tuple[str, int], float] = {}
+        self._entered = 0
 
     def __enter__(self) -> LoopWatch:
-        """May be entered again when it was left."""
+        """May be entered again, also before it was left: it watches until it is left as often."""
+        self._entered += 1
+        if self._entered > 1:
+            return self
         self._loop, self._thread_id = asyncio.get_running_loop(), threading.get_ident()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="loop watch")
@@ -75,8 +79,10 @@ class LoopWatch:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._ended.set()
-        self._thread.join()
+        self._entered -= 1
+        if not self._entered:
+            self._ended.set()
+            self._thread.join()
 
     def _watch(self) -> None:
         while not self._ended.wait(EVERY):

@@ -53,8 +53,8 @@ def _shown(place: str) -> str:
 
 
 def cause_of(episode: Episode) -> Cause | None:
-    """None for an episode that was judged, and for one that was cut off with its run."""
-    if episode.verdict is not None or episode.stop_reason is StopReason.CANCELLED:
+    """None for an episode that was judged, and for one that was cut off with its run, or as it came late."""
+    if episode.verdict is not None or episode.stop_reason in (StopReason.CANCELLED, StopReason.LATE):
         return None
     error = episode.error
     if error is None or episode.stop_reason not in (StopReason.ERROR, StopReason.TIMEOUT):

@@ -68,14 +68,17 @@ class Progress:
             self._shown.enter_context(live)
         self._output = self._shown.enter_context(episode_output())
 
-    def phase_started(self, name: str, total_episodes: int) -> None:
-        """`name` is what is going on: "rollout", "train", "evaluation, greedy"; 0 episodes if it plays none."""
-        self._state.start_phase(name, total_episodes)
+    def phase_started(self, name: str, total_episodes: int, done: int = 0) -> None:
+        """`name` is what is going on: "rollout", "train", "evaluation, greedy"; 0 episodes if it plays none. So many of
+        them are done already."""
+        self._state.start_phase(name, total_episodes, done)
 
-    def episode_done(self, episode: Episode) -> None:
+    def episode_done(self, episode: Episode, *, ahead: bool = False) -> None:
+        """`ahead`: it is not one of the phase that is shown."""
         if self._output is not None:
             self._output.end(episode.episode_id)
-        self._state.add(episode)
+        if not ahead:
+            self._state.add(episode)
         self._failed(self.causes.add(episode))
         self._tools_failed(episode)
         if time.monotonic() - self._last_line > QUIET_SECONDS:

@@ -80,8 +80,8 @@ class RunState:
     step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=MOVING))
     tokens_per_second: float | None = None
 
-    def start_phase(self, name: str, total_episodes: int) -> None:
-        self.phase = Phase(name, total_episodes)
+    def start_phase(self, name: str, total_episodes: int, done: int = 0) -> None:
+        self.phase = Phase(name, total_episodes, done)
 
     def add(self, episode: Episode) -> None:
         self.phase.add(episode)

@@ -25,7 +25,8 @@ COUNTS = {
 
 def sum_of_receipts(metrics: Metrics) -> dict[str, Any]:
     """`COUNTS` over all steps; `dropped` tokens by reason and `forks` by cause, most first; `age`: mean over trained
-    tokens and greatest; `weight_sums`: the least and the greatest of the steps that trained, None if none did."""
+    tokens and greatest; `late`: see `_late`; `weight_sums`: the least and the greatest of the steps that trained,
+    None if none did."""
     trained = [row for row in metrics if row.get("tokens/trained")]
     tokens = sum(row["tokens/trained"] for row in trained)
     ages = [(row["policy_age/mean"], row["policy_age/max"], row["tokens/trained"]) for row in trained if _dated(row)]
@@ -37,9 +38,32 @@ def sum_of_receipts(metrics: Metrics) -> dict[str, Any]:
         "age": (sum(mean * count for mean, _, count in ages) / tokens, max(age for _, age, _ in ages))
         if ages
         else None,
+        "late": _late(metrics),
         "weight_sums": (min(sums), max(sums)) if sums else None,
         "steps_trained": len(trained),
     }
+
+
+def _late(metrics: Metrics) -> dict[str, float]:
+    """Episodes that were cut off as they came late, of how many, and means over them and over the others of their
+    steps; empty if there were none."""
+    rows = [row for row in metrics if row.get("stop/late")]
+    counts = {kind: [_of_kind(row, kind) for row in rows] for kind in ("late", "in_time")}
+    figures = {
+        f"{kind}/{name}": math.fsum(
+            row[f"{kind}/{name}"] * count for row, count in zip(rows, numbers, strict=True) if count
+        )
+        / sum(numbers)
+        for kind, numbers in counts.items()
+        for name in ("seconds", "tokens")
+        if sum(numbers)
+    }
+    return {"late": sum(counts["late"]), "total": _total(metrics, "episodes/total"), **figures} if rows else {}
+
+
+def _of_kind(row: Mapping[str, Any], kind: str) -> float:
+    late: float = row["stop/late"]
+    return late if kind == "late" else row["episodes/total"] - late
 
 
 def _dated(row: Mapping[str, Any]) -> bool:
@@ -70,6 +94,8 @@ def receipt_lines(receipt: Mapping[str, Any]) -> list[tuple[str, str]]:
         mean, most = receipt["age"]
         by_others = f"{mean:.2f} updates between sampling and training, at most {most:g}"
         lines.append(("policy age", by_others if most else "0: all trained on the policy that sampled them"))
+    if receipt["late"]:
+        lines.append(("late episodes", _cut_off(receipt["late"])))
     if receipt["weight_sums"] is not None:
         lines.append(("loss weights", _weights(receipt)))
     return lines
@@ -89,6 +115,17 @@ def _tokens(receipt: Mapping[str, Any]) -> str:
     if receipt["inexact"]:
         text += f" ({receipt['inexact']:,} of them inexact)"
     return f"{text}, left out: {_counts(receipt['dropped'])}" if receipt["dropped"] else text
+
+
+def _cut_off(late: Mapping[str, float]) -> str:
+    """What those that were cut off had got to, beside the others: the kind that is missing in training."""
+    kinds = (("late", ""), ("in_time", "the others "))
+    means = [
+        f"{whose}{late[f'{kind}/seconds']:.1f} s and {late[f'{kind}/tokens']:.0f} tokens"
+        for kind, whose in kinds
+        if f"{kind}/seconds" in late
+    ]
+    return f"{late['late']:,.0f} of {late['total']:,.0f} cut off, after {', '.join(means)} on average"
 
 
 def _counts(counts: Mapping[str, int]) -> str:

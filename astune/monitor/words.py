@@ -22,6 +22,7 @@ FORKS = {
 
 LEFT_OUT = {
     "unjudged": "The episode has no reward: it failed, or nobody judged it.",
+    "late": "The episode had not ended when its step had its quorum (astune.synchronizer.quorum).",
     "no_signal": "All attempts at the task did equally well: there is nothing to learn from.",
     "balanced": "Its group had too many of its kind, right or wrong (astune.algorithm.balance).",
     "wrong": "It is not right, and method rft learns from right attempts alone.",

@@ -284,4 +284,4 @@ def same_episode(recorded: Episode, replayed: Episode, decode: Decode | None = N
 
 
 def _was_cut(episode: Episode) -> bool:
-    return episode.stop_reason in (StopReason.CANCELLED, StopReason.TIMEOUT)
+    return episode.stop_reason in (StopReason.CANCELLED, StopReason.LATE, StopReason.TIMEOUT)

@@ -8,6 +8,7 @@ How an episode ends:
                                            MAX_TOKENS or      of no answer at all if it raised
                                            CONTEXT_OVERFLOW
     ran out of time                        TIMEOUT            none
+    came late for its step                 LATE               none
     raised, or returned the wrong type     ERROR              none
     met an environment that failed         ERROR              none
     met a policy that failed               ERROR              none
@@ -34,7 +35,7 @@ from astune.rollout.environment import enter_environment, release, with_score
 from astune.rollout.player import Attempt
 from astune.rollout.setup import RolloutSetup
 from astune.rollout.time_limit import within
-from astune.rollout.verdict import FAILED, judge_episode
+from astune.rollout.verdict import NOT_JUDGED, judge_episode
 from astune.support.current_episode import CurrentEpisode, in_episode
 from astune.support.user_values import contained, text_of, traceback_of
 from astune.types import Episode, EpisodeError, Sampling, StopReason, Task, Turn, WorkflowOutput
@@ -60,10 +61,18 @@ async def run_episode(
     through, and the workflow is cancelled with it. `judged=False` leaves the verdict to `judge_together`."""
     started = time.monotonic()
     attempt = Attempt(task, episode_id, seed, sampling)
-    episode = await (play_episode(attempt, setup) if setup.player is None else setup.player.play(attempt))
+    late = None if setup.quorum is None else setup.quorum.late
+    if late is not None and late.is_set():
+        episode = Episode(episode_id, task, (), (), StopReason.LATE, metrics=turn_metrics(()))
+    elif setup.player is not None:
+        episode = await setup.player.play(attempt, late)
+    else:
+        episode = await play_episode(attempt, setup, late)
+    if setup.quorum is not None:
+        setup.quorum.ended()
     with in_episode(episode_id) as this:
         try:
-            if judged and episode.stop_reason not in FAILED:
+            if judged and episode.stop_reason not in NOT_JUDGED:
                 await setup.observer.judging(episode)
                 episode = await judge_episode(episode, setup)
         except asyncio.CancelledError:
@@ -75,8 +84,9 @@ async def run_episode(
     return episode
 
 
-async def play_episode(attempt: Attempt, setup: RolloutSetup) -> Episode:
-    """The attempt without a verdict, played in this process. Raises nothing that `run_episode` does not."""
+async def play_episode(attempt: Attempt, setup: RolloutSetup, late: asyncio.Event | None = None) -> Episode:
+    """The attempt without a verdict, played in this process, and cut off as soon as `late` is set. Raises nothing that
+    `run_episode` does not."""
     with in_episode(attempt.episode_id) as this:
         started = time.monotonic()
         tracker = ContextTracker(
@@ -93,7 +103,7 @@ async def play_episode(attempt: Attempt, setup: RolloutSetup) -> Episode:
         length = setup.policy.context_length
         tuner = Tuner(attempt.task, attempt.episode_id, tracker, setup.chat_format, length, setup.notes)
         try:
-            episode = await _played(tuner, tracker, setup)
+            episode = await _played(tuner, tracker, setup, late)
         except asyncio.CancelledError:
             cut = _episode(tuner, tracker, _End(StopReason.CANCELLED))
             setup.observer.ended(_with_times(cut, this, time.monotonic() - started))
@@ -104,15 +114,15 @@ async def play_episode(attempt: Attempt, setup: RolloutSetup) -> Episode:
         return _with_times(episode, this, time.monotonic() - started)
 
 
-async def _played(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup) -> Episode:
+async def _played(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup, late: asyncio.Event | None) -> Episode:
     """The episode as the workflow made it, without a verdict. Its environment is released, whatever happens."""
     try:
         try:
-            end = await _run(tuner, tracker, setup)
+            end = await _run(tuner, tracker, setup, late)
         finally:
             tuner.close()  # calls under way end before the turns are read
         episode = _episode(tuner, tracker, end)
-        return episode if end.stop_reason in FAILED else await with_score(episode, tuner.instance, setup)
+        return episode if end.stop_reason in NOT_JUDGED else await with_score(episode, tuner.instance, setup)
     finally:
         await release(tuner.instance, setup)
 
@@ -144,7 +154,7 @@ class _End:
     error: EpisodeError | None = None
 
 
-async def _run(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup) -> _End:
+async def _run(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup, late: asyncio.Event | None) -> _End:
     """Environment and workflow."""
     output, raised = None, None
     try:
@@ -153,8 +163,12 @@ async def _run(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup) -> _E
             workflow = setup.workflow_factory()
             work = workflow.execute(tuner.task, tuner)
         setup.observer.started(tuner.episode_id, tuner.task, tracker, work)
-        finished, value = await within(work, setup.config.episode_timeout, "the workflow", before_cancel=tuner.close)
+        finished, value = await within(
+            work, setup.config.episode_timeout, "the workflow", before_cancel=tuner.close, until=late
+        )
         if not finished:
+            if late is not None and late.is_set():
+                return _End(StopReason.LATE)
             return _out_of_time(setup.config.episode_timeout, tuner.failures)
         with contained("the workflow's output"):
             output = checked_output(value, workflow)

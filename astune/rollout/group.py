@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 from collections.abc import AsyncIterable, Callable, Sequence
+from typing import TypeAlias
 
 from astune.rollout.episode import run_episode
 from astune.rollout.setup import RolloutSetup
@@ -15,6 +16,8 @@ from astune.types import Episode, Group, Sampling, Task
 
 OnEpisode = Callable[[Episode], None]
 """Called in the event loop as each episode ends, in the order in which they end."""
+Limit: TypeAlias = contextlib.AbstractAsyncContextManager[object]
+"""Entered for as long as an episode is under way, by many at once."""
 
 
 async def run_groups(
@@ -27,8 +30,10 @@ async def run_groups(
     max_concurrent: int,
     label: str,
     on_episode: OnEpisode | None = None,
+    limit: Limit | None = None,
 ) -> list[Group]:
-    """`n` attempts at each task, at most `max_concurrent` episodes under way; groups in the order of `tasks`.
+    """`n` attempts at each task, at most `max_concurrent` episodes under way, or as many as a `limit` lets that they
+    share with others; groups in the order of `tasks`.
 
     Episodes start in the order of tasks, the attempts at one task together, so that an engine can share their
     prompt. An episode that fails is data and stops nothing; cancelling this cancels all that are under way.
@@ -36,7 +41,7 @@ async def run_groups(
         groups = await run_groups(tasks, 8, setup, seed=42, sampling=Sampling(max_tokens=256),
                                   max_concurrent=64, label="train/0")
     """
-    limit = asyncio.Semaphore(max_concurrent)
+    limit = limit or asyncio.Semaphore(max_concurrent)
     groups = [
         run_group(task, n, setup, seed=seed, sampling=sampling, on_episode=on_episode, label=label, limit=limit)
         for task in tasks
@@ -53,7 +58,7 @@ async def run_group(
     sampling: Sampling,
     on_episode: OnEpisode | None = None,
     label: str = "group",
-    limit: asyncio.Semaphore | None = None,
+    limit: Limit | None = None,
     in_turn: AsyncIterable[str] | None = None,
 ) -> Group:
     """`n` attempts at `task`. Episode `i` is called `label/task_id/i`, and its seed depends on nothing but `seed`

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from astune.rollout.player import PLAYED_AGAIN
 from astune.rollout.verdict import FAILED
 from astune.task_judge.judging_cost import judging_cost
-from astune.types import Episode, Group
+from astune.types import Episode, Group, StopReason
 
 
 def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
@@ -25,6 +25,7 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "calls/lost": math.fsum(episode.metrics.get("lost_calls", 0.0) for episode in episodes),
         **blocked_metrics(episodes),
         **tool_metrics(episodes),
+        **late_metrics(episodes),
         "tokens/sampled": float(sum(len(turn.output_ids) for turn in turns)),
         "tokens/prompt": float(sum(len(turn.prompt_ids) for turn in turns)),
     }
@@ -49,6 +50,21 @@ def blocked_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     for episode in episodes:
         lasted.update({name: seconds for name, seconds in episode.metrics.items() if name.startswith("blocked/")})
     return {**lasted, "time/blocked": math.fsum(lasted.values())} if lasted else {}
+
+
+def late_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+    """How long the episodes are that were cut off as they came late, so far as they got, beside the others: what is
+    learned from no longer has their kind. Nothing if none was."""
+    late = [episode for episode in episodes if episode.stop_reason is StopReason.LATE]
+    if not late:
+        return {}
+    others = [episode for episode in episodes if episode.stop_reason is not StopReason.LATE]
+    return {
+        f"{kind}/{name}": math.fsum(episode.metrics.get(key, 0.0) for episode in some) / len(some)
+        for kind, some in (("late", late), ("in_time", others))
+        for name, key in (("seconds", "seconds"), ("turns", "turns"), ("tokens", "output_tokens"))
+        if some
+    }
 
 
 def tool_metrics(episodes: Sequence[Episode]) -> dict[str, float]:

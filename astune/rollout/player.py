@@ -7,6 +7,7 @@ model calls come back to the engine as token ids. Judges stay where the groups c
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
@@ -36,6 +37,6 @@ class Player(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    async def play(self, attempt: Attempt) -> Episode:
-        """The attempt as `play_episode` gives it. Whatever keeps it from being played is the episode's error; raises
-        TrainingError where that is true of all. Cancelling this cancels the workflow."""
+    async def play(self, attempt: Attempt, late: asyncio.Event | None = None) -> Episode:
+        """The attempt as `play_episode` gives it, cut off as soon as `late` is set. Whatever keeps it from being played
+        is the episode's error; raises TrainingError where that is true of all. Cancelling this cancels the workflow."""

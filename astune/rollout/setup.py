@@ -13,6 +13,7 @@ from astune.config.schema import RolloutConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.rollout.observer import Observer
 from astune.rollout.player import Player
+from astune.rollout.quorum import Quorum
 from astune.task_judge.judge_base import GroupJudge, Judge
 from astune.task_judge.task_judges import TaskJudges
 from astune.types import Policy, Task
@@ -46,6 +47,9 @@ class RolloutSetup:
     """Sent along when an instance is made."""
     judges_alone: bool = False
     """No attempts are compared, as in an evaluation: what one gets does not depend on the others."""
+
+    quorum: Quorum | None = None
+    """Of the attempts at all tasks of a step; those that come late are cut off. None: all are waited for."""
 
     player: Player | None = None
     """Plays the attempts in other processes; None: this one does."""

@@ -17,20 +17,28 @@ CANCEL_GRACE = 5.0
 
 
 async def within(
-    work: Coroutine[Any, Any, object], seconds: float, what: str, before_cancel: Callable[[], None] | None = None
+    work: Coroutine[Any, Any, object],
+    seconds: float,
+    what: str,
+    before_cancel: Callable[[], None] | None = None,
+    until: asyncio.Event | None = None,
 ) -> tuple[bool, object]:
-    """(True, result) of `work`, or (False, None) if it takes longer, whatever it makes of being cancelled. Raises what
-    it raises; what is no `Exception` comes as `RolloutError`.
+    """(True, result) of `work`, or (False, None) if it takes longer or `until` is set meanwhile, whatever it makes of
+    being cancelled. Raises what it raises; what is no `Exception` comes as `RolloutError`.
 
     `before_cancel` is called first where it is cut short: what takes away all that it could go on with.
     """
     job = asyncio.ensure_future(_contained(work, what))
+    others = set() if until is None else {asyncio.ensure_future(until.wait())}
     try:
         # Not wait_for: it waits on for code that does not let itself be cancelled.
-        await asyncio.wait({job}, timeout=seconds)
+        await asyncio.wait({job, *others}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:
         await _stop(job, what, before_cancel)
         raise
+    finally:
+        for other in others:
+            other.cancel()
     if not job.done():
         await _stop(job, what, before_cancel)
         return False, None

@@ -14,12 +14,13 @@ from astune.task_judge.judge_base import GroupJudge, Judge, check_verdict
 from astune.types import Episode, EpisodeError, StopReason, Verdict, WorkflowOutput
 
 FAILED = {StopReason.ERROR, StopReason.TIMEOUT}
-"""Ends that say nothing about the sampled tokens: such an episode is not judged."""
+NOT_JUDGED = {*FAILED, StopReason.LATE}
+"""Ends that say nothing about the sampled tokens."""
 
 
 async def judge_episode(episode: Episode, setup: RolloutSetup) -> Episode:
     """`episode` with its verdict, if it is one to be judged."""
-    if episode.stop_reason in FAILED:
+    if episode.stop_reason in NOT_JUDGED:
         return episode
     try:
         return replace(episode, verdict=await _verdict(episode, setup))
@@ -39,7 +40,7 @@ async def judge_together(episodes: Sequence[Episode], judge: GroupJudge, setup: 
 
 
 def _is_for_judge(episode: Episode) -> bool:
-    return episode.stop_reason not in FAILED and (episode.output is None or episode.output.reward is None)
+    return episode.stop_reason not in NOT_JUDGED and (episode.output is None or episode.output.reward is None)
 
 
 def with_verdict(episode: Episode, verdict: Verdict | Exception) -> Episode:
@@ -58,7 +59,7 @@ def unjudged(episode: Episode) -> Episode | None:
 
     An episode whose judge failed no longer says how its workflow ended; it counts as completed.
     """
-    if episode.stop_reason in (StopReason.TIMEOUT, StopReason.CANCELLED):
+    if episode.stop_reason in (StopReason.TIMEOUT, StopReason.LATE, StopReason.CANCELLED):
         return None
     if episode.stop_reason is not StopReason.ERROR:
         return replace(episode, verdict=None)

@@ -87,7 +87,7 @@ def scripted_engine(answers: Sequence[str] | Callable[[str], str], skipped: Coll
     def load(config: AstuneConfig) -> Engine:
         chat_format = load_chat_format(config.model, tiny_model_dir())
         policy = ScriptedPolicy(answers, chat_format)
-        return Engine(policy, CountingLearner(policy, skipped), chat_format)
+        return Engine(policy, CountingLearner(policy, skipped), chat_format, beside=True)
 
     return load
 

@@ -99,6 +99,8 @@ class Engine:
     learner: Learner
     chat_format: ChatFormat
     rounds: Rounds | None = None
+    beside: bool = False
+    """Whether answers may be under way during `Learner.update`; never during `publish`."""
     close: Callable[[], None] = nothing_to_close
     lost: Callable[[], Awaitable[TrainingError]] = never_lost
     player: Callable[[AstuneConfig, Notes], Player] | None = None

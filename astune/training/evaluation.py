@@ -20,7 +20,7 @@ async def evaluate(run: Run) -> dict[str, float]:
     figures = await _evaluate_examples(run)
     for evaluation in left:
         figures |= await _play(run, evaluation)
-    if left:  # the weights are the same, but caches are emptied: training goes on as if not evaluated
+    if left and run.ahead is None:  # the weights are the same, but caches are emptied: as if not evaluated
         await run.learner.publish()
     return figures
 
@@ -30,9 +30,7 @@ async def _play(run: Run, evaluation: Evaluation) -> dict[str, float]:
     phase = f"eval/{evaluation.name}"
     sampling = sampling_for(run.config, evaluation.decoding)
     shown = f"evaluation, {evaluation.name}"
-    groups = await roll_out(
-        run, evaluation.tasks, evaluation.attempts, sampling, shown, f"{phase}/{run.step}", judges_alone=True
-    )
+    groups = await roll_out(run, evaluation.tasks, evaluation.attempts, sampling, shown, f"{phase}/{run.step}")
     if run.config.monitor.check_invariants:
         for group in groups:
             for episode in group.episodes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -35,12 +36,13 @@ async def train(run: Run) -> None:
     """Train from `run.step` to the last step, with evaluations and checkpoints on the way. A resumed run first does
     what is left of the evaluation at its step."""
     await run.learner.publish()  # what the learner was given or has loaded, the policy may not have yet
-    while True:
-        keep_best(run, await evaluate(run))
-        if run.step >= run.total_steps:
-            return
-        await train_step(run)
-        save_if_due(run)
+    async with run.ahead or nullcontext():
+        while True:
+            keep_best(run, await evaluate(run))
+            if run.step >= run.total_steps:
+                return
+            await train_step(run)
+            save_if_due(run)
 
 
 Lost: TypeAlias = Mapping[str, list[Sample]]
@@ -66,7 +68,8 @@ async def train_step(run: Run) -> None:
     if run.store is not None:
         run.store.write_samples(run.step + 1, lesson.samples)
     learned, lost = await learn(run, lesson.samples)
-    version = await run.learner.publish()
+    async with nullcontext() if run.ahead is None else run.ahead.between_answers():
+        version = await run.learner.publish()
     finished = time.perf_counter()
 
     metrics = lesson.metrics | lesson.account(lost) | learned
@@ -75,6 +78,8 @@ async def train_step(run: Run) -> None:
         metrics["stage"] = float(run.stage.number)
     metrics["time/train"] = finished - started - metrics["time/rollout"]
     metrics["time/step"] = finished - started
+    if run.ahead is not None:  # rollouts do not wait for training: their tokens are those of the whole step
+        metrics["throughput/tokens_per_second"] = metrics["tokens/sampled"] / metrics["time/step"]
     run.metrics.log(run.step + 1, metrics)
     run.step += 1
     observe(run.advantage, lesson.groups)
@@ -88,7 +93,7 @@ async def play(run: Run) -> Lesson:
     """Learn from rewards: tasks -> groups -> samples. Episodes are written before anything is learned from them."""
     started = time.perf_counter()
     rules = batch_rules_for(run)
-    groups, played = await play_groups(run, rules)
+    groups, played = await (play_groups(run, run.step, rules) if run.ahead is None else run.ahead.groups(rules))
     seconds = time.perf_counter() - started
 
     run.progress.phase_started("train", 0)

@@ -17,7 +17,8 @@ from astune.monitor.learning import Learning
 from astune.monitor.metrics import MetricsLog
 from astune.monitor.progress import Progress
 from astune.monitor.run_dir import RunDir
-from astune.rollout.group import run_groups
+from astune.rollout.group import OnEpisode, run_groups
+from astune.rollout.quorum import Quorum
 from astune.rollout.setup import RolloutSetup
 from astune.training.engine import Learner, never_lost
 from astune.training.examples import ExampleSchedule
@@ -28,6 +29,7 @@ from astune.types import Group, Sample, Sampling, Task
 
 if TYPE_CHECKING:
     from astune.store.runs import RunStore
+    from astune.training.ahead import RolloutsAhead
 
 
 @dataclass
@@ -57,6 +59,8 @@ class Run:
     store: RunStore | None = None
     lost: Callable[[], Awaitable[TrainingError]] = never_lost
     """As of the run's `Engine`."""
+    ahead: RolloutsAhead | None = None
+    """Plays the steps to come while the model is trained; None: they take turns."""
     step: int = 0
     changes: int = 0
     skipped_in_a_row: int = 0
@@ -75,28 +79,30 @@ class Run:
 
 
 async def roll_out(
-    run: Run,
-    tasks: Sequence[Task],
-    repeat: int,
-    sampling: Sampling,
-    phase: str,
-    label: str,
-    *,
-    judges_alone: bool = False,
+    run: Run, tasks: Sequence[Task], repeat: int, sampling: Sampling, phase: str, label: str, step: int | None = None
 ) -> list[Group]:
-    """Play `repeat` attempts at each task, in the order of `tasks`, and show them on the progress display."""
+    """Play `repeat` attempts at each task, in the order of `tasks`, and show them on the progress display: those that
+    `step` (from 0) is to learn from, or, without one, those of an evaluation, all of which are waited for."""
     assert run.setup is not None, "only a run with tasks plays them"
-    run.progress.phase_started(phase, len(tasks) * repeat)
+    number, part = len(tasks) * repeat, run.config.synchronizer.quorum
+    quorum = Quorum(number, part, run.config.synchronizer.patience) if step is not None and part < 1.0 else None
+    if run.ahead is None:
+        run.progress.phase_started(phase, number)
+        on_episode: OnEpisode = run.progress.episode_done
+        limit = None
+    else:
+        on_episode, limit = run.ahead.shown(phase, number, step), run.ahead.places(step)
     with run.watch:
         return await run_groups(
             tasks,
             repeat,
-            replace(run.setup, judges_alone=judges_alone),
+            replace(run.setup, judges_alone=step is None, quorum=quorum),
             seed=run.config.seed,
             sampling=sampling,
             max_concurrent=run.config.rollout.max_concurrent,
             label=label,
-            on_episode=run.progress.episode_done,
+            on_episode=on_episode,
+            limit=limit,
         )
 
 

@@ -18,6 +18,7 @@ from astune.monitor.progress import Progress
 from astune.monitor.run_dir import RunDir
 from astune.monitor.summary import report_of, summarize
 from astune.support.concurrency import run_and_leave
+from astune.training.ahead import RolloutsAhead, gated
 from astune.training.checkpoints import evaluated_at, go_back, step_of
 from astune.training.engine import LoadEngine
 from astune.training.examples import ExampleSchedule
@@ -158,6 +159,9 @@ def assemble(
     store = open_run_store(config, stack)
     engine = load_engine(config)  # may take minutes, so `read_inputs` found first what is wrong without it
     stack.callback(engine.close)
+    gate = None
+    if config.synchronizer.style == "async":
+        engine, gate = gated(engine)
     setup = played_by(config, engine) if needs_policy(config) else None
     new = run_dir is None
     if run_dir is None:
@@ -187,6 +191,8 @@ def assemble(
         store,
         engine.lost,
     )
+    if gate is not None:
+        run.ahead = RolloutsAhead(run, gate)
     if stage is not None:
         progress.note(f"stage {stage.number} of {stage.count}: {config.algorithm.method}, to step {run.total_steps}")
     if config.resume or (stage is not None and stage.first):

@@ -149,8 +149,7 @@ def test_a_mistake_on_the_command_line_is_explained(tmp_path: Path, override: st
         ),
         (
             GOOD + "  synchronizer: {interval: 2}\n",
-            "F:4: astune.synchronizer.interval: got 2, which only Trinity has; expected 1, or "
-            "--backbone=trinity",
+            "F:4: astune.synchronizer.interval: got 2, which only Trinity has; expected 1, or --backbone=trinity",
         ),
         (GOOD + "  model: {lora: {alpha: 8}}\n", "F:4: astune.model.lora.alpha: there is no adapter without"),
         (GOOD + "  trainer: {updates_per_step: 65}\n", "F:4: astune.trainer.updates_per_step: 65 updates"),

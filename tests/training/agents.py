@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import random
 import time
 from dataclasses import replace
 
@@ -60,3 +61,21 @@ async def by_number(task: Task, tuner: Tuner) -> WorkflowOutput:
     """A reward that depends on task and step."""
     step, number = int(tuner.episode_id.split("/")[1]), int(task.query.rstrip("?"))
     return replace(await quick(task, tuner), reward=1.0 / (1 + number + step))
+
+
+async def uneven(task: Task, tuner: Tuner) -> WorkflowOutput:
+    """Asks twice, and lets others go on in between, each attempt by its name as often as it likes."""
+    draw = random.Random(tuner.episode_id)
+    for _ in range(2):
+        for _ in range(draw.choice([0, 1, 30, 300])):
+            await asyncio.sleep(0)
+        output = await quick(task, tuner)
+    return output
+
+
+async def slow_third(task: Task, tuner: Tuner) -> WorkflowOutput:
+    """The third attempt at a task asks once and does not end."""
+    output = await quick(task, tuner)
+    if tuner.episode_id.startswith("train/") and tuner.episode_id.endswith("/2"):
+        await asyncio.Event().wait()
+    return output

@@ -640,7 +640,7 @@ SHIPPED = [
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(tutorial_dir())))
 def test_every_file_that_ships_runs_on_every_backbone_with_nothing_but_the_flag(path: Path, backbone: str) -> None:
     if backbone == "local" and "dynamic_by_explorer" in path.read_text(encoding="utf-8"):
-        with pytest.raises(ConfigError, match=r"got 'dynamic_by_explorer', which only Trinity has; .* --backbone=trinity"):
+        with pytest.raises(ConfigError, match=r"'dynamic_by_explorer', which only Trinity has; .* --backbone=trinity"):
             load_config(path, backbone=backbone)
         return
     section = yaml.safe_load(path.read_text(encoding="utf-8"))["astune"]

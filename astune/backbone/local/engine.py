@@ -15,16 +15,22 @@ from astune.training.engine import Engine
 
 
 def load_engine(config: AstuneConfig) -> Engine:
-    """Load the model of `astune.model` for sampling and training."""
+    """Load the model of `astune.model` for sampling and training, one beside the other or by turns."""
     rounds = Rounds()
-    loaded, sampler, chat_format = load_policy(config, rounds)
-    return Engine(sampler, LocalLearner(loaded, sampler, config.algorithm, config.trainer), chat_format, rounds)
+    beside = config.synchronizer.style == "async"
+    loaded, sampler, chat_format = load_policy(config, rounds, beside=beside)
+    learner = LocalLearner(loaded, sampler, config.algorithm, config.trainer, beside=beside)
+    return Engine(sampler, learner, chat_format, rounds, beside)
 
 
-def load_policy(config: AstuneConfig, rounds: Rounds | None = None) -> tuple[LoadedModel, Sampler, ChatFormat]:
-    """Load the model of `astune.model`, a sampler over it, and its chat format."""
+def load_policy(
+    config: AstuneConfig, rounds: Rounds | None = None, *, beside: bool = False
+) -> tuple[LoadedModel, Sampler, ChatFormat]:
+    """Load the model of `astune.model`, a sampler over it, or `beside` it, over a copy, and its chat format."""
     torch.manual_seed(config.seed)
     loaded = load_model(config.model)
+    if beside:
+        loaded = loaded.with_copy()
     chat_format = load_chat_format(config.model, loaded.directory)
     sampler = Sampler(
         loaded.sampling_model,

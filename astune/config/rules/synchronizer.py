@@ -22,8 +22,8 @@ def synchronizer_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str
         if value != default:
             yield (
                 f"astune.synchronizer.{name}",
-                f"got {value!r}, which only Trinity has; expected {default}, or --backbone=trinity (how far rollouts may "
-                "be ahead here: astune.synchronizer.max_staleness, with style 'async')",
+                f"got {value!r}, which only Trinity has; expected {default}, or --backbone=trinity (how far "
+                "rollouts may be ahead here: astune.synchronizer.max_staleness, with style 'async')",
             )
     if synchronizer.patience != UNSET.patience and synchronizer.quorum == 1.0:
         yield (

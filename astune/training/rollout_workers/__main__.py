@@ -20,6 +20,7 @@ from astune.monitor.blocking import LoopWatch
 from astune.support.concurrency import run_and_leave
 from astune.support.visible import make_logs_visible
 from astune.training.rollout_workers.messages import (
+    CutOff,
     Frames,
     FromWorker,
     Leave,
@@ -93,6 +94,8 @@ async def _work(worker: EpisodeWorker, inbox: asyncio.Queue[ToWorker]) -> None:
             worker.take(message)
         elif isinstance(message, StopAttempt):
             worker.stop(message.attempt)
+        elif isinstance(message, CutOff):
+            worker.cut_off(message.attempt)
         elif isinstance(message, Leave):
             return
 

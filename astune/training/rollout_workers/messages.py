@@ -66,6 +66,13 @@ class StopAttempt:
 
 
 @dataclass(frozen=True)
+class CutOff:
+    """End an attempt that is late for its step, with what it got to."""
+
+    attempt: int
+
+
+@dataclass(frozen=True)
 class Leave:
     """Tear the workflow down and end."""
 
@@ -120,7 +127,7 @@ class Printed:
     to_stderr: bool
 
 
-ToWorker: TypeAlias = Start | Work | StopAttempt | Leave
+ToWorker: TypeAlias = Start | Work | StopAttempt | CutOff | Leave
 Said: TypeAlias = LogLine | Noted | Printed
 FromWorker: TypeAlias = Ready | WorkerReply | Said
 Send: TypeAlias = Callable[[FromWorker], None]

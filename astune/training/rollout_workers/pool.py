@@ -54,8 +54,9 @@ class PoolWorker(Protocol):
     async def begin(self) -> str:
         """Returns once it is ready, or else what keeps it from being so; then it has ended."""
 
-    async def play(self, number: int, attempt: Attempt) -> Episode | None:
-        """The attempt, unique in `number`; None if the worker ended. Raises for a fault of ASTune's in it."""
+    async def play(self, number: int, attempt: Attempt, late: asyncio.Event | None = None) -> Episode | None:
+        """The attempt, unique in `number`, cut off as soon as `late` is set; None if the worker ended. Raises for a
+        fault of ASTune's in it."""
 
     async def leave(self) -> None:
         """Have the workflow torn down and the worker end."""
@@ -123,12 +124,12 @@ class EpisodeWorkers:
         finally:
             self._kill()
 
-    async def play(self, attempt: Attempt) -> Episode:
+    async def play(self, attempt: Attempt, late: asyncio.Event | None = None) -> Episode:
         number = next(self._attempts)
         how = ""
         for lost in range(PLAYS):
             worker = await self._least_loaded()
-            episode = await worker.play(number, attempt)
+            episode = await worker.play(number, attempt, late)
             if episode is not None:
                 self._lost = 0
                 return episode if not lost else replace(episode, metrics={**episode.metrics, PLAYED_AGAIN: float(lost)})

@@ -18,6 +18,7 @@ from astune.rollout.time_limit import CANCEL_GRACE
 from astune.support.resources import PACKAGE
 from astune.token_ids import TokenIds
 from astune.training.rollout_workers.messages import (
+    CutOff,
     EngineFailure,
     Frames,
     FromWorker,
@@ -99,12 +100,14 @@ class EpisodeProcess:
         code = self._popen.returncode
         return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
-    async def play(self, number: int, attempt: Attempt) -> Episode | None:
+    async def play(self, number: int, attempt: Attempt, late: asyncio.Event | None = None) -> Episode | None:
         ended: asyncio.Future[Episode | EngineFailure | None] = self._loop.create_future()
         self._attempts[number] = attempt, ended
         self._new.append((number, attempt))
         self._flush_soon()
         try:
+            if late is not None:
+                await self._cut_off_if(late, number, ended)
             await asyncio.wait({ended})
         except asyncio.CancelledError:
             self._flush()  # it may not have been sent yet
@@ -115,6 +118,16 @@ class EpisodeProcess:
         if isinstance(episode, EngineFailure):
             raise episode.raised()
         return episode
+
+    async def _cut_off_if(self, late: asyncio.Event, number: int, ended: asyncio.Future[Any]) -> None:
+        waiting = asyncio.ensure_future(late.wait())
+        try:
+            await asyncio.wait({ended, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+        if not ended.done():
+            self._flush()
+            self._send(CutOff(number))
 
     async def leave(self) -> None:
         self._leaving = True

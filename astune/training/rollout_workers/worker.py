@@ -51,6 +51,8 @@ class EpisodeWorker:
         self._send = send
         self._loop = asyncio.get_running_loop()
         self._attempts: dict[int, asyncio.Task[None]] = {}
+        self._late: dict[int, asyncio.Event] = {}
+        """Of every attempt that is here."""
         self._stopped: set[int] = set()
         """Attempts that were cancelled before they began."""
         self._answers: dict[int, asyncio.Future[Generation]] = {}
@@ -67,6 +69,7 @@ class EpisodeWorker:
     def take(self, work: Work) -> None:
         """Begin attempts and hand out answers, as soon as the agents have done what came of the work before."""
         self._work.append(work)
+        self._late |= {number: asyncio.Event() for number, _ in work.attempts}
         if self._working is None or self._working.done():
             self._working = self._loop.create_task(self._work_through())
 
@@ -76,6 +79,11 @@ class EpisodeWorker:
             self._attempts[attempt].cancel()
         elif any(number == attempt for work in self._work for number, _ in work.attempts):
             self._stopped.add(attempt)
+
+    def cut_off(self, attempt: int) -> None:
+        """End an attempt that is late, if it has not ended."""
+        if attempt in self._late:
+            self._late[attempt].set()
 
     async def stop_all(self) -> None:
         for task in self._attempts.values():
@@ -87,6 +95,7 @@ class EpisodeWorker:
             work = self._work.popleft()
             for number, attempt in work.attempts:
                 if number in self._stopped:
+                    del self._late[number]
                     self._ended.append((number, None))
                 else:
                     self._attempts[number] = self._loop.create_task(self._play(number, attempt))
@@ -115,9 +124,9 @@ class EpisodeWorker:
     async def _play(self, number: int, attempt: Attempt) -> None:
         data: bytes | EngineFailure | None = None
         try:
-            data = await played(attempt, self.setup)
+            data = await played(attempt, self.setup, self._late[number])
         finally:
-            del self._attempts[number]
+            del self._attempts[number], self._late[number]
             self._ended.append((number, data))
             self._act()
 
@@ -179,10 +188,12 @@ class ForwardedNotes(Notes):
         self._send(Noted(subject, text))
 
 
-async def played(attempt: Attempt, setup: RolloutSetup) -> bytes | EngineFailure:
-    """The attempt, played here and packed for the way; or the fault of ASTune's that it met."""
+async def played(
+    attempt: Attempt, setup: RolloutSetup, late: asyncio.Event | None = None
+) -> bytes | EngineFailure:
+    """The attempt, played here, cut off as soon as `late` is set, and packed for the way; or the fault of ASTune's that it met."""
     try:
-        return _packed(await play_episode(attempt, setup))
+        return _packed(await play_episode(attempt, setup, late))
     except Exception as error:
         logger.exception("%s could not be played", attempt.episode_id)
         return EngineFailure.of(error)

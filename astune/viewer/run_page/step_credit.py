@@ -10,7 +10,7 @@ from typing import Any
 from astune.algorithm import ADVANTAGES, Advantage, Weighting, load_estimator, to_samples
 from astune.algorithm.advantage import dr_grpo
 from astune.algorithm.credit import credit_groups
-from astune.algorithm.receipt import NO_SIGNAL, UNJUDGED
+from astune.algorithm.receipt import NO_SIGNAL, why_unjudged
 from astune.config.schema import AlgorithmConfig, AstuneConfig
 from astune.types import Episode, Group
 
@@ -59,7 +59,8 @@ class Estimator:
 class Credited:
     """Advantages and weights of one episode. `advantages` and `weights` have one entry per span of each timeline.
 
-    `left_out` says why nothing of it is trained: "unjudged" or "no_signal"; None also where no turn could have been.
+    `left_out` says why nothing of it is trained: "unjudged", "late" or "no_signal"; None also where no turn could have
+    been.
     """
 
     outcome: float | None = None
@@ -85,7 +86,7 @@ def credit_step(episodes: Sequence[Episode], estimator: Estimator) -> list[Credi
     found = []
     for episode in episodes:
         if not _is_judged(episode):
-            found.append(Credited(left_out=UNJUDGED))
+            found.append(Credited(left_out=why_unjudged(episode)))
             continue
         credit = credits[id(episode)]
         found.append(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from astune.algorithm.receipt import NO_SIGNAL, UNJUDGED, why_left_out
+from astune.algorithm.receipt import NO_SIGNAL, why_left_out, why_unjudged
 from astune.backbone.debug.views.rewards import has_own_rewards, reward_of_turn
 from astune.support.terminal import Text
 from astune.types import Episode, Group, Sample, Timeline
@@ -98,7 +98,7 @@ def left_out_tokens(episode: Episode, trained: bool) -> Counter[str]:
 
 def _whole(episode: Episode, trained: bool) -> str | None:
     """Why the episode is left out as a whole."""
-    return None if trained else UNJUDGED if episode.verdict is None else NO_SIGNAL
+    return None if trained else why_unjudged(episode) if episode.verdict is None else NO_SIGNAL
 
 
 def summary_table(episodes: Sequence[Episode]) -> Table:

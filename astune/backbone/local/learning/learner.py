@@ -32,6 +32,7 @@ from astune.backbone.losses.objective import (
 from astune.config.algorithm import IMITATING
 from astune.config.schema import AlgorithmConfig, TrainerConfig
 from astune.errors import ModelError, RunFolderError
+from astune.support.own_thread import OwnThread
 from astune.types import Sample, Update
 
 logger = logging.getLogger(__name__)
@@ -44,13 +45,22 @@ class LocalLearner:
     float32, and with adapters, both share one copy of the weights, so no answer may be under way during `update`, nor
     during `publish`: of a model with several adapters, none of the adapter that is trained.
 
-    Both compute in the event loop's own thread: the cores are the same, and a run is the same bit for bit.
+    Both compute in the event loop's own thread: the cores are the same, and a run is the same bit for bit. Not so
+    `beside` a sampler that has a copy of the weights: then an update computes in a thread, and answers may be under
+    way.
     """
 
     def __init__(
-        self, loaded: LoadedModel, sampler: Sampler | AdapterSampler, algorithm: AlgorithmConfig, trainer: TrainerConfig
+        self,
+        loaded: LoadedModel,
+        sampler: Sampler | AdapterSampler,
+        algorithm: AlgorithmConfig,
+        trainer: TrainerConfig,
+        *,
+        beside: bool = False,
     ) -> None:
         self._loaded, self._sampler = loaded, sampler
+        self._thread = OwnThread("learner") if beside else None
         self._algorithm, self._trainer = algorithm, trainer
         # now, before `load` puts a checkpoint in the place of the weights that the run began with
         self._reference: Reference | None = reference_of(loaded) if algorithm.needs_reference else None
@@ -76,8 +86,10 @@ class LocalLearner:
         """Take one optimizer step over `samples`. One whose loss or gradient is not finite is thrown away."""
         samples = sorted(samples, key=lambda sample: sample.imitated)  # the critic has numbers for the others alone
         weighed = None if self._teacher is None else await self._teacher.weigh(samples)
-        if weighed is not None:
-            samples = weighed.samples
+        update = partial(self._update, samples if weighed is None else weighed.samples, learning_rate, weighed)
+        return update() if self._thread is None else await self._thread.finished(update)
+
+    def _update(self, samples: Sequence[Sample], learning_rate: float, weighed: Weighed | None) -> Update:
         played = [sample for sample in samples if not sample.imitated]
         judged = self._critic.judge(played) if self._critic is not None and played else None
         warming_up = judged is not None and self.updates < self._algorithm.critic.warmup_updates

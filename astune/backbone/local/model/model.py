@@ -56,6 +56,13 @@ class LoadedModel:
         """The same model, with another of its adapters as the one that is trained."""
         return replace(self, adapter=adapter)
 
+    def with_copy(self) -> LoadedModel:
+        """The same model, sampled from a copy of its weights, which stays as it is while they are trained."""
+        assert self.adapters is None, "astune.config.rules refuses it"
+        if self.sampling_model is not self.model:
+            return self
+        return replace(self, sampling_model=copy.deepcopy(self.model).requires_grad_(False))
+
     def trained(self) -> list[torch.nn.Parameter]:
         """The parameters that an optimizer has: those of the adapter, or all."""
         return list(self.model.parameters()) if self.adapters is None else self.adapters.parameters(self.adapter)

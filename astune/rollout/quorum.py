@@ -1,0 +1,25 @@
+"""A step that waits for its slowest episodes no longer than its others are worth."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+
+class Quorum:
+    """Once `part` of `episodes` have ended, the others have `patience` seconds more; then they are `late`.
+
+    quorum = Quorum(128, part=0.9, patience=30.0)
+    quorum.ended()              # as each episode ends, before it is judged
+    await quorum.late.wait()    # whoever plays one: it is cut off
+    """
+
+    def __init__(self, episodes: int, part: float, patience: float) -> None:
+        self._missing = math.ceil(part * episodes - 1e-9)  # 0.07 of 100 are 7, whatever floats make of it
+        self._patience = patience
+        self.late = asyncio.Event()
+
+    def ended(self) -> None:
+        self._missing -= 1
+        if self._missing == 0:
+            asyncio.get_running_loop().call_later(self._patience, self.late.set)
