@@ -25,3 +25,7 @@ class OwnThread:
         except asyncio.CancelledError:
             await asyncio.wait([made])
             raise
+
+    def close(self) -> None:
+        """End the thread, once the call that it is at has returned."""
+        self._executor.shutdown(wait=False)

@@ -203,7 +203,7 @@ def test_a_step_that_fails_ahead_ends_the_run_when_its_turn_comes_and_keeps_the_
 
 
 @pytest.mark.fault(
-    "Episodes",
+    "Agents and the engine",
     "an episode takes so much longer than the others that its step would wait for it",
     "with `astune.synchronizer.quorum` it is cut off and counted, with its tokens; how long the like are is told",
 )

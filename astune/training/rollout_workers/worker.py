@@ -188,10 +188,9 @@ class ForwardedNotes(Notes):
         self._send(Noted(subject, text))
 
 
-async def played(
-    attempt: Attempt, setup: RolloutSetup, late: asyncio.Event | None = None
-) -> bytes | EngineFailure:
-    """The attempt, played here, cut off as soon as `late` is set, and packed for the way; or the fault of ASTune's that it met."""
+async def played(attempt: Attempt, setup: RolloutSetup, late: asyncio.Event | None = None) -> bytes | EngineFailure:
+    """The attempt, played here, cut off as soon as `late` is set, and packed for the way; or the fault of ASTune's that
+    it met."""
     try:
         return _packed(await play_episode(attempt, setup, late))
     except Exception as error:

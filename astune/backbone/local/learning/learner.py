@@ -164,6 +164,11 @@ class LocalLearner:
         figures = {name: float(value) for name, value in objective.figures.items()}
         return {"loss": float(objective.loss.detach().sum())} | figures | {"packed_tokens": float(batch.tokens.numel())}
 
+    def close(self) -> None:
+        """Let go of the thread, if there is one."""
+        if self._thread is not None:
+            self._thread.close()
+
     async def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[Sequence[float]]:
         found: list[Sequence[float]] = [()] * len(samples)
         most, loaded = self._trainer.micro_batch_tokens, self._loaded
