@@ -108,7 +108,8 @@ def covers(entry: str, name: str) -> bool:
 
 @pytest.fixture(scope="module")
 def logged(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The names of all metrics of a short run with failures, forks, greedy turns and groups without signal."""
+    """The names of all metrics of a short run with failures, forks, greedy turns, groups without signal, and
+    rollouts that do not wait."""
     pytest.importorskip("torch")
     from astune.backbone.local import LocalBackbone
 
@@ -127,6 +128,8 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         "astune.evaluation.attempts=2",
         "astune.trainer.total_steps=1",
         "astune.trainer.tasks_per_step=3",
+        "astune.synchronizer.style=async",
+        "astune.synchronizer.max_staleness=0",
         "astune.monitor.progress=off",
         "astune.monitor.tensorboard=false",
     ]
