@@ -7,7 +7,7 @@ at a time, P tokens of the longest, T tokens of a micro-batch, a = b (20 h + 5 i
 | what | all weights are trained | an adapter is trained |
 | --- | --- | --- |
 | weights | 4 N | b N; in 4 bits 0.5625 for each number of the layers, b for each of embedding and head |
-| the sampler's copy | b N where b is not 4 | none |
+| the sampler's copy | b N where b is not 4, or rollouts do not wait for training (`synchronizer.style: async`) | none |
 | adapters | none | 4 A |
 | gradient | 4 N | 4 A |
 | averages of AdamW | 8 N, in 8 bits 2 N | 8 A, 2 A |
@@ -78,7 +78,8 @@ def _weights(size: ModelSize, config: AstuneConfig, extent: Extent) -> dict[str,
     count, short, number = size.parameters, show_count(size.parameters), extent.number
     if config.model.lora.rank is None or not extent.trains:
         parts = {f"weights ({short} x 4 bytes)": 4.0 * count}
-        return parts | ({f"the sampler's copy (x {number})": float(number * count)} if extent.reduced else {})
+        copied = extent.reduced or (extent.trains and config.synchronizer.style == "async")
+        return parts | ({f"the sampler's copy (x {number})": float(number * count)} if copied else {})
     if config.model.lora.base == "dtype":
         return {f"weights ({short} x {number} bytes)": float(number * count)}
     wide = min(count, size.vocabulary * size.hidden * (1 if size.tied else 2))

@@ -53,6 +53,12 @@ def test_eight_bits_a_reference_and_a_critic_are_in_the_sum() -> None:
     assert total(model=lora, algorithm=with_reference) - total(model=lora) == 4 * adapter_numbers(QWEN3_8B, 8, ())
 
 
+def test_rollouts_that_do_not_wait_take_a_copy_of_the_weights() -> None:
+    extent = Extent(reduced=False, trains=True, positions=100, tokens=100)
+    ahead = estimate(QWEN3_8B, config_of(synchronizer={"style": "async", "max_staleness": 1}), extent)
+    assert sum(ahead.values()) - sum(estimate(QWEN3_8B, config_of(), extent).values()) == 4 * QWEN3_8B.parameters
+
+
 def test_who_does_not_train_needs_neither_gradient_nor_logits() -> None:
     extent = Extent(reduced=False, trains=False, positions=100, tokens=100)
     assert [name.split(" (")[0] for name in estimate(QWEN3_8B, config_of(), extent)] == ["weights", "key-value cache"]
