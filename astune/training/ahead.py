@@ -24,7 +24,7 @@ from astune.support.places import Places
 from astune.training.dynamic_sampling import play_groups
 from astune.training.engine import Engine
 from astune.training.gate import Gate
-from astune.training.run import Run
+from astune.training.run import Ahead, Run
 from astune.types import Episode, Group
 
 FIRST = -1
@@ -43,7 +43,7 @@ def gated(engine: Engine) -> tuple[Engine, Gate]:
     return replace(engine, policy=gate), gate
 
 
-class RolloutsAhead:
+class RolloutsAhead(Ahead):
     """Plays the steps of a run, up to `max_staleness` ahead of the one that is trained, while it is entered.
 
     Episodes under way, all steps and evaluations together, are at most `astune.rollout.max_concurrent`; those of
@@ -69,14 +69,12 @@ class RolloutsAhead:
         await asyncio.gather(*self._steps.values(), return_exceptions=True)
 
     def between_answers(self) -> AbstractAsyncContextManager[None]:
-        """Within it no answer is under way, so that weights may change."""
         return self._gate.shut()
 
     def places(self, step: int | None) -> Limit:
         return self._places.of(FIRST if step is None else step)
 
     async def groups(self, rules: BatchRules) -> tuple[list[Group], dict[str, float]]:
-        """What `play_groups` gives for the step that is next. Those that may follow go on, or begin."""
         run, step = self._run, self._run.step
         for number in range(step, min(step + self._most + 1, run.total_steps)):
             if number not in self._steps:
@@ -87,7 +85,6 @@ class RolloutsAhead:
         return groups, figures | self._ages(groups)
 
     def shown(self, phase: str, number: int, step: int | None) -> OnEpisode:
-        """What to tell of each of `number` episodes that begin: the display shows the step that is waited for."""
         progress = self._run.progress
         if step is None:
             progress.phase_started(phase, number)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from astune.algorithm import BatchRules, StepEstimator
 from astune.config.schema import AstuneConfig
@@ -17,7 +18,7 @@ from astune.monitor.learning import Learning
 from astune.monitor.metrics import MetricsLog
 from astune.monitor.progress import Progress
 from astune.monitor.run_dir import RunDir
-from astune.rollout.group import OnEpisode, run_groups
+from astune.rollout.group import Limit, OnEpisode, run_groups
 from astune.rollout.quorum import Quorum
 from astune.rollout.setup import RolloutSetup
 from astune.training.engine import Learner, never_lost
@@ -29,7 +30,22 @@ from astune.types import Group, Sample, Sampling, Task
 
 if TYPE_CHECKING:
     from astune.store.runs import RunStore
-    from astune.training.ahead import RolloutsAhead
+
+
+class Ahead(AbstractAsyncContextManager["Ahead"], Protocol):
+    """Rollouts that go on while the model is trained, while it is entered (`astune.training.ahead`)."""
+
+    async def groups(self, rules: BatchRules) -> tuple[list[Group], dict[str, float]]:
+        """What `play_groups` gives for the step that is next. Those that may follow go on, or begin."""
+
+    def between_answers(self) -> AbstractAsyncContextManager[None]:
+        """Within it no answer is under way, so that weights may change."""
+
+    def shown(self, phase: str, number: int, step: int | None) -> OnEpisode:
+        """What to tell of each of `number` episodes that begin: the display shows the step that is waited for."""
+
+    def places(self, step: int | None) -> Limit:
+        """What bounds the episodes under way, of all steps and evaluations together; these go first."""
 
 
 @dataclass
@@ -59,7 +75,7 @@ class Run:
     store: RunStore | None = None
     lost: Callable[[], Awaitable[TrainingError]] = never_lost
     """As of the run's `Engine`."""
-    ahead: RolloutsAhead | None = None
+    ahead: Ahead | None = None
     """Plays the steps to come while the model is trained; None: they take turns."""
     step: int = 0
     changes: int = 0
