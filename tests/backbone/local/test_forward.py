@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from astune.backbone.local.learning import forward
 from astune.backbone.local.learning.batch import MicroBatch, micro_batches
 from astune.backbone.local.learning.forward import predict
+from astune.backbone.local.model.attention import additive_mask
 from astune.backbone.local.model.model import load_model
 from astune.config.schema import ModelConfig
 from astune.errors import ModelError
@@ -130,3 +133,36 @@ def test_a_model_without_layers_to_recompute_is_refused(tmp_path: Path) -> None:
     make_family("ctrl", n_head=4, n_layer=2, n_embd=32, dff=64, n_positions=512).model.save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=r"gradient_checkpointing: CTRLLMHeadModel"):
         load_model(ModelConfig(path=str(tmp_path), device="cpu", gradient_checkpointing=True))
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+def test_all_layers_keep_the_same_masks(reduced: bool, tmp_path: Path) -> None:
+    """For the backward pass. A cast of its own for each layer would be the largest thing of a long row."""
+    made = make_family("qwen3", num_hidden_layers=4).model
+    made.save_pretrained(tmp_path)
+    dtype = "bfloat16" if reduced else "float32"
+    loaded = load_model(ModelConfig(path=str(tmp_path), device="cpu", dtype=dtype))
+    batch = one_batch()
+    kept: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_floating_point() and bool((tensor == -torch.inf).any()):
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with loaded.training(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        predict(loaded.model, batch)
+    assert batch.layout is not None
+    (plan,) = batch.layout._plans.values()
+    assert len(kept) == len(plan.blocks)
+    assert {mask.dtype for mask in kept.values()} == {loaded.dtype}
+
+
+@given(st.integers(1, 5), st.integers(1, 40), st.integers(1, 50), st.integers(1, 4))
+def test_masks_say_what_is_seen_in_rows_that_kernels_take_as_they_are(n: int, q: int, k: int, shared: int) -> None:
+    seen = torch.rand(n, 1, q, k, generator=torch.Generator().manual_seed(n * q + k)) < 0.5
+    query, key = torch.zeros(n, 2 * shared, q, 4), torch.zeros(n, 2, k, 4)
+    mask = additive_mask(seen, query, key)
+    expected = torch.where(seen, 0.0, -torch.inf)
+    assert torch.equal(mask, expected if q == 1 else expected.repeat(1, 1, shared, 1))
+    assert mask.stride(3) == 1 and all(stride % 8 == 0 for stride in mask.stride()[:3])

@@ -17,6 +17,10 @@ from transformers import AttentionInterface
 from astune.errors import ModelError
 
 ATTENTION = "astune"
+ALIGNED = 8
+"""CUDA's memory-efficient attention copies a mask whose strides are no multiples of this."""
+AUTOCAST = ("cpu", "cuda")
+"""The devices that a model is trained on; torch knows more, and not `meta`."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +50,23 @@ class Layout(Protocol):
 
 def additive_mask(seen: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     """Make what `grouped_attention` adds to the scores, the same in every layer: 0 where `seen` (n, 1, q, k) is True,
-    minus infinity elsewhere. Every query must see at least one key."""
-    mask = torch.zeros(seen.shape, dtype=query.dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
-    return mask if mask.shape[2] == 1 else mask.repeat(1, 1, query.shape[1] // key.shape[1], 1)
+    minus infinity elsewhere. Every query must see at least one key.
+
+    It is what a fused kernel takes as it is, for otherwise each layer would keep a copy of its own until the backward
+    pass: in the precision that attention computes in, which autocast may make another than that of `query`, and with
+    rows that begin at multiples of `ALIGNED` numbers.
+    """
+    width = seen.shape[3]
+    rows = torch.zeros((*seen.shape[:3], -(-width // ALIGNED) * ALIGNED), dtype=_computed_in(query), device=seen.device)
+    rows[..., :width].masked_fill_(~seen, -torch.inf)
+    rows = rows if rows.shape[2] == 1 else rows.repeat(1, 1, query.shape[1] // key.shape[1], 1)
+    return rows[..., :width]
+
+
+def _computed_in(query: torch.Tensor) -> torch.dtype:
+    kind = query.device.type
+    is_cast = kind in AUTOCAST and torch.is_autocast_enabled(kind)
+    return torch.get_autocast_dtype(kind) if is_cast else query.dtype
 
 
 def grouped_attention(
