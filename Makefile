@@ -8,6 +8,7 @@
 PYTHON ?= python3
 PIP_ARGS ?=
 PYTEST_ARGS ?=
+GPU_ARGS ?=
 # Two tests at a time, each on one core. `PYTEST_ARGS="-n 0 --pdb ..."` is one test at a time.
 SIDE_BY_SIDE := -n 2 --dist worksteal
 
@@ -27,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 MINUTES ?= 5
 
-.PHONY: demo online-demo attack environments test test-agentscope1 test-clients test-trinity test-verl check format docs bench lock clean test-histories
+.PHONY: demo online-demo attack environments test test-agentscope1 test-clients test-trinity test-verl check format docs bench gpu-wheels gpu-check lock clean test-histories
 
 demo: $(VENV)/.done
 	$(BIN)/astune demo
@@ -91,6 +92,16 @@ docs: $(VENV)/.done
 
 bench: $(VENVB)/.done
 	$(VENVB)/bin/python benchmarks/local_vs_trl.py
+
+# What a machine with CUDA and PyTorch lacks, for Python 3.12 on x86-64, into a folder that can be carried there.
+gpu-wheels: $(VENV)/.done
+	rm -rf .gpu-wheels
+	$(BIN)/python -m scripts.gpu_wheels .gpu-wheels --pip-args="$(PIP_ARGS)"
+
+# Everything that only a GPU can show, with the PyTorch that $(PYTHON) has: docs/performance.md. Goes on where it was cut.
+gpu-check: MINUTES := 9
+gpu-check:
+	$(PYTHON) benchmarks/gpu_check.py --minutes $(MINUTES) $(GPU_ARGS)
 
 $(VENV)/.done: pyproject.toml constraints/agentscope2.txt
 	$(call build,$(VENV),constraints/agentscope2.txt,\
@@ -168,4 +179,4 @@ define freeze
 endef
 
 clean:
-	rm -rf $(VENV) $(VENV1) $(VENVB) $(VENVC) $(VENVO) $(VENVT) $(VENVV) .venv-lock dist build
+	rm -rf $(VENV) $(VENV1) $(VENVB) $(VENVC) $(VENVO) $(VENVT) $(VENVV) .venv-lock .gpu-wheels .gpu-site dist build

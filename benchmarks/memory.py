@@ -15,7 +15,7 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 DEFAULTS = {"hidden": 256, "layers": 6, "vocabulary": 8192, "tokens": 2048, "recompute": 0, "rank": 0}
 CASES: dict[str, dict[str, int]] = {
@@ -34,13 +34,16 @@ def main() -> None:
     child = parser.parse_args().child
     if child is not None:
         work, case, folder = child
-        {"write": write, "measure": measure}[work](DEFAULTS | CASES[case], folder)
+        if work == "write":
+            write(DEFAULTS | CASES[case], folder)
+        else:
+            print(*measure(DEFAULTS | CASES[case], folder, resident))
         return
     print("| case | estimated MiB | measured MiB | measured / estimated |\n| --- | --- | --- | --- |")
     for case in CASES:
         with tempfile.TemporaryDirectory() as folder:
             run("write", case, folder)  # by itself, so that the other never held these weights
-            estimated, measured = (int(word) / 2**20 for word in run("measure", case, folder).split()[-2:])
+            estimated, measured = (float(word) / 2**20 for word in run("measure", case, folder).split()[-2:])
         print(f"| {case} | {estimated:,.0f} | {measured:,.0f} | {measured / estimated:.2f} |", flush=True)
 
 
@@ -70,8 +73,11 @@ def write(case: Mapping[str, int], folder: str) -> None:
     Qwen3ForCausalLM(shape).save_pretrained(folder)
 
 
-def measure(case: Mapping[str, int], folder: str) -> None:
-    """Print the bytes that were estimated, and those that were taken."""
+def measure(
+    case: Mapping[str, int], folder: str, most: Callable[[], int], *, device: str = "cpu", dtype: str = "float32"
+) -> tuple[int, int]:
+    """Sample from the model in `folder` and train it: the bytes that are estimated, and by how many `most`, the largest
+    memory so far, has grown."""
     from astune.backbone.local.learning.learner import LocalLearner
     from astune.backbone.local.model.model import load_model
     from astune.backbone.local.sampling.sampler import Sampler
@@ -85,7 +91,8 @@ def measure(case: Mapping[str, int], folder: str) -> None:
         {
             "model": {
                 "path": folder,
-                "device": "cpu",
+                "device": device,
+                "dtype": dtype,
                 "gradient_checkpointing": bool(case["recompute"]),
                 "lora": {"rank": case["rank"] or None},
             },
@@ -93,9 +100,9 @@ def measure(case: Mapping[str, int], folder: str) -> None:
             "trainer": {"micro_batch_tokens": tokens},
         }
     )
-    before = resident()
+    before = most()
     loaded = load_model(config.model)
-    sampler = Sampler(loaded.sampling_model, slots=2, context_length=8192)
+    sampler = Sampler(loaded.sampling_model, slots=2, context_length=loaded.context_length)
     learner = LocalLearner(loaded, sampler, config.algorithm, config.trainer)
     prompt = [3 + 7 * place % 5000 for place in range(tokens)]
     span = Span(0, tokens // 2, tokens, 0, 1.0, True, [-9.0] * (tokens - tokens // 2))
@@ -107,8 +114,8 @@ def measure(case: Mapping[str, int], folder: str) -> None:
             await learner.update([row], 1e-4)
 
     asyncio.run(step())
-    extent = Extent(reduced=False, trains=True, positions=tokens, tokens=tokens)
-    print(int(sum(estimate(read_size(loaded.directory), config, extent).values())), resident() - before)
+    extent = Extent(reduced=dtype == "bfloat16", trains=True, positions=tokens, tokens=tokens)
+    return int(sum(estimate(read_size(loaded.directory), config, extent).values())), most() - before
 
 
 def resident() -> int:

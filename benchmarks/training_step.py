@@ -91,9 +91,9 @@ def padded_batches(samples: Sequence[Sample], most_tokens: int) -> Iterator[list
 def train_padded(model: Any, batch: Sequence[Sample]) -> None:
     """Adds the gradient of `-logprob x advantage`, which is that of the clipped ratio while the ratio is 1."""
     rows = [torch.tensor(list(sample.timeline.token_ids)) for sample in batch]
-    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(model.device)
     mask = torch.zeros_like(ids, dtype=torch.bool)
-    credit = torch.zeros(ids.shape)
+    credit = torch.zeros(ids.shape, device=model.device)
     for number, sample in enumerate(batch):
         for span, advantage, weight in zip(sample.timeline.spans, sample.advantages, sample.weights, strict=True):
             mask[number, span.start : span.stop] = weight > 0
