@@ -80,7 +80,8 @@ Stopped with Ctrl-C it has lost nothing: the same command goes on.""",
   {program} export --run runs/p/n --out my_model             the newest checkpoint, as a folder for transformers or peft
   {program} export --checkpoint runs/p/n/checkpoints/step_000100 --out my_model
   {program} export --checkpoint runs/p/n@best --out my_model        the best by astune.trainer.keep_best
-  {program} export --run runs/p/n --out my_model --merged    LoRA: adapter and base as one model""",
+  {program} export --run runs/p/n --out my_model --merged    LoRA: adapter and base as one model
+  {program} export --run runs/p/n --out my_model --dtype bfloat16  in half the size, as models are served""",
     "view": """\
   {program} view runs/p/n --open
   {program} view runs/p/n --serve --open                   while the run goes on""",
@@ -324,6 +325,11 @@ def _add_export(command: argparse.ArgumentParser) -> None:
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder")
     command.add_argument(
         "--merged", action="store_true", help="of a run with LoRA, write the whole model; without, only the adapter"
+    )
+    command.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        help="precision of the model; default: that of the checkpoint, with --merged that of the base",
     )
 
 

@@ -66,7 +66,7 @@ def _command(known: argparse.Namespace, command_line: str) -> Callable[[], int]:
     if known.command == "export":
         from astune.cli.export import export
 
-        return partial(export, known.run, known.checkpoint, known.out, known.merged)
+        return partial(export, known.run, known.checkpoint, known.out, known.merged, known.dtype)
     if known.command == "tinker-server":
         from astune.cli.tinker_server import tinker_server
 

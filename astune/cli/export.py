@@ -10,9 +10,10 @@ from astune.monitor.run_dir import RunDir
 from astune.support.visible import tell
 
 
-def export(run: Path | None, checkpoint: Path | None, out: Path, merged: bool) -> int:
-    """Writes what the newest checkpoint of `run`, or `checkpoint`, holds into the folder `out`. Either may name one as
-    `find_checkpoint` takes it, such as RUN@best; a damaged one is refused."""
+def export(run: Path | None, checkpoint: Path | None, out: Path, merged: bool, dtype: str | None) -> int:
+    """Writes what the newest checkpoint of `run`, or `checkpoint`, holds into the folder `out`, a model in the
+    precision `dtype` if one is given. Either may name a checkpoint as `find_checkpoint` takes it, such as RUN@best; a
+    damaged one is refused."""
     found = find_checkpoint(str(checkpoint or run)) or checkpoint or _newest(run or Path())
     if not found.is_dir():
         raise ConfigError(
@@ -22,7 +23,7 @@ def export(run: Path | None, checkpoint: Path | None, out: Path, merged: bool) -
         from astune.backbone.local.export import export_checkpoint
     except ModuleNotFoundError as error:
         raise MissingDependency(f"export needs {error.name!r}: pip install 'astune[local]'") from error
-    what = export_checkpoint(found, out, merged=merged)
+    what = export_checkpoint(found, out, merged=merged, dtype=dtype)
     tell(f"from    {found}")
     tell(f"{what:8}{out}")
     return 0

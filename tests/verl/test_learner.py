@@ -14,8 +14,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from tensordict import TensorDict
 
+from astune.backbone.local.export import export_checkpoint
 from astune.backbone.local.learning.learner import LocalLearner
 from astune.backbone.local.model.model import LoadedModel, load_model
 from astune.backbone.local.sampling.sampler import Sampler
@@ -369,6 +371,10 @@ async def test_a_checkpoint_is_a_model_folder_in_full_precision(
     verl.save(tmp_path)
     loaded = load_model(ModelConfig(path=str(tmp_path), device="cpu"))
     assert apart(workers.weights(), weights_of(loaded)) == 0
+    assert export_checkpoint(tmp_path, tmp_path / "out", merged=False, dtype="bfloat16") == "model"
+    assert {path.name for path in (tmp_path / "out").iterdir()} >= {"config.json", "model.safetensors"}
+    exported = load_file(tmp_path / "out" / "model.safetensors")
+    assert all(torch.equal(exported[name], value.bfloat16()) for name, value in workers.weights().items())
 
 
 async def test_saving_before_the_first_update_changes_nothing(workers: OneProcess, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""A checkpoint as a folder for others: without what only a run that goes on needs, and an adapter merged if wanted."""
+"""A checkpoint as a folder for others: without what only a run that goes on needs, and if wanted an adapter merged, or
+in another precision."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Literal
 import torch
 
 from astune.backbone.local.model.adapters import merge
-from astune.backbone.local.model.model import read_weights
+from astune.backbone.local.model.model import DTYPES, read_weights
 from astune.backbone.lora.folder import WEIGHTS_FILE
 from astune.context_tracker.model_dir import ADAPTER_CONFIG, copy_tokenizer, resolve_base_dir
 from astune.errors import ConfigError, ModelError
@@ -20,15 +21,20 @@ MODEL_FILES = ("config.json", "generation_config.json", "model*.safetensors", "m
 ADAPTER_FILES = (ADAPTER_CONFIG, WEIGHTS_FILE)
 
 
-def export_checkpoint(checkpoint: Path, out: Path, *, merged: bool) -> Literal["model", "adapter"]:
+def export_checkpoint(
+    checkpoint: Path, out: Path, *, merged: bool, dtype: str | None = None
+) -> Literal["model", "adapter"]:
     """Write the model of a checkpoint, or its adapter, into the new folder `out`; with `merged` an adapter becomes part
     of its base. Returns what `out` holds. Raises ConfigError where that is not new, ModelError where there is no model.
 
-    Merged weights are computed in float32 and written in the precision of the base model's own files.
+    `dtype` is the precision of a whole model, "float32" or "bfloat16". By itself that of a checkpoint of all weights
+    stays as it is; merged weights, which are computed in float32, get that of the base model's own files.
     """
     adapter = (checkpoint / ADAPTER_CONFIG).is_file()
     if not adapter and not (checkpoint / "config.json").is_file():
         raise ModelError(f"{checkpoint} is no checkpoint: it has neither config.json nor {ADAPTER_CONFIG}")
+    if adapter and not merged and dtype is not None:
+        raise ConfigError(f"--dtype {dtype}: {checkpoint} holds an adapter, which stays as it is; add --merged")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"--out {out}: it is there already; name a folder that is new, or empty")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +43,9 @@ def export_checkpoint(checkpoint: Path, out: Path, *, merged: bool) -> Literal["
         folder.mkdir()
         copy_tokenizer(checkpoint, folder)
         if adapter and merged:
-            _merge(checkpoint, folder)
+            _merge(checkpoint, folder, dtype)
+        elif dtype is not None:
+            read_weights(checkpoint, DTYPES[dtype]).save_pretrained(folder)
         else:
             _copy(checkpoint, folder, ADAPTER_FILES if adapter else MODEL_FILES)
         folder.replace(out)
@@ -52,8 +60,9 @@ def _copy(checkpoint: Path, folder: Path, patterns: tuple[str, ...]) -> None:
         shutil.copyfile(file, folder / file.name)
 
 
-def _merge(checkpoint: Path, folder: Path) -> None:
+def _merge(checkpoint: Path, folder: Path, dtype: str | None) -> None:
     base = resolve_base_dir(str(checkpoint))
     own = json.loads((base / "config.json").read_text(encoding="utf-8"))
-    dtype = getattr(torch, str(own.get("dtype") or own.get("torch_dtype") or "float32"), torch.float32)
-    merge(read_weights(base), checkpoint).to(dtype).save_pretrained(folder)
+    name = dtype or str(own.get("dtype") or own.get("torch_dtype") or "float32")
+    precision = getattr(torch, name, torch.float32)
+    merge(read_weights(base), checkpoint).to(precision).save_pretrained(folder)

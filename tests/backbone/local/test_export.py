@@ -94,6 +94,24 @@ def test_merged_weights_have_the_precision_of_the_base(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "bfloat16"
 
 
+@pytest.mark.parametrize("more", [{}, {"alpha": 16}], ids=["all weights", "an adapter"])
+def test_a_model_is_written_in_the_precision_that_is_asked_for(tmp_path: Path, more: dict[str, Any]) -> None:
+    from safetensors.torch import load_file
+
+    expected = saved(tmp_path / "step", base(tmp_path / "base"), **more)
+    merged = ["--merged"] if more else []
+    for dtype in ("bfloat16", "float32"):
+        assert export("--checkpoint", tmp_path / "step", "--out", tmp_path / dtype, "--dtype", dtype, *merged) == 0
+        weights = load_file(tmp_path / dtype / "model.safetensors")
+        assert {weight.dtype for weight in weights.values()} == {getattr(torch, dtype)}
+        assert json.loads((tmp_path / dtype / "config.json").read_text())["dtype"] == dtype
+        assert not (tmp_path / dtype / "trainer_state.pt").exists()
+    whole = load_file(tmp_path / "float32" / "model.safetensors")
+    rounded = load_file(tmp_path / "bfloat16" / "model.safetensors")
+    assert all(torch.equal(whole[name].bfloat16(), rounded[name]) for name in whole)
+    torch.testing.assert_close(logits(read_weights(tmp_path / "float32")), expected, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.fault(
     "Records and checkpoints",
     "a checkpoint is exported that is none, is damaged, or whose base model is gone or another one",
@@ -110,6 +128,7 @@ def test_merged_weights_have_the_precision_of_the_base(tmp_path: Path) -> None:
         ("another base", "was trained over other weights than those of its base model"),
         ("cut off", "does not load: SafetensorError"),
         ("no weights", "has no weights (model.safetensors.index.json)"),
+        ("precision of an adapter", "holds an adapter, which stays as it is; add --merged"),
     ],
 )
 def test_what_cannot_be_exported_is_explained(
@@ -134,6 +153,7 @@ def test_what_cannot_be_exported_is_explained(
     elif fault == "cut off":
         file = step / "adapter_model.safetensors"
         file.write_bytes(file.read_bytes()[:-50])
-    assert export(*source, "--out", out, "--merged") == 2
+    wanted = ["--dtype", "bfloat16"] if fault == "precision of an adapter" else ["--merged"]
+    assert export(*source, "--out", out, *wanted) == 2
     assert message in capsys.readouterr().err
     assert fault == "not new" or {path.name for path in tmp_path.iterdir()} <= {"step", "run", "base", "moved"}
