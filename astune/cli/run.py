@@ -11,6 +11,7 @@ from astune.cli.exit_codes import DONE, FAILED, INTERRUPTED, LEARNED_NOTHING
 from astune.cli.input_check import check_input
 from astune.config.load import LoadedConfig, load_config
 from astune.errors import AstuneError, ConfigError, PluginError
+from astune.monitor.run_dir import RunDir
 from astune.plugins import load_plugin
 from astune.support.resources import tutorial_dir
 from astune.support.visible import mute, tell
@@ -104,6 +105,12 @@ def _tell(result: RunReport, started_in: Path, can_resume: bool, command_line: s
             tell(f"nothing was learned: {result.summary['nothing_learned']}", file=sys.stderr)
         if result.status == "interrupted":
             tell(f"interrupted{_hint(result, command_line) if can_resume else ''}", file=sys.stderr)
+        checkpoint = RunDir(result.run_dir).latest_checkpoint()
+        if result.status == "failed" and can_resume and checkpoint is not None:
+            tell(
+                f"failed; the last checkpoint is {checkpoint.name}; to go on:\n  {_again(command_line)}",
+                file=sys.stderr,
+            )
     except OSError:  # the terminal was closed
         mute()
 
@@ -123,5 +130,9 @@ def _places(run_dir: Path, started_in: Path) -> Iterator[str]:
 def _hint(result: RunReport, command_line: str) -> str:
     if result.steps == 0:
         return " before the first step was done; start again without --resume"
-    resume = command_line if "--resume" in command_line else f"{command_line} --resume"
-    return f" after step {result.steps}; to go on:\n  {resume}"
+    return f" after step {result.steps}; to go on:\n  {_again(command_line)}"
+
+
+def _again(command_line: str) -> str:
+    """The command that goes on with a run."""
+    return command_line if "--resume" in command_line else f"{command_line} --resume"

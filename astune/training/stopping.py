@@ -67,7 +67,7 @@ async def _ended(task: asyncio.Future[None], lost: asyncio.Future[TrainingError]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             task.cancel()
-            await asyncio.wait([task])
+            await asyncio.gather(task, return_exceptions=True)  # what it says of it is not news
             return "failed", lost.result()
         await task
     except asyncio.CancelledError:

@@ -108,7 +108,8 @@ def _kill(job: VerlJob, victim: str, draw: random.Random, lasts: float) -> Found
         return None
     _, alive = psutil.wait_procs(family, timeout=SECONDS)
     told = job.told_since(printed)
-    named = victim == "driver" or any(f"{victim} {number} died" in told for number in (0, 1))
+    names = [f"{victim} 0 died", f"{victim} 1 died", f"class_name: {VICTIMS[victim].removeprefix('ray::')}"]
+    named = victim == "driver" or any(name in told for name in names)  # while it starts by Ray's name alone
     passed = code == (-9 if victim == "driver" else 1) and named and "Traceback" not in told and not alive
     left = f", left behind: {', '.join(sorted({child.name() for child in alive}))}" if alive else ""
     saying = "" if named and passed else f", said {told[-600:]}"

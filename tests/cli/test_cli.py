@@ -12,6 +12,7 @@ from astune.cli import main
 from astune.cli.dispatch import parse
 from astune.config.load import load_config
 from astune.config.render import default_yaml
+from astune.monitor import RunDir
 
 ROOT = Path(__file__).parents[2]
 FAKE = f"{Path(__file__).parent}/fake_backbone.py:FakeBackbone"
@@ -85,6 +86,17 @@ def test_after_an_interruption_the_printed_command_resumes(job: Path, capsys: py
     assert printed == expected + "'astune.seed='\"'\"'1'\"'\"'' --resume"
     assert main([*arguments, "--resume"]) == 130
     assert capsys.readouterr().err.count("--resume") == 1
+
+
+def test_a_run_that_failed_says_which_checkpoint_there_is(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--conf", "job.yaml", "astune.project_name=failed") == 1
+    assert "to go on" not in capsys.readouterr().err
+    saved = job.parent / "no run folder" / "checkpoints" / "step_000002"
+    saved.mkdir(parents=True)
+    (saved / "COMPLETE").touch()
+    RunDir(job.parent / "no run folder").save_config(load_config(job, backbone=FAKE).config)
+    assert run("--conf", "job.yaml", "astune.project_name=failed") == 1
+    assert "failed; the last checkpoint is step_000002; to go on:\n" in capsys.readouterr().err
 
 
 def test_a_backbone_that_cannot_resume_does_not_offer_it(job: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ from astune.backbone.verl.trainer.learner import VerlLearner, finished
 from astune.backbone.verl.trainer.rows import batch_of, rows_of, shared_out
 from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.errors import RunFolderError
+from astune.errors import RunFolderError, TrainingError
 from astune.support.resources import tiny_model_dir
 from astune.training.engine import Engine
 from astune.training.preferences import with_slopes
@@ -268,13 +268,13 @@ class Looking:
     def __init__(self) -> None:
         self.given: list[Term] = []
 
-    def gradient(self, batch: TensorDict) -> TensorDict:
+    def gradient(self, batch: TensorDict) -> dict[str, float]:
         columns = [batch[name].unbind() for name in ("input_ids", "loss_mask", "sampled", "advantage", "weight")]
         for ids, mask, sampled, advantage, weight in zip(*columns, strict=True):
             for place in mask.nonzero().flatten().tolist():
                 credit = float(advantage[place] * weight[place])
                 self.given.append(Term(tuple(ids[:place].tolist()), int(ids[place]), float(sampled[place]), credit))
-        return {"metrics": {"loss": 0.0}}
+        return {"loss": 0.0}
 
     def step(self, learning_rate: float) -> float:
         return 0.0
@@ -413,21 +413,44 @@ async def test_a_broken_checkpoint_is_named(workers: OneProcess, tmp_path: Path)
         verl.load(tmp_path)
 
 
-async def test_an_update_that_nobody_waits_for_any_more_is_still_finished() -> None:
+async def test_who_is_told_to_stop_in_an_update_ends_after_its_step() -> None:
     began, may_end = threading.Event(), threading.Event()
-    ended = []
+    done: list[str] = []
 
-    def call() -> None:
+    def update() -> str:
         began.set()
         may_end.wait()
-        ended.append(True)
+        return "updated"
 
-    waiting = asyncio.ensure_future(finished(call))
+    async def step() -> None:
+        done.append(await finished(update))
+        done.append(await finished(lambda: "published"))
+        done.append("counted")
+        await asyncio.Event().wait()  # as the next step's episodes do
+
+    running = asyncio.ensure_future(step())
     await asyncio.to_thread(began.wait)
-    waiting.cancel()
+    running.cancel()
     await asyncio.sleep(0)
-    assert not waiting.done()
+    assert not running.done()
     may_end.set()
     with pytest.raises(asyncio.CancelledError):
-        await waiting
-    assert ended == [True]
+        await running
+    assert done == ["updated", "published", "counted"]
+
+
+async def test_who_is_told_to_stop_in_an_update_that_fails_is_told_why() -> None:
+    began, may_end = threading.Event(), threading.Event()
+
+    def update() -> None:
+        began.set()
+        may_end.wait()
+        raise TrainingError("training worker 1 died")
+
+    running = asyncio.ensure_future(finished(update))
+    await asyncio.to_thread(began.wait)
+    running.cancel()
+    await asyncio.sleep(0)
+    may_end.set()
+    with pytest.raises(TrainingError, match="training worker 1 died"):
+        await running

@@ -7,6 +7,8 @@ import asyncio
 import json
 import os
 import signal
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import ray
 from ray import PlacementGroupID
@@ -66,8 +69,10 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def finished(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> RunReport:
-    """A run of three steps on the engine."""
-    return run_on(engine, f"astune.runs_dir={tmp_path_factory.mktemp('runs')}")
+    """The tutorial's agent for three steps on the engine, and an evaluation."""
+    folder = tmp_path_factory.mktemp("runs")
+    more = ("astune.evaluation.after=true", "astune.task_reader.max_validation_tasks=4")
+    return run_on(engine, f"astune.runs_dir={folder}", *more)
 
 
 def played(report: RunReport) -> list[EpisodeRecord]:
@@ -118,18 +123,20 @@ def compare_with_local(report: RunReport, config: AstuneConfig, file: str) -> No
     loaded, sampler, _ = load_policy(config)
     learner = LocalLearner(loaded, sampler, config.algorithm, config.trainer)
     save_model(loaded, report.run_dir / "begun")
-    for row in read_metrics(report.run_dir / "metrics.jsonl"):
+    for row in [row for row in read_metrics(report.run_dir / "metrics.jsonl") if "loss" in row]:
         groups: dict[str, list[Episode]] = {}
         for record in played(report):
             if record.step == row["step"]:
                 groups.setdefault(record.episode.task.task_id, []).append(record.episode)
         made = [Group(episodes[0].task, tuple(episodes)) for episodes in groups.values()]
+        assert any(len(episode.turns) > 1 for group in made for episode in group.episodes), "no agent called its tool"
         samples, _ = to_samples(made, grpo, weighting_for(config))
         rate = learning_rate(config.trainer, learner.updates, 3)
         expected = asyncio.run(learner.update(samples, rate)).metrics
         assert row["policy_age/max"] == 0 and row["servers/logprob_difference"] < 1e-4
         for name in ("loss", "grad_norm", "clip_fraction", "learning_rate"):
             assert row[name] == pytest.approx(expected[name], rel=1e-3, abs=1e-5), name
+    assert learner.updates == 3
     save_model(loaded, report.run_dir / "ended")
     folders = report.run_dir / "checkpoints" / "step_000003", report.run_dir / "ended", report.run_dir / "begun"
     there, here, begun = (load_file(folder / file) for folder in folders)
@@ -139,6 +146,8 @@ def compare_with_local(report: RunReport, config: AstuneConfig, file: str) -> No
 
 def test_steps_are_those_of_the_local_backbone(finished: RunReport) -> None:
     compare_with_local(finished, demo(backbone="local").config.astune, "model.safetensors")
+    figures = {name for row in read_metrics(finished.run_dir / "metrics.jsonl") for name in row}
+    assert {"eval/greedy/reward", "eval/sampled/reward"} <= figures
 
 
 def test_servers_answer_as_the_local_sampler_does(engine: Engine, tmp_path: Path) -> None:
@@ -285,9 +294,11 @@ def test_a_training_worker_that_dies_is_named(engine: Engine, monkeypatch: pytes
 
 
 def free() -> None:
-    """End the training workers there are."""
+    """End the training workers there are, and wait for what they had."""
     for number in ray.util.placement_group_table():
         ray.util.remove_placement_group(PlacementGroup(PlacementGroupID.from_hex(number)))
+    while ray.available_resources().get("GPU") != ray.cluster_resources()["GPU"]:
+        time.sleep(0.05)
 
 
 @contextmanager
@@ -347,3 +358,39 @@ def test_a_run_with_an_adapter_takes_the_steps_of_the_local_backbone(
     report = run_training(loaded, partial(verl_engine.load_engine, loaded))
     assert report.error is None and (report.status, report.steps) == ("completed", 3)
     compare_with_local(report, demo(*settings, backbone="local").config.astune, "adapter_model.safetensors")
+
+
+@pytest.mark.fault(
+    "Runs and resuming",
+    "a process of verl is killed while it starts",
+    "the run ends at once with 1 and the name of the process; no run folder is left",
+)
+def test_a_process_that_dies_while_it_starts_is_named(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def workers() -> set[psutil.Process]:
+        children = psutil.Process().children(recursive=True)
+        return {child for child in children if child.name().startswith("ray::AstuneWorker")}
+
+    def kill_the_first() -> None:
+        while not (begun := workers() - before) and not over.wait(0.05):
+            pass
+        for worker in begun:
+            worker.kill()
+
+    free()
+    monkeypatch.setattr(verl_engine, "ray_session", ray_that_is_there)
+    before, over = workers(), threading.Event()
+    (tmp_path / "said.jsonl").write_text("\n".join(map(json.dumps, CONVERSATIONS)))
+    stage = {**STAGES[0], "project_name": "dies", "runs_dir": str(tmp_path / "runs")}
+    (tmp_path / "job.yaml").write_text(json.dumps({"astune": stage}))
+    loaded = load_config(tmp_path / "job.yaml", ["astune.trainer.total_steps=1"], backbone="verl")
+    killing = threading.Thread(target=kill_the_first)
+    killing.start()
+    try:
+        with pytest.raises(TrainingError, match="class_name: AstuneWorker"):
+            VerlBackbone().run(loaded)
+    finally:
+        over.set()
+        killing.join()
+    assert not (tmp_path / "runs").exists()

@@ -11,7 +11,7 @@ import ray
 
 from astune.backbone.verl import processes
 from astune.backbone.verl.processes import VerlProcesses
-from astune.errors import TrainingError
+from astune.errors import RunFolderError, TrainingError
 
 DIED, UNREACHED = ray.exceptions.ActorDiedError(), ray.exceptions.ActorUnavailableError("the network hiccups", None)
 
@@ -64,3 +64,11 @@ def test_a_process_that_could_not_be_reached_once_is_not_lost(answered: None) ->
     actors = {"one": Actor("lives"), "two": Actor(UNREACHED, "lives", UNREACHED, "lives", DIED)}
     assert str(asyncio.run(VerlProcesses(actors).lost())).startswith("two died")
     assert len(actors["two"].answers) == 1
+
+
+def test_what_astune_says_in_a_process_is_said(answered: None) -> None:
+    with (
+        pytest.raises(RunFolderError, match="another adapter"),
+        VerlProcesses({"one": Actor("lives")}).failing_loudly(),
+    ):
+        raise ray.exceptions.RayTaskError("init_model", "", RunFolderError("another adapter"))

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import ray
 from omegaconf import DictConfig
@@ -38,7 +37,7 @@ from astune.config.rules import needs_policy
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.model_dir import load_chat_format, resolve_base_dir, resolve_model_dir
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.errors import AstuneError, ConfigError
+from astune.errors import ConfigError
 from astune.support.visible import tell
 from astune.training.engine import Engine
 from astune.training.rollout_setup import NoPolicy
@@ -65,7 +64,9 @@ def load_engine(loaded: LoadedConfig, config: AstuneConfig) -> Engine:
         tell(line)
     with ExitStack() as stack:
         stack.enter_context(ray_session(config, settings))
-        return replace(start(config, settings, directory, chat_format, teacher), close=stack.pop_all().close)
+        with VerlProcesses({}).failing_loudly():  # those that begin have no names yet
+            engine = start(config, settings, directory, chat_format, teacher)
+        return replace(engine, close=stack.pop_all().close)
 
 
 def find_teacher(config: AstuneConfig, directory: Path) -> ApiTeacher | None:
@@ -101,10 +102,11 @@ def start(
 ) -> Engine:
     """Start all processes on the cluster that was joined: servers only where something is played."""
     group = start_workers(config, settings)
-    trainers = {f"training worker {number}": worker for number, worker in enumerate(group.workers)}
+    processes = VerlProcesses({f"training worker {number}": worker for number, worker in enumerate(group.workers)})
+    with processes.failing_loudly():
+        group.init_model()
     if needs_policy(config):
-        return with_servers(config, settings, directory, chat_format, teacher, group, trainers)
-    processes = VerlProcesses(trainers)
+        return with_servers(config, settings, directory, chat_format, teacher, group, processes)
     workers = GroupWorkers(group, directory, lambda: None, processes.failing_loudly)
     learner = VerlLearner(workers, lambda version: {}, config.algorithm, config.trainer)
     nothing_is_asked = NoPolicy(settings.actor_rollout_ref.rollout.max_model_len)
@@ -118,17 +120,18 @@ def with_servers(
     chat_format: ChatFormat,
     teacher: ApiTeacher | None,
     group: RayWorkerGroup,
-    trainers: Mapping[str, Any],
+    trainers: VerlProcesses,
 ) -> Engine:
-    """The engine of training workers and of servers, which are started. `trainers` are the workers by their names."""
+    """The engine of training workers and of servers, which are started."""
     rollout = settings.actor_rollout_ref.rollout
     context_length = rollout.max_model_len - KEPT.get(rollout.name, 0)
-    servers = start_servers(settings, group)
+    with trainers.failing_loudly():
+        servers = start_servers(settings, group)
     replicas = servers.get_replicas()
     engine_config = omega_conf_to_dataclass(rollout.checkpoint_engine)
     manager = CheckpointEngineManager(config=engine_config, actor_wg=group, replicas=replicas)
     processes = VerlProcesses(
-        dict(trainers)
+        dict(trainers.actors)
         | {f"server {replica.replica_rank}": server for replica in replicas for server in replica.servers}
         | {"the balancer of the servers": servers.global_load_balancer}
     )
@@ -151,7 +154,7 @@ def with_servers(
 
 
 def start_workers(config: AstuneConfig, settings: DictConfig) -> RayWorkerGroup:
-    """The training workers, with the model loaded."""
+    """The training workers, without a model yet."""
     demand = Demand.of(settings)
     pools = ResourcePoolManager({POOL: [demand.gpus_per_node] * demand.nodes}, {})
     pools.create_resource_pool()
@@ -165,14 +168,7 @@ def start_workers(config: AstuneConfig, settings: DictConfig) -> RayWorkerGroup:
         seed=config.seed,
         distillation_config=None,
     )
-    group = RayWorkerGroup(pools.resource_pool_dict[POOL], worker, device_name=settings.trainer.device)
-    try:
-        group.init_model()
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, AstuneError):  # an adapter to begin with that is another one
-            raise error.cause from error
-        raise
-    return group
+    return RayWorkerGroup(pools.resource_pool_dict[POOL], worker, device_name=settings.trainer.device)
 
 
 def start_servers(settings: DictConfig, group: RayWorkerGroup) -> LLMServerManager:

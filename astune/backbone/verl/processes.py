@@ -12,7 +12,7 @@ from typing import Any
 
 import ray
 
-from astune.errors import TrainingError, named
+from astune.errors import AstuneError, TrainingError, named
 
 logger = logging.getLogger(__name__)
 
@@ -40,12 +40,14 @@ class VerlProcesses:
 
     @contextmanager
     def failing_loudly(self) -> Iterator[None]:
-        """Raises TrainingError in the place of what Ray raises. Where a process is dead that is the cause: the others
-        only say that they cannot reach it."""
+        """Raises an error of the run in the place of what Ray raises: that of ASTune's which a process raised, else
+        TrainingError. Where a process is dead that is the cause: the others only say that they cannot reach it."""
         try:
             yield
         except ray.exceptions.RayError as error:
             cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
+            if isinstance(cause, AstuneError):
+                raise cause from error
             logger.error("verl failed: %s", error)
             raise self._dead() or TrainingError(f"verl failed: {named(cause)}") from error
 

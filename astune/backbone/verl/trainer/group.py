@@ -28,7 +28,8 @@ class GroupWorkers:
     ) -> None:
         self._group, self._directory = group, directory
         self._make_room, self._failing_loudly = make_room, failing_loudly
-        self.ranks: int = max(group._query_dispatch_info("actor")) + 1
+        with failing_loudly():
+            self.ranks: int = max(group._query_dispatch_info("actor")) + 1
 
     def gradient(self, batch: TensorDict) -> Mapping[str, Any]:
         with self._failing_loudly():

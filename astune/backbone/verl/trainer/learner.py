@@ -188,14 +188,19 @@ def needs_whole_rows(algorithm: AlgorithmConfig) -> bool:
 
 
 async def finished(call: Callable[[], Result]) -> Result:
-    """What a blocking call returns, made in a thread. It is waited for even if nobody wants it any more: the ranks are
-    never left half-way through, and what `changes` says is true."""
+    """What a blocking call returns, made in a thread. Who is told to stop meanwhile stops at the next thing it waits
+    for after this: the ranks are never left half-way through, and a step that was learned is published, counted and
+    saved."""
     made = asyncio.ensure_future(asyncio.to_thread(call))
     try:
         return await asyncio.shield(made)
     except asyncio.CancelledError:
         await asyncio.wait([made])
-        raise
+        result = made.result()
+        stopped = asyncio.current_task()
+        assert stopped is not None
+        stopped.cancel()
+        return result
 
 
 def summed(parts: Any) -> float:
