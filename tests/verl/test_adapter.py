@@ -11,7 +11,8 @@ import torch
 
 from astune.backbone.local.export import export_checkpoint
 from astune.backbone.local.learning.learner import LocalLearner
-from astune.backbone.local.model.model import LoadedModel, load_model
+from astune.backbone.local.model.adapters import merge
+from astune.backbone.local.model.model import LoadedModel, load_model, read_weights
 from astune.backbone.local.sampling.sampler import Sampler
 from astune.backbone.verl.servers.cpu_server import CpuServer
 from astune.backbone.verl.servers.whole_rows import whole_row
@@ -135,6 +136,21 @@ async def test_a_checkpoint_is_a_folder_of_peft_that_local_goes_on_from_and_the_
     assert workers.worker.adapter is not None
     workers.worker.adapter.load(tmp_path / "local")
     assert apart(adapter_of(loaded), workers.weights()) == 0
+
+
+async def test_servers_in_processes_of_their_own_get_all_weights_with_the_adapter_in_them(
+    workers: OneProcess, model_dir: Path, tmp_path: Path
+) -> None:
+    verl = verl_learner(workers)
+    await verl.update(branching_samples(), RATE)
+    verl.save(tmp_path)
+    sent, _ = workers.worker.actor.engine.get_per_tensor_param()
+    found, base = dict(sent), read_weights(model_dir)
+    expected = dict(merge(base, tmp_path).named_parameters())
+    assert found.keys() == expected.keys()
+    assert all(torch.allclose(found[name], expected[name], atol=1e-6) for name in found)
+    moved = found["model.layers.0.mlp.up_proj.weight"] - read_weights(model_dir).model.layers[0].mlp.up_proj.weight
+    assert float(moved.detach().abs().max()) > 1e-3
 
 
 async def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(workers: OneProcess, tmp_path: Path) -> None:

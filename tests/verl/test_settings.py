@@ -48,6 +48,9 @@ def test_adapters_are_for_the_layers_that_local_gives_them_to(tmp_path: Path) ->
     model = omega_conf_to_dataclass(verl_config(tmp_path, "astune.model.lora.rank=8").model)
     every = ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
     assert (model.lora_rank, model.lora_alpha, model.target_modules) == (8, 32, every)
+    assert not model.lora["merge"]
+    servers = "verl.actor_rollout_ref.rollout.nnodes=1"  # with GPUs of their own get no adapter from verl
+    assert verl_config(tmp_path, "astune.model.lora.rank=8", servers).model.lora.merge
     with pytest.raises(ModelError, match=r"no linear layer of the model is called 'q_prj'\. Did you mean 'q_proj'"):
         verl_config(tmp_path, "astune.model.lora={rank: 8, targets: [q_prj, v_proj]}")
 

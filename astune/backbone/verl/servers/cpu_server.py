@@ -126,7 +126,7 @@ class CpuReplica(RolloutReplica):  # type: ignore[misc]
                 model.local_path,
                 self.config.max_num_seqs,
                 self.config.max_model_len,
-                _lora(model) if model.lora_rank else None,
+                _lora(model) if model.lora_rank and not model.lora["merge"] else None,
             )
         )
         await server.ready.remote()

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from peft import get_peft_model_state_dict
 from torch.distributed.tensor import distribute_tensor
 from verl.utils.device import get_device_id
+from verl.utils.model import convert_weight_keys
 
 from astune.backbone.lora.folder import base_mark, check_shapes, read_adapter, save_adapter
 from astune.backbone.lora.settings import SOLE, base_digest, found_at
@@ -28,6 +29,7 @@ class ShardedAdapter:
     `begin` is the folder of an adapter to begin with, in the place of the one that was drawn."""
 
     def __init__(self, module: Any, lora: LoraConfig, path: str, begin: Path | None) -> None:
+        self._module = module
         self._settings = copy.copy(module.peft_config[SOLE])
         self._settings.base_model_name_or_path = found_at(path, Path(path))
         own = {name: value for name, value in module.named_parameters() if "lora_" in name}
@@ -58,6 +60,16 @@ class ShardedAdapter:
             for name, parameter in self._parameters.items()
         ]
         self._put([tensor.to_local() for tensor in sent])
+
+    def merged(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every tensor of the base by its own name, with the adapter in it. All ranks go through it together."""
+        scaling = self._settings.lora_alpha / self._settings.r
+        for name, weight in _base(self._module):
+            layer = WRAPPED + name.removesuffix(".weight")
+            low, high = (self._parameters.get(f"{layer}.lora_{part}.weight") for part in "AB")
+            if low is not None and high is not None:
+                weight = weight + scaling * whole(high) @ whole(low)
+            yield from convert_weight_keys({name: weight}, self._module).items()
 
     @contextmanager
     def as_it_began(self) -> Iterator[None]:

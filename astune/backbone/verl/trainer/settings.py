@@ -28,7 +28,6 @@ DEFAULTS = "verl_default.yaml"
 CPU = "verl_cpu.yaml"
 TABLE = "config_auto_convertion_verl.json"
 DEVICE = "trainer.device"
-SERVER_NODES = "actor_rollout_ref.rollout.nnodes"
 
 OWNED: Mapping[str, str] = {
     DEVICE: "astune.model.device",
@@ -106,7 +105,6 @@ def settings_of(loaded: LoadedConfig) -> Settings:
     if problems := [
         *_unsupported(loaded),
         *_owned(loaded, users),
-        *_adapter_problems(loaded, users),
         *clashes(loaded, "verl", users, shipped(DEFAULTS)),
     ]:
         raise ConfigError("\n".join(problems))
@@ -178,6 +176,8 @@ def composed(loaded: LoadedConfig, settings: Settings) -> Any:
         model.override_config.update(own_tokens(loaded.config.astune.model.path))
         if loaded.config.astune.model.lora.rank is not None:
             model.target_modules = _layers(loaded)
+            # servers on GPUs of their own get no adapter from verl
+            model.lora.merge = bool(config.actor_rollout_ref.rollout.nnodes)
     OmegaConf.resolve(config)
     return config
 
@@ -204,17 +204,6 @@ def _layers(loaded: LoadedConfig) -> list[str]:
     with torch.device("meta"):
         shape = models.from_config(AutoConfig.from_pretrained(resolve_base_dir(model.path, weights=False)))
     return target_names(shape, model.lora.targets)
-
-
-def _adapter_problems(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:
-    """Keys of the user's section that do not go with an adapter."""
-    if loaded.config.astune.model.lora.rank is None:
-        return
-    if users.get(SERVER_NODES):
-        yield (
-            f"{at(loaded, f'verl.{SERVER_NODES}')}: with astune.model.lora servers share the GPUs of the training "
-            "workers: to others verl 0.9.1 sends the base alone; take the key out"
-        )
 
 
 def _device(value: str, loaded: LoadedConfig) -> str:

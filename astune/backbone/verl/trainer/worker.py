@@ -36,6 +36,7 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.device import get_device_name
 from verl.utils.distributed import initialize_global_process_group_ray
 from verl.workers.config import TrainingWorkerConfig
+from verl.workers.engine.fsdp.utils import unfuse_moe_params
 from verl.workers.engine_workers import TrainingWorker
 from verl.workers.engine_workers_tinker import TinkerActorRolloutRefWorker
 
@@ -86,6 +87,8 @@ class AstuneWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]
         if self._model.lora.rank is not None:
             begin = begun_adapter(self._model)
             self.adapter = ShardedAdapter(self._module(), self._model.lora, self.config.model.path, begin)
+            if not self._is_rollout:  # verl would send the adapter nowhere, or all weights in bfloat16
+                engine.get_per_tensor_param = self._merged
         if self.ref is None:
             self.set_dispatch_collect(mesh_name="ref", **self.actor.get_dispatch_collect())
         self.set_loss(self._algorithm)
@@ -120,6 +123,11 @@ class AstuneWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]
             state = get_optimizer_state_dict(self._module(), optimizer)
             state_dict_saver.save(state, checkpoint_id=os.path.join(folder, OPTIMIZER))
         dist.barrier()
+
+    def _merged(self, **how: Any) -> tuple[Iterator[tuple[str, torch.Tensor]], None]:
+        """What servers in processes of their own get: all weights, with the adapter in them."""
+        assert self.adapter is not None
+        return unfuse_moe_params(self.adapter.merged(), self._module().config.model_type), None
 
     def _save_model(self, folder: str) -> None:
         weights = dict(self.whole_weights())
