@@ -17,6 +17,7 @@ from astune.backbone.verl.trainer.settings import composed, settings_of
 from astune.backbone.verl.trainer.worker import AstuneWorker
 from astune.config.load import load_config
 from astune.config.schema import AlgorithmConfig
+from tests.verl.sequence import share_rows
 
 JOB = """
 astune:
@@ -30,7 +31,7 @@ astune:
 
 class OneProcess:
     """Rank `rank` of `ranks`, which meet in `folder`. Each is told of all rows and takes its share, as Ray would deal
-    them out. `more` are settings."""
+    them out. `more` are settings; `sharing` ranks share each row."""
 
     def __init__(
         self,
@@ -42,8 +43,9 @@ class OneProcess:
         ranks: int = 1,
         teacher: Path | None = None,
         more: Sequence[str] = (),
+        sharing: int = 1,
     ) -> None:
-        self.rank, self.ranks = rank, ranks
+        self.rank, self.ranks, self.sharing = rank, ranks // sharing, sharing
         place = {"RANK": f"{rank}", "WORLD_SIZE": f"{ranks}", "LOCAL_RANK": f"{rank}", "LOCAL_WORLD_SIZE": f"{ranks}"}
         os.environ.update(place, MASTER_ADDR="127.0.0.1", MASTER_PORT="0", DIST_INIT_METHOD=f"file://{folder}/meeting")
         job = folder / f"job_{rank}.yaml"
@@ -52,6 +54,8 @@ class OneProcess:
         own = loaded.config.astune
         self.trainer = own.trainer
         config = composed(loaded, settings_of(loaded))
+        if sharing > 1:
+            share_rows(config, sharing)
         self.worker = AstuneWorker(
             config.actor_rollout_ref, "actor", algorithm, own.model, own.seed, None if teacher is None else str(teacher)
         )
@@ -61,23 +65,28 @@ class OneProcess:
     def gradient(self, batch: TensorDict) -> Mapping[str, Any]:
         """Every rank's answer, put together as verl puts them."""
         self.worker.optimizer_zero_grad()
-        told: list[Any] = [None] * self.ranks
-        torch.distributed.all_gather_object(told, self.worker.forward_backward(self._share(batch)))
+        told = self._told(self.worker.forward_backward(self._share(batch)))
         return told_by_all(tensordict_utils.concat_tensordict(told))
 
+    def _told(self, own: Any) -> list[Any]:
+        """What each rank has to say; of those that share rows the first speaks."""
+        told: list[Any] = [None] * (self.ranks * self.sharing)
+        torch.distributed.all_gather_object(told, own)
+        return [each for each in told if each is not None]
+
     def _share(self, batch: TensorDict) -> TensorDict:
-        return tensordict_utils.chunk_tensordict(batch, self.ranks)[self.rank]
+        return tensordict_utils.chunk_tensordict(batch, self.ranks)[self.rank // self.sharing]
 
     def step(self, learning_rate: float) -> float:
-        return float(self.worker.optimizer_step({"lr": learning_rate})["grad_norm"])
+        return float(self._told(self.worker.optimizer_step({"lr": learning_rate}) or None)[0]["grad_norm"])
 
     def drop(self) -> None:
         self.worker.optimizer_zero_grad()
 
     def infer(self, batch: TensorDict, *, beside: bool) -> TensorDict:
         ask = self.worker.compute_ref_log_prob if beside else self.worker.compute_log_prob
-        told: list[Any] = [None] * self.ranks
-        torch.distributed.all_gather_object(told, list(ask(self._share(batch))["log_probs"].unbind()))
+        found = ask(self._share(batch))
+        told = self._told(None if found is None else [*found["log_probs"].unbind()])
         rows = [row for part in told for row in part]
         return {"log_probs": torch.nested.as_nested_tensor(rows, layout=torch.jagged)}
 

@@ -41,7 +41,8 @@ def learn(rank: int, folder: Path, algorithm: str, ranks: int, updates: int, che
     config = config_of(algorithm, folder)
     teacher = None if config.teacher is None else folder / "teacher"
     settings = ADAPTER if algorithm.endswith("lora") else ()
-    workers = OneProcess(meeting, folder / "model", config, rank=rank, ranks=ranks, teacher=teacher, more=settings)
+    place = {"rank": rank, "ranks": ranks, "sharing": ranks if algorithm == "shared" else 1}
+    workers = OneProcess(meeting, folder / "model", config, teacher=teacher, more=settings, **place)
     learner = VerlLearner(workers, lambda version: {}, config, workers.trainer)
     if checkpoint is not None:
         learner.load(checkpoint)

@@ -24,7 +24,13 @@ from tests.verl.ranks import RATE, config_of
 from tests.verl.test_learner import apart
 
 ROOT = Path(__file__).parents[2]
-GROUPS = {"rl": [(2, 2), (3, 1)], "distill": [(2, 2)], "lora": [(2, 2), (3, 1)], "distill_lora": [(2, 1)]}
+GROUPS = {
+    "rl": [(2, 2), (3, 1)],
+    "shared": [(2, 2)],
+    "distill": [(2, 2)],
+    "lora": [(2, 2), (3, 1)],
+    "distill_lora": [(2, 1)],
+}
 """So many ranks that take so many updates, by what they learn with."""
 TRAINER = TrainerConfig(micro_batch_tokens=300, max_grad_norm=0.02)
 

@@ -79,6 +79,7 @@ def test_a_row_longer_than_a_micro_batch_is_one_by_itself() -> None:
     longest = max(len(row.tokens) for row in rows)
     assert batch_of(rows, 10)["max_token_len_per_gpu"] == longest
     assert batch_of(rows, longest + 1)["max_token_len_per_gpu"] == longest + 1
+    assert batch_of(rows, 10, sharing=2)["max_token_len_per_gpu"] == max(10, -(-longest // 2))
 
 
 LENGTHS = st.lists(st.integers(2, 400), min_size=1, max_size=40)

@@ -30,6 +30,7 @@ class GroupWorkers:
         self._make_room, self._failing_loudly = make_room, failing_loudly
         with failing_loudly():
             self.ranks: int = max(group._query_dispatch_info("actor")) + 1
+        self.sharing: int = group.world_size // self.ranks
 
     def gradient(self, batch: TensorDict) -> Mapping[str, Any]:
         with self._failing_loudly():

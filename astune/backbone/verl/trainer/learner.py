@@ -35,6 +35,8 @@ class TrainingWorkers(Protocol):
 
     ranks: int
     """How many share out the rows of a batch: all, divided by those that share one row."""
+    sharing: int
+    """How many share one row."""
 
     def gradient(self, batch: TensorDict) -> Mapping[str, Any]:
         """Drop the gradient there is and gather that of the batch. Gives the loss and what `astune_loss` told."""
@@ -71,6 +73,7 @@ class VerlLearner:
         teacher: ApiTeacher | None = None,
     ) -> None:
         self._workers, self._hand_over, self._teacher = workers, hand_over, teacher
+        self._batch_of = partial(batch_of, most_tokens=trainer.micro_batch_tokens, sharing=workers.sharing)
         self._algorithm, self._trainer = algorithm, trainer
         self._whole = needs_whole_rows(algorithm)
         self.updates = 0
@@ -134,10 +137,10 @@ class VerlLearner:
         elif self._algorithm.kl_beta or self._algorithm.method == "distill":
             more[BESIDE] = of_entries(self._infer(rows, beside=True), rows)
         version = self.policy_version + self._unpublished
-        return batch_of(rows, self._trainer.micro_batch_tokens, version=version, more=more)
+        return self._batch_of(rows, version=version, more=more)
 
     def _infer(self, rows: Sequence[SampleRow], *, beside: bool) -> torch.Tensor:
-        batch = batch_of(rows, self._trainer.micro_batch_tokens, learn=False)
+        batch = self._batch_of(rows, learn=False)
         found: torch.Tensor = self._workers.infer(batch, beside=beside)["log_probs"]
         return found
 

@@ -83,12 +83,14 @@ def batch_of(
     most_tokens: int,
     *,
     learn: bool = True,
+    sharing: int = 1,
     version: int = 0,
     more: Mapping[str, Sequence[np.ndarray]] = MappingProxyType({}),
 ) -> TensorDict:
     """What verl's workers get, to `learn` from or to tell the log-probabilities of. `most_tokens` is how many a rank
-    computes at once, or one row if that has more; `version` that of the weights in training; `more` are
-    columns besides, or in the place of those here: the values of each row's entries by name."""
+    computes at once, or its part of a row that has more, which `sharing` ranks have together; `version` that of the
+    weights in training; `more` are columns besides, or in the place of those here: the values of each row's entries by
+    name."""
 
     nested = partial(torch.nested.as_nested_tensor, layout=torch.jagged)
     entries = [row.entries for row in rows]
@@ -116,8 +118,8 @@ def batch_of(
     if scaled:
         columns["temperature"] = torch.tensor([row.temperature for row in rows])
     batch = tensordict_utils.get_tensordict(columns)
-    longest = max(len(row.tokens) for row in rows)
-    told = {"compute_loss": learn, "calculate_entropy": learn, "max_token_len_per_gpu": max(most_tokens, longest)}
+    of_longest = -(-max(len(row.tokens) for row in rows) // sharing)
+    told = {"compute_loss": learn, "calculate_entropy": learn, "max_token_len_per_gpu": max(most_tokens, of_longest)}
     tensordict_utils.assign_non_tensor(batch, **told, **({} if scaled else {"temperature": 1.0}))
     return batch
 
