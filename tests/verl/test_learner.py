@@ -264,6 +264,7 @@ class Looking:
     """Three ranks that look at what they get."""
 
     ranks = 3
+    sharing = 1
 
     def __init__(self) -> None:
         self.given: list[Term] = []
