@@ -58,8 +58,8 @@ class TimedSampler(Sampler):
         self._timed("decode", super()._decode)
         self.seconds["decode forward"] = self.seconds.get("decode forward", 0.0) + self.seconds["forward"] - before
 
-    def _forward(self, *arguments: Any) -> Any:
-        return self._timed("forward", super()._forward, *arguments)
+    def _next_logits(self, *arguments: Any) -> Any:
+        return self._timed("forward", super()._next_logits, *arguments)
 
     def _advance(self, *arguments: Any) -> None:
         self._timed("sampling", super()._advance, *arguments)

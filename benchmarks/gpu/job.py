@@ -85,6 +85,14 @@ class Job:
         return facts
 
 
+def says_out_of_memory(error: BaseException) -> bool:
+    """Whether the device had no more memory, whatever error of ASTune's says so."""
+    from astune.backbone.local.learning.accumulation import is_out_of_memory
+
+    cause = error if isinstance(error, RuntimeError) else error.__cause__
+    return isinstance(cause, RuntimeError) and is_out_of_memory(cause)
+
+
 def run_part(part: Part, results: Path, *, tiny: bool) -> None:
     """Run a part in this process, which ends with 1 if it fails."""
     module, _, function = part.code.partition(":")

@@ -31,8 +31,10 @@ def run(job: Job) -> None:
     if job.device.type == "cuda":
         _gpu(job)
     _peaks(job)
-    missing = [fault for fault in unmet(wanted(), installed) if " is missing, which " in fault]
-    job.fact("packages that are missing", ", ".join(missing) or "none")
+    faults = unmet(wanted(), installed)
+    missing = [fault for fault in faults if " is missing, which " in fault]
+    job.fact("packages that are missing", "; ".join(missing) or "none")
+    job.fact("in another version than asked for", "; ".join(set(faults) - set(missing)) or "none")
     job.fact("distributions", len(list(metadata.distributions())))
     if missing:
         raise CheckFailed("make gpu-wheels, where there is an index, brings them: " + "; ".join(missing))

@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from gpu.job import Job
+from gpu.job import Job, says_out_of_memory
 from gpu.shapes import model_folder
 from memory import DEFAULTS, measure, resident
+
+from astune.errors import PolicyError, TrainingError
 
 CASES: dict[str, tuple[str, dict[str, int]]] = {
     "0.6B, all weights, 2,048 tokens": ("0.6B", {"tokens": 2048}),
@@ -27,7 +29,12 @@ GIB = 2**30
 def run(job: Job) -> None:
     for name, (shape, case) in (TINY if job.tiny else CASES).items():
         job.forget_memory()
-        job.row("", {"case": name} | _measure(job, shape, DEFAULTS | case))
+        try:
+            job.row("", {"case": name} | _measure(job, shape, DEFAULTS | case))
+        except (PolicyError, TrainingError, RuntimeError) as error:
+            if not says_out_of_memory(error):
+                raise
+            job.row("", {"case": name, "estimated GiB": "", "allocated GiB": "out of memory"})
 
 
 def _measure(job: Job, shape: str, case: dict[str, int]) -> dict[str, Any]:

@@ -44,6 +44,6 @@ PARTS = (
     _speed("training", "0.6B", 16384, 120),
     _speed("sampling", "4B", 2048, 150),
     _speed("training", "4B", 2048, 150),
-    _speed("sampling", "4B", 16384, 150),
+    _speed("sampling", "4B", 16384, 180),
     _speed("training", "4B", 16384, 150),
 )

@@ -17,21 +17,23 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from gpu.job import Job
+from gpu.job import Job, says_out_of_memory
 from gpu.machine import BANDWIDTH, MATRIX
-from gpu.shapes import Shape, model_folder, shape
+from gpu.shapes import Shape, model_folder
+from gpu.shapes import shape as shape_of
 from transformers import AutoModelForCausalLM
 
 from astune.backbone.local.model.model import load_model
 from astune.backbone.local.sampling.kv_cache import GROWTH
 from astune.backbone.local.sampling.sampler import Sampler
 from astune.config.schema import ModelConfig
+from astune.errors import PolicyError
 from astune.types import Sampling
 
 Answer = Callable[[list[list[int]], int], None]
 """Answers prompts with so many tokens each."""
-IN_FLIGHT = {2048: (16, 1, 64, 256), 16384: (8, 1, 32)}
-ROUNDS = 2
+IN_FLIGHT = {2048: (16, 1, 64, 256), 16384: (4, 1, 16)}
+ROUNDS = {2048: 2, 16384: 1}
 ROOM = 0.8
 """The share of the memory that caches may take with the weights; transformers' grows by copying."""
 
@@ -42,7 +44,13 @@ def run(job: Job, shape: str, prompt: int) -> None:
     for who, make in (("ASTune", _own), ("generate", _generate)):
         answer = make(job, name)
         for in_flight in numbers:
-            row = _measure(job, name, answer, 32 if job.tiny else prompt, in_flight, new)
+            prompts = _prompts(shape_of(name), in_flight, 32 if job.tiny else prompt)
+            try:
+                row = _measure(job, shape_of(name), answer, prompts, new, ROUNDS[prompt])
+            except (PolicyError, RuntimeError) as error:
+                if not says_out_of_memory(error):
+                    raise
+                row = {"tokens/s": "out of memory"}
             seconds = row.get("ms a step")
             own.setdefault(in_flight, seconds)
             ratio = {"times ASTune's": own[in_flight] / seconds} if seconds and own[in_flight] else {}
@@ -51,17 +59,20 @@ def run(job: Job, shape: str, prompt: int) -> None:
         gc.collect()
 
 
-def _measure(job: Job, name: str, answer: Answer, prompt: int, in_flight: int, new: int) -> dict[str, Any]:
+def _prompts(made: Shape, count: int, length: int) -> list[list[int]]:
+    chance = random.Random(count)
+    return [[chance.randrange(5, made.config.vocab_size) for _ in range(length)] for _ in range(count)]
+
+
+def _measure(job: Job, made: Shape, answer: Answer, prompts: list[list[int]], new: int, rounds: int) -> dict[str, Any]:
     """A row of the table."""
-    made = shape(name)
+    in_flight, prompt = len(prompts), len(prompts[0])
     if not _fits(job, made, in_flight, prompt + new):
         return {"tokens/s": "does not fit"}
-    chance = random.Random(in_flight)
-    prompts = [[chance.randrange(5, made.config.vocab_size) for _ in range(prompt)] for _ in range(in_flight)]
     job.forget_memory()
     answer(prompts, 2)  # warm-up
     first, whole = (
-        statistics.median(_seconds(job, answer, prompts, number) for _ in range(ROUNDS)) for number in (1, 1 + new)
+        statistics.median(_seconds(job, answer, prompts, number) for _ in range(rounds)) for number in (1, 1 + new)
     )
     step, peaks = (whole - first) / new, job.peaks()
     moved = made.decode_bytes(in_flight, prompt + new / 2, job.dtype)

@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from gpu.job import Job
+from gpu.job import Job, says_out_of_memory
 from gpu.machine import MATRIX
 from gpu.sampling import load
 from gpu.shapes import Shape, model_folder
@@ -28,6 +28,7 @@ from astune.backbone.local.learning.batch import micro_batches
 from astune.backbone.local.learning.learner import LocalLearner
 from astune.backbone.local.sampling.sampler import Sampler
 from astune.config.schema import AlgorithmConfig, TrainerConfig
+from astune.errors import TrainingError
 from astune.types import Sample
 
 Train = Callable[[list[Sample]], None]
@@ -48,12 +49,24 @@ def run(job: Job, shape: str, prompt: int) -> None:
         train = make(job, name, most, "adamw_fused" if "fused" in who else "adamw")
         for each in numbers:
             samples = synthetic(*each)
-            seconds = _seconds(job, train, samples)
+            named = {"rows": "{} x {} ({} + {})".format(*each), "who": who}
+            try:
+                seconds = _seconds(job, train, samples)
+            except (TrainingError, RuntimeError) as error:
+                if not says_out_of_memory(error):
+                    raise
+                job.row("", named | {"tokens/s": "out of memory"})
+                continue
             own.setdefault(each, seconds)
             rows = sum(len(sample.timeline.token_ids) for sample in samples)
             packed = sum(batch.tokens.numel() for batch in micro_batches(samples, most, torch.device("cpu")))
-            row = {"rows": "{} x {} ({} + {})".format(*each), "who": who, "tokens/s": rows / seconds}
-            row |= {"s": seconds, "times ASTune's": own[each] / seconds, "R": rows / packed, "most GiB": job.most_gib()}
+            row: dict[str, Any] = named | {"tokens/s": rows / seconds}
+            row |= {
+                "s": seconds,
+                "times ASTune's": own[each] / seconds if each in own else "",
+                "R": rows / packed,
+                "most GiB": job.most_gib(),
+            }
             if who.startswith("ASTune"):
                 done = 3 * flops(shape_of(name), samples, most)
                 row["of the FLOP/s"] = done / seconds / 1e12 / job.peaks()[MATRIX]

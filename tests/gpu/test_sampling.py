@@ -100,8 +100,11 @@ async def test_adapters_are_sampled_and_trained_alike(
     record_property("mean", f"{float(apart.mean()):.2g}")
     assert float(apart.mean()) < APART["bfloat16"][0]
     steps = []
+    begun = [each.detach().cpu().clone() for each in adapted(CPU, "float32").loaded.trained()]
     for where in (CPU, device):
         one = adapted(where, "float32")
+        for parameter, value in zip(one.loaded.trained(), begun, strict=True):
+            parameter.data.copy_(value)
         before = one.weights()
         await one.learner.update(samples, RATE)
         steps.append(one.weights() - before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from astune.backbone.local.learning import forward, prefix_tree
 from astune.backbone.local.learning.batch import micro_batches
 from astune.backbone.local.learning.forward import predict
 from astune.types import Sample
-from tests.gpu.trained import CPU, RATE, made_samples, trained
+from tests.gpu.trained import CPU, RATE, answers, made_samples, prompts, trained
 
 Say = Callable[[str, object], None]
 
@@ -39,8 +40,10 @@ def gradient_of_rows(folder: Path, samples: Sequence[Sample]) -> torch.Tensor:
     return torch.cat([each.grad.flatten() for each in model.parameters()])
 
 
-@pytest.mark.parametrize(("dtype", "most"), [("float32", 1e-4), ("bfloat16", 0.06)])
-@pytest.mark.parametrize("long_width", [prefix_tree.LONG_WIDTH, 128])
+@pytest.mark.parametrize(
+    ("dtype", "most", "long_width"),
+    [("float32", 1e-4, prefix_tree.LONG_WIDTH), ("float32", 1e-4, 128), ("bfloat16", 0.06, 128)],
+)
 def test_trees_have_the_gradient_of_rows_on_the_cpu_in_float64(
     device: torch.device,
     model_dir: Path,
@@ -70,9 +73,14 @@ def test_layers_and_logits_that_are_computed_again_have_the_same_gradient(
 
 
 @pytest.mark.parametrize(
-    "algorithm", [{}, {"loss": "ppo_clip", "kl_beta": 0.1}, {"advantage": "gae"}], ids=["reinforce", "kl", "critic"]
+    ("algorithm", "optimizer"),
+    [
+        ({}, "adamw_fused"),
+        ({"loss": "ppo_clip", "kl_beta": 0.1}, "adamw_fused"),
+        ({"advantage": "gae"}, "adamw"),
+    ],
+    ids=["reinforce", "reference", "critic"],
 )
-@pytest.mark.parametrize("optimizer", ["adamw", "adamw_fused"])
 async def test_an_update_is_that_of_the_cpu(
     device: torch.device, model_dir: Path, algorithm: dict[str, Any], optimizer: str, record_property: Say
 ) -> None:
@@ -101,11 +109,8 @@ async def test_an_update_in_bfloat16_goes_where_that_in_float32_goes(
     assert cosine > 0.998
 
 
-@pytest.mark.parametrize("algorithm", [{}, {"advantage": "gae"}], ids=["reinforce", "critic"])
-async def test_a_run_that_is_resumed_has_all_that_it_had(
-    device: torch.device, model_dir: Path, tmp_path: Path, algorithm: dict[str, Any]
-) -> None:
-    samples = made_samples(8, 120)
+async def test_a_run_that_is_resumed_has_all_that_it_had(device: torch.device, model_dir: Path, tmp_path: Path) -> None:
+    samples, algorithm = made_samples(8, 120), {"advantage": "gae"}  # with a critic, which has an optimizer too
     first = trained(model_dir, device, "bfloat16", algorithm=algorithm)
     for _ in range(2):
         await first.learner.update(samples, RATE)
@@ -129,7 +134,7 @@ async def test_a_micro_batch_that_does_not_fit_is_split_and_the_update_is_the_sa
     samples = made_samples(16, 1024)
 
     async def step(room: float | None) -> tuple[Any, torch.Tensor, int]:
-        one = trained(wide_dir, cuda, "bfloat16", trainer={"micro_batch_tokens": 16 * 1024})
+        one = trained(wide_dir, cuda, trainer={"micro_batch_tokens": 16 * 1024})
         before, held = one.weights(), torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         torch.cuda.empty_cache()
@@ -148,4 +153,27 @@ async def test_a_micro_batch_that_does_not_fit_is_split_and_the_update_is_the_sa
     record_property("splits", split.splits)
     assert whole.splits == 0 and split.splits > 0
     assert split.metrics["loss"] == pytest.approx(whole.metrics["loss"], rel=1e-2, abs=1e-4)
-    assert (found - expected).norm() / expected.norm() < 0.1
+    assert (found - expected).norm() / expected.norm() < 0.02
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("float32", 0.02), ("bfloat16", 0.3)])  # AdamW enlarges small differences
+async def test_an_update_beside_answers_that_are_under_way_is_the_update_without_them(
+    device: torch.device, model_dir: Path, dtype: str, most: float
+) -> None:
+    samples, asked, steps, said = made_samples(8, 150, shared=60), prompts(16), [], []
+    for beside in (False, True):
+        one = trained(model_dir, device, dtype, beside=beside)
+        before = one.weights()
+        if beside:
+            given, _ = await asyncio.gather(answers(one.sampler, asked), one.learner.update(samples, RATE))
+        else:
+            given = await answers(one.sampler, asked)
+            await one.learner.update(samples, RATE)
+        steps.append(one.weights() - before)
+        said.append([answer.output_ids for answer in given])
+        assert await one.learner.publish() == 1
+        pairs = zip(one.loaded.model.parameters(), one.loaded.sampling_model.parameters(), strict=True)
+        assert all(torch.equal(master.to(copy.dtype), copy) for master, copy in pairs)
+        one.learner.close()
+    assert (steps[1] - steps[0]).norm() / steps[0].norm() < most
+    assert said[0] == said[1]

@@ -39,10 +39,13 @@ def trained(
     model: dict[str, Any] | None = None,
     algorithm: dict[str, Any] | None = None,
     trainer: dict[str, Any] | None = None,
+    beside: bool = False,
 ) -> Trained:
-    """Adapters and critics begin with the same numbers on every device: they are drawn on the CPU."""
+    """`beside`: rollouts go on while the model is trained."""
     torch.manual_seed(0)
     loaded = load_model(ModelConfig(path=str(folder), device=str(device), dtype=dtype, **(model or {})))
+    if beside:
+        loaded = loaded.with_copy()
     sampler = Sampler(
         loaded.sampling_model,
         slots=8,
@@ -55,6 +58,7 @@ def trained(
         sampler,
         AlgorithmConfig(**{"loss": "reinforce"} | (algorithm or {})),
         TrainerConfig(**{"micro_batch_tokens": 600} | (trainer or {})),
+        beside=beside,
     )
     return Trained(loaded, sampler, learner)
 

@@ -74,6 +74,8 @@ class KVCache(Slots):
         """Compute keys and values of `texts`, each behind what its slot holds; none is longer than the last. Long ones
         are cut into pieces, one pass each."""
         done = 0
+        ends = [int(self.lengths[slot]) + len(text) for slot, text in zip(slots, texts, strict=True)]
+        self.reserve(max(ends) + 1)  # once, and not with each piece
         while rest := [(slot, text[done:]) for slot, text in zip(slots, texts, strict=True) if len(text) > done]:
             own, lefts = [slot for slot, _ in rest], [text for _, text in rest]
             size = self._piece(own)
