@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from typing import Any
 
 
 class Quorum:
@@ -23,3 +24,16 @@ class Quorum:
         self._missing -= 1
         if self._missing == 0:
             asyncio.get_running_loop().call_later(self._patience, self.late.set)
+
+
+async def late_before(late: asyncio.Event | None, ended: asyncio.Future[Any]) -> bool:
+    """Wait until an episode has ended, or is late before that: whether it is."""
+    if late is None:
+        await asyncio.wait({ended})
+        return False
+    waiting = asyncio.ensure_future(late.wait())
+    try:
+        await asyncio.wait({ended, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+    return not ended.done()

@@ -91,8 +91,8 @@ class Engine:
     `policy` samples from the weights that `learner` published last. `rounds` keep agents in other processes in
     step with the policy; None where it goes on whatever they do. `close` lets go of what the engine holds outside this
     process, and may be called twice. `lost` waits until a part of it out there is gone, and gives the error that says
-    which: nothing can come of the run then. `player` makes what plays the episodes of `astune.rollout.workers`; None
-    where they are processes of this machine.
+    which: nothing can come of the run then. `player` makes what plays the episodes of `astune.rollout.workers`,
+    which need not ask `policy`, but whatever answers for it; None where they are processes of this machine and do.
     """
 
     policy: Policy

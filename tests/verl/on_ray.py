@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+import psutil
 import pytest
+import ray
 
+from astune.backbone.ray_cluster.nodes import live_nodes
 from astune.config.load import LoadedConfig, load_config
 from astune.support.resources import tutorial_dir
 from astune.training.engine import Engine
 from astune.training.start import run_training
 from astune.types import RunReport
+from tests.launched import wait_for
 
 DEMO = tutorial_dir() / "math_agent" / "demo.yaml"
 SETTINGS = (
@@ -58,6 +65,22 @@ def started() -> Iterator[Engine]:
         yield engine
     finally:
         engine.close()
+
+
+@contextmanager
+def second_node() -> Iterator[psutil.Process]:
+    """A second node in the cluster that the engine has started; its raylet."""
+    address = ray.get_runtime_context().gcs_address
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--address", address, "--num-cpus=8", "--block"]
+    own = {name: value for name, value in os.environ.items() if name not in OF_ONE_PROCESS}
+    process = subprocess.Popen(command, env=own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        wait_for(process, lambda: len(live_nodes()) == 2, 120.0)
+        children = psutil.Process(process.pid).children(recursive=True)
+        yield next(child for child in children if child.name() == "raylet")
+    finally:
+        process.terminate()
+        process.communicate()
 
 
 def run_on(engine: Engine, *settings: str) -> RunReport:

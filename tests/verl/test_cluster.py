@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
+from astune.backbone.ray_cluster.episodes import Places
+from astune.backbone.verl.cluster import out_of_reach
 from astune.backbone.verl.demand import Demand
-from astune.config.schema import AlgorithmConfig
+from astune.config.schema import AlgorithmConfig, AstuneConfig
 
 
 def node(name: str, gpus: int, cpus: int) -> dict[str, Any]:
@@ -62,3 +65,43 @@ def test_the_table_says_what_runs_where() -> None:
 def test_the_table_has_the_models_beside_the_one_that_is_trained(algorithm: dict[str, Any], name: str) -> None:
     _, beside, _ = SHARED.table(AlgorithmConfig.model_validate(algorithm))
     assert beside.split()[0] == name and "4 bytes for each of its numbers" in beside
+
+
+def test_the_table_says_who_plays() -> None:
+    assert (
+        SHARED.table(AlgorithmConfig(), workers=12)[2]
+        == "episodes          by 12 workers, on all machines by their CPUs"
+    )
+    assert len(SHARED.table(AlgorithmConfig(), servers=False, workers=12)) == 2
+
+
+def places(*nodes: dict[str, Any], workers: int) -> dict[str, int]:
+    taken = Places()
+    return dict(Counter(taken.take(nodes)["NodeID"] for _ in range(workers)))
+
+
+def test_workers_are_spread_over_the_nodes_by_their_cpus() -> None:
+    assert places(node("a", 8, 96), node("b", 8, 96), workers=7) in ({"a": 4, "b": 3}, {"a": 3, "b": 4})
+    assert places(node("a", 8, 96), node("b", 0, 32), workers=8) == {"a": 6, "b": 2}
+    assert places(node("head", 0, 0), node("b", 0, 4), workers=50) == {"b": 50}
+    assert places(node("head", 0, 0), workers=3) == {"head": 3}
+
+
+def test_the_place_of_a_worker_that_is_lost_is_taken_by_the_next() -> None:
+    nodes, taken = [node("a", 8, 96), node("b", 8, 96)], Places()
+    for _ in range(6):
+        taken.take(nodes)
+    taken.leave(nodes[1])
+    assert taken.take(nodes) == nodes[1]
+
+
+@pytest.mark.parametrize(("workers", "nodes", "refused"), [(4, 2, True), (0, 2, False), (4, 1, False)])
+def test_an_environment_that_the_run_serves_itself_is_out_of_reach_for_other_nodes(
+    workers: int, nodes: int, refused: bool
+) -> None:
+    config = AstuneConfig.model_validate({"rollout": {"workers": workers}})
+    assert list(out_of_reach(config, nodes)) == []
+    service = config.task_reader.env_service.at("http://127.0.0.1:9", "token")
+    config = config.model_copy(update={"task_reader": config.task_reader.model_copy(update={"env_service": service})})
+    problems = list(out_of_reach(config, nodes))
+    assert [problem.partition(":")[0] for problem in problems] == ["astune.task_reader.env_service.serve"] * refused

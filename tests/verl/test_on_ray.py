@@ -30,6 +30,7 @@ from astune.backbone.local.engine import load_engine as load_local
 from astune.backbone.local.engine import load_policy
 from astune.backbone.local.learning.learner import LocalLearner
 from astune.backbone.local.model.model import save_model
+from astune.backbone.ray_cluster.nodes import live_nodes
 from astune.backbone.verl import engine as verl_engine
 from astune.backbone.verl.backbone import VerlBackbone
 from astune.backbone.verl.servers.policy import VerlPolicy
@@ -48,10 +49,11 @@ from astune.training.schedule import learning_rate
 from astune.training.standalone import Candidate, play
 from astune.training.start import run_training
 from astune.training.tasks import read_tasks
-from astune.types import Episode, Generation, Group, Policy, RunReport, Sample, Sampling
+from astune.types import Episode, Generation, Group, Policy, RunReport, Sample, Sampling, StopReason, Task
 from tests.backbone.local.test_examples import CONVERSATIONS
 from tests.backbone.local.test_preferences import pairs, thumbs
-from tests.verl.on_ray import demo, run_on, started
+from tests.verl.on_ray import demo, run_on, second_node, started
+from tests.verl.playing import TASKS, Playing, what_came
 
 STAGES = (
     {"algorithm": {"method": "sft"}, "trainer": {"examples": "said.jsonl", "tasks_per_step": 2}},
@@ -237,6 +239,108 @@ def test_a_server_that_did_not_get_the_weights_is_found(
         with pytest.raises(TrainingError, match=r"server 1 (does not have the trainer's weights|was to get)"):
             learned(engine)
     learned(engine)  # and the next time all is well
+
+
+# --- episodes in actors, on two nodes ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def raylet(engine: Engine) -> Iterator[psutil.Process]:
+    with second_node() as raylet:
+        yield raylet
+
+
+@pytest.fixture(scope="module")
+def playing(engine: Engine, raylet: psutil.Process, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Playing]:
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("actors")
+        patch.setenv("ASTUNE_TEST_FOLDER", str(folder))
+        asyncio.run(engine.learner.publish())
+        playing = Playing(engine, folder)
+        with playing.runner:
+            playing.runner.run(playing.player.__aenter__())
+            yield playing
+            playing.runner.run(playing.player.__aexit__(None, None, None))
+
+
+def test_actors_on_two_nodes_play_what_one_process_plays(playing: Playing, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len({worker.machine for worker in playing.player.workers}) == 2
+    for task in TASKS:
+        there, here = playing.both(task, "a")
+        assert what_came(there) == what_came(here)
+        assert [len(each.turns) for each in there] == [1, 2, 2]
+        assert there[2].stop_reason is StopReason.MAX_TURNS
+        for one, other in zip(there, here, strict=True):
+            assert [turn.policy_version for turn in one.turns] == [turn.policy_version for turn in other.turns]
+            for turn, same in zip(one.turns, other.turns, strict=True):
+                assert turn.prompt_ids == same.prompt_ids
+                assert turn.logprobs == pytest.approx(same.logprobs, abs=1e-4)
+    assert capsys.readouterr().out.count("printed by a/t0/") == 6
+
+
+def test_answers_to_actors_are_among_those_that_weights_are_compared_by(playing: Playing, engine: Engine) -> None:
+    (episode, *_) = playing.runner.run(playing.play(playing.setup, TASKS[0], label="compared"))
+    turn = episode.turns[-1]
+    assert (*turn.prompt_ids, *turn.output_ids) in weights_of(engine)._recent
+
+
+def test_an_episode_in_an_actor_ends_when_it_is_cancelled(playing: Playing) -> None:
+    async def cancelled() -> None:
+        task = Task("w", "Wait?", answer="4", metadata={"waits_for": "nothing"})
+        job = asyncio.create_task(playing.play(playing.setup, task, label="b"))
+        await playing.begun()
+        job.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await job
+
+    playing.runner.run(cancelled())
+    assert len(list(playing.folder.glob("stopped-*"))) == 3
+    assert all(worker.load == 0 for worker in playing.player.workers)
+
+
+@pytest.mark.fault(
+    "Runs and resuming",
+    "an actor that plays episodes on a cluster is killed (`astune.rollout.workers` on verl)",
+    "another takes its place and its episodes are played again, once, which are counted",
+)
+def test_the_episodes_of_an_actor_that_is_killed_are_played_again(
+    playing: Playing, caplog: pytest.LogCaptureFixture
+) -> None:
+    there, here = playing.both(Task("d", "Die?", answer="4", metadata={"dies": True}), "c")
+    again = [each.metrics.get("played_again", 0.0) for each in there]
+    assert again[1] == 1.0 and set(again) <= {0.0, 1.0}
+    assert what_came(there) == what_came(here)
+    assert "a worker of astune.rollout.workers was lost" in caplog.text
+    playing.runner.run(playing.all_ready())
+    assert len({worker.machine for worker in playing.player.workers}) == 2
+
+
+@pytest.mark.fault(
+    "Runs and resuming",
+    "a node of the cluster is lost while it plays episodes (`astune.rollout.workers` on verl)",
+    "they are played again on the others, and their workers begin there",
+)
+def test_the_episodes_of_a_node_that_is_lost_are_played_on_the_others(playing: Playing, raylet: psutil.Process) -> None:
+    for path in playing.folder.glob("begun-*"):
+        path.unlink()
+
+    async def lose_a_node() -> list[Episode]:
+        task = Task("n", "Node?", answer="4", metadata={"waits_for": "node-lost"})
+        job = asyncio.create_task(playing.play(playing.setup, task, label="n"))
+        await playing.begun()
+        raylet.kill()
+        while len({worker.machine for worker in playing.player.workers if worker.ready}) == 2:
+            await asyncio.sleep(0.1)
+        (playing.folder / "node-lost").touch()
+        episodes = await job
+        await playing.all_ready()
+        return episodes
+
+    there = playing.runner.run(lose_a_node())
+    assert {each.metrics.get("played_again", 0.0) for each in there} == {0.0, 1.0}
+    here = playing.runner.run(playing.play(playing.alone, there[0].task, label="n"))
+    assert what_came(there) == what_came(here)
+    assert len(live_nodes()) == len({worker.machine for worker in playing.player.workers}) == 1
 
 
 # --- processes that die: nothing goes on after these -------------------------------------------------------------

@@ -37,6 +37,15 @@ def _not_honoured(ray_kwargs: DictConfig) -> Iterator[str]:
         yield "verl.ray_kwargs.ray_init.runtime_env: Ray's processes get the environment of this one; take the key out"
 
 
+def out_of_reach(config: AstuneConfig, nodes: int) -> Iterator[str]:
+    """What workers on other nodes would look for in vain."""
+    if config.rollout.workers and nodes > 1 and config.task_reader.env_service.own_token is not None:
+        yield (
+            "astune.task_reader.env_service.serve: the run serves it to this machine alone, and astune.rollout.workers "
+            f"play on {nodes} nodes; start it where each reaches it (`astune env serve --host 0.0.0.0`) and set env_url"
+        )
+
+
 @contextmanager
 def ray_session(config: AstuneConfig, settings: DictConfig) -> Iterator[None]:
     """Join the cluster that the settings name, or start one on this machine that ends with the run. Raises ConfigError
@@ -55,7 +64,7 @@ def ray_session(config: AstuneConfig, settings: DictConfig) -> Iterator[None]:
     try:
         nodes, model = live_nodes(), settings.actor_rollout_ref.model.path
         seen = seen_by(nodes, config, model if os.path.isdir(model) else "", Path(config.runs_dir))
-        refuse([*demand.missing(nodes), *seen])
+        refuse([*demand.missing(nodes), *out_of_reach(config, len(nodes)), *seen])
         yield
     finally:
         ray.shutdown()

@@ -10,6 +10,7 @@ import io
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import ray
@@ -20,12 +21,13 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.rollout.llm_server import LLMServerManager
 
 from astune.backbone.lora.settings import begun_adapter
+from astune.backbone.ray_cluster.episodes import in_actors
 from astune.backbone.teacher import TEACHER, ApiTeacher, require_same_tokens
 from astune.backbone.verl.cluster import ray_session
 from astune.backbone.verl.demand import Demand
 from astune.backbone.verl.memory import told
 from astune.backbone.verl.processes import VerlProcesses
-from astune.backbone.verl.servers.policy import ServerTraits, VerlPolicy
+from astune.backbone.verl.servers.policy import ServersPolicy, ServerTraits, VerlPolicy
 from astune.backbone.verl.servers.publish import IN_FLOAT32, OTHERWISE, PublishedWeights
 from astune.backbone.verl.trainer.group import GroupWorkers
 from astune.backbone.verl.trainer.learner import VerlLearner
@@ -59,7 +61,7 @@ def load_engine(loaded: LoadedConfig, config: AstuneConfig) -> Engine:
     settings = composed(loaded, settings_of(loaded))
     fit_servers(config, settings, chat_format)
     teacher = find_teacher(config, directory)
-    where = Demand.of(settings).table(config.algorithm, servers=needs_policy(config))
+    where = Demand.of(settings).table(config.algorithm, servers=needs_policy(config), workers=config.rollout.workers)
     for line in [*where, *told(config, settings, directory)]:
         tell(line)
     with ExitStack() as stack:
@@ -149,8 +151,11 @@ def with_servers(
 
     learner = VerlLearner(workers, hand_over, config.algorithm, config.trainer, teacher)
     traits = ServerTraits(rollout.name, rollout.logprobs_mode)
-    policy = VerlPolicy(servers.get_client(), weights, traits, context_length, chat_format.decode)
-    return Engine(policy, learner, chat_format, lost=processes.lost)
+    client = servers.get_client()
+    policy = VerlPolicy(client, weights, traits, context_length, chat_format.decode)
+    elsewhere = ServersPolicy(client, traits, context_length, chat_format.decode)
+    player = partial(in_actors, elsewhere, chat_format, weights.remember)
+    return Engine(policy, learner, chat_format, lost=processes.lost, player=player)
 
 
 def start_workers(config: AstuneConfig, settings: DictConfig) -> RayWorkerGroup:

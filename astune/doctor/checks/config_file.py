@@ -11,7 +11,7 @@ from astune.backbone.trinity.conversion.convert import convert
 from astune.backbone.verl.demand import Demand
 from astune.backbone.verl.trainer.settings import settings_of
 from astune.config.load import LoadedConfig, load_config
-from astune.config.schema import AlgorithmConfig
+from astune.config.schema import AstuneConfig
 from astune.doctor.checked_config import CheckedConfig, is_service
 from astune.doctor.checks.packages import how_to_install
 from astune.doctor.findings import Finding, fail, ok
@@ -56,7 +56,7 @@ def check_config(checked: CheckedConfig) -> Iterator[Finding]:
             per_epoch = checked.config.trainer.tasks_per_step  # how many tasks there are is another check's matter
             convert(loaded, Path(checked.config.runs_dir), num_tasks=per_epoch)
         if name == "verl" and checked.runs:
-            yield from _placement(Demand.of(settings_of(loaded).tree), checked.config.algorithm)
+            yield from _placement(Demand.of(settings_of(loaded).tree), checked.config)
     except ConfigError as error:
         yield from problems(error)
         return
@@ -84,12 +84,13 @@ def _service(checked: CheckedConfig) -> LoadedConfig | None:
     return loaded if is_service(loaded) and not runs else None
 
 
-def _placement(demand: Demand, algorithm: AlgorithmConfig) -> Iterator[Finding]:
+def _placement(demand: Demand, config: AstuneConfig) -> Iterator[Finding]:
     """What runs where on verl."""
     for problem in demand.problems():
         key, _, what = problem.partition(": ")
         yield fail(what, where=key, fix="make one of them a multiple of the other")
-    yield ok("; ".join(" ".join(line.split()) for line in demand.table(algorithm)))
+    table = demand.table(config.algorithm, workers=config.rollout.workers)
+    yield ok("; ".join(" ".join(line.split()) for line in table))
 
 
 def problems(error: ConfigError) -> Iterator[Finding]:

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 PLAYS = 2
 """How often an attempt is begun whose worker is lost."""
 MOST_LOST = 5
-"""Workers that may be lost without an episode that ends, beside each one once: they may have shared a machine."""
+"""Times that each worker may be lost, on average, without an episode that ends: all of them may share a machine."""
 
 
 class PoolWorker(Protocol):
@@ -38,6 +38,8 @@ class PoolWorker(Protocol):
 
     ended: asyncio.Event
     """Nothing more comes of it."""
+    machine: str
+    """Where it plays."""
 
     @property
     def ready(self) -> bool:
@@ -126,22 +128,23 @@ class EpisodeWorkers:
 
     async def play(self, attempt: Attempt, late: asyncio.Event | None = None) -> Episode:
         number = next(self._attempts)
-        how = ""
+        how = left = ""
         for lost in range(PLAYS):
-            worker = await self._least_loaded()
+            worker = await self._least_loaded(left)
             episode = await worker.play(number, attempt, late)
             if episode is not None:
                 self._lost = 0
                 return episode if not lost else replace(episode, metrics={**episode.metrics, PLAYED_AGAIN: float(lost)})
-            how = worker.exit
+            how, left = worker.exit, worker.machine
         message = f"the worker that played it was lost, and so was the one that played it again: {how}"
         episode = unplayed(attempt, EpisodeError("workflow", "WorkerDied", message))
         return replace(episode, metrics={PLAYED_AGAIN: float(PLAYS - 1)})
 
-    async def _least_loaded(self) -> PoolWorker:
+    async def _least_loaded(self, left: str) -> PoolWorker:
+        """One on the machine that was left only where there is no other: it may be the machine that was lost."""
         while self._failed is None:
             if ready := [worker for worker in self._workers if worker.ready]:
-                return min(ready, key=lambda worker: worker.load)
+                return min(ready, key=lambda worker: (worker.machine == left, worker.load))
             self._replaced.clear()
             await self._replaced.wait()
         raise self._failed
@@ -159,7 +162,7 @@ class EpisodeWorkers:
                 "place",
                 worker.exit,
             )
-            if self._lost >= self._number + MOST_LOST:
+            if self._lost >= MOST_LOST * self._number:
                 self._fail(
                     f"{self._lost} workers of astune.rollout.workers were lost one after another, and no episode ended "
                     f"between: the last by {worker.exit}. Does the workflow, or a library of it, crash or take all "

@@ -13,6 +13,7 @@ from functools import partial
 from typing import IO, Any
 
 from astune.rollout.player import Attempt
+from astune.rollout.quorum import late_before
 from astune.rollout.rounds import Due, Rounds, Ticket
 from astune.rollout.time_limit import CANCEL_GRACE
 from astune.support.resources import PACKAGE
@@ -46,6 +47,8 @@ STOP_SECONDS = CANCEL_GRACE + 5.0
 
 class EpisodeProcess:
     """A `PoolWorker` that is a process of this machine."""
+
+    machine = "this one"
 
     def __init__(self, start: Start, policy: Policy, rounds: Rounds | None, notes: Notes) -> None:
         self._start, self._policy, self._rounds, self._notes = start, policy, rounds, notes
@@ -106,9 +109,10 @@ class EpisodeProcess:
         self._new.append((number, attempt))
         self._flush_soon()
         try:
-            if late is not None:
-                await self._cut_off_if(late, number, ended)
-            await asyncio.wait({ended})
+            if await late_before(late, ended):
+                self._flush()
+                self._send(CutOff(number))
+                await asyncio.wait({ended})
         except asyncio.CancelledError:
             self._flush()  # it may not have been sent yet
             self._send(StopAttempt(number))
@@ -118,16 +122,6 @@ class EpisodeProcess:
         if isinstance(episode, EngineFailure):
             raise episode.raised()
         return episode
-
-    async def _cut_off_if(self, late: asyncio.Event, number: int, ended: asyncio.Future[Any]) -> None:
-        waiting = asyncio.ensure_future(late.wait())
-        try:
-            await asyncio.wait({ended, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiting.cancel()
-        if not ended.done():
-            self._flush()
-            self._send(CutOff(number))
 
     async def leave(self) -> None:
         self._leaving = True

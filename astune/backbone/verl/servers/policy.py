@@ -73,19 +73,19 @@ class ServerTraits:
         return sampling.top_p == 1.0 and sampling.top_k == 0
 
 
-class VerlPolicy:
+class ServersPolicy:
     """Asks the servers of a run, each in turn as verl balances them; the calls of an episode go to the same one, which
-    has the beginning of its conversation. `decode` gives the text of token ids."""
+    has the beginning of its conversation. `decode` gives the text of token ids. Can be pickled, and asks from any
+    process of the cluster."""
 
     def __init__(
         self,
         client: LLMServerClient,
-        weights: PublishedWeights,
         traits: ServerTraits,
         context_length: int,
         decode: Callable[[Sequence[int]], str],
     ) -> None:
-        self._client, self._weights, self._traits = client, weights, traits
+        self._client, self._traits = client, traits
         self._context_length, self._decode = context_length, decode
 
     @property
@@ -105,9 +105,7 @@ class VerlPolicy:
         episode = EPISODE.get()
         conversation = uuid.uuid4().hex if episode is None else episode.episode_id
         output = await self._ask(conversation, prompt_ids, self._traits.parameters(sampling))
-        generation = self._read(output, sampling)
-        self._weights.remember([*prompt_ids, *generation.output_ids])
-        return generation
+        return self._read(output, sampling)
 
     async def _ask(self, conversation: str, prompt_ids: Sequence[int], parameters: dict[str, Any]) -> TokenOutput:
         while True:
@@ -143,3 +141,23 @@ class VerlPolicy:
             return "stop"
         text = self._decode(ids) if sampling.stop else ""
         return "stop" if any(stop in text for stop in sampling.stop) else "length"
+
+
+class VerlPolicy(ServersPolicy):
+    """The policy of the run's own process: what is answered is remembered, to compare weights by."""
+
+    def __init__(
+        self,
+        client: LLMServerClient,
+        weights: PublishedWeights,
+        traits: ServerTraits,
+        context_length: int,
+        decode: Callable[[Sequence[int]], str],
+    ) -> None:
+        super().__init__(client, traits, context_length, decode)
+        self._weights = weights
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        generation = await super().generate(prompt_ids, sampling)
+        self._weights.remember([*prompt_ids, *generation.output_ids])
+        return generation
