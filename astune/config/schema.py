@@ -73,7 +73,9 @@ class RolloutConfig(Section):
     num_repeat: PositiveInt = Field(8, description="attempts at each task: the group that advantages compare")
     max_concurrent: PositiveInt = Field(64, description="episodes under way at the same time")
     workers: NonNegativeInt = Field(
-        0, description="processes beside the engine's that play the episodes; 0: none, the engine's own plays them"
+        0,
+        description="processes that play the episodes: beside the engine's on this machine, with verl on all nodes of "
+        "the cluster; 0: none, the engine's own plays them",
     )
     max_turns: PositiveInt = Field(20, description="most model calls in one episode")
     max_episode_tokens: PositiveInt | None = Field(

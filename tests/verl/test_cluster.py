@@ -68,10 +68,8 @@ def test_the_table_has_the_models_beside_the_one_that_is_trained(algorithm: dict
 
 
 def test_the_table_says_who_plays() -> None:
-    assert (
-        SHARED.table(AlgorithmConfig(), workers=12)[2]
-        == "episodes          by 12 workers, on all machines by their CPUs"
-    )
+    playing = SHARED.table(AlgorithmConfig(), workers=12)[2]
+    assert playing == "episodes          by 12 workers, on all nodes by their CPUs"
     assert len(SHARED.table(AlgorithmConfig(), servers=False, workers=12)) == 2
 
 

@@ -56,6 +56,7 @@ class Demand:
     def table(self, algorithm: AlgorithmConfig, *, servers: bool = True, workers: int = 0) -> list[str]:
         """What runs where, for people. A run that plays nothing has no `servers`; `workers` are those that play."""
         where = f"{self.server_nodes} x {self.server_gpus_per_node} GPUs of their own"
+        playing = [f"episodes          by {workers} workers, on all nodes by their CPUs"] if servers and workers else []
         return [
             f"training workers  {self.training_gpus} on {self.nodes} x {self.gpus_per_node} GPUs",
             *_beside(algorithm),
@@ -63,11 +64,7 @@ class Demand:
             + (where if self.server_nodes else "the GPUs of the training workers, by turns")
             if servers
             else "servers           none, as nothing is played",
-            *(
-                [f"episodes          by {workers} workers, on all machines by their CPUs"]
-                if servers and workers
-                else []
-            ),
+            *playing,
         ]
 
     def problems(self) -> Iterator[str]:
