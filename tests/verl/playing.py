@@ -43,9 +43,12 @@ class Playing:
         while not all(worker.ready for worker in self.player.workers):
             await asyncio.sleep(0.1)
 
-    async def begun(self) -> None:
-        while len(list(self.folder.glob("begun-*"))) < 3:
+    async def begun(self, number: int = 3) -> None:
+        """Once so many attempts wait for a file; those after this have to begin anew."""
+        while len(begun := list(self.folder.glob("begun-*"))) < number:
             await asyncio.sleep(0.05)
+        for path in begun:
+            path.unlink()
 
 
 def what_came(episodes: Sequence[Episode]) -> list[object]:

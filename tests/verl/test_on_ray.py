@@ -41,10 +41,11 @@ from astune.config.schema import AstuneConfig
 from astune.errors import ContextOverflow, TrainingError, WorkflowError
 from astune.monitor import RunDir, read_episodes, read_metrics
 from astune.monitor.episodes import EpisodeRecord
+from astune.rollout.player import Attempt
 from astune.support.resources import tiny_model_dir
 from astune.training.engine import Engine, LoadEngine
 from astune.training.held_out import Evaluation
-from astune.training.rollout_setup import weighting_for
+from astune.training.rollout_setup import sampling_for, weighting_for
 from astune.training.schedule import learning_rate
 from astune.training.standalone import Candidate, play
 from astune.training.start import run_training
@@ -298,6 +299,19 @@ def test_an_episode_in_an_actor_ends_when_it_is_cancelled(playing: Playing) -> N
     assert all(worker.load == 0 for worker in playing.player.workers)
 
 
+def test_an_episode_in_an_actor_that_is_late_ends_with_what_it_got_to(playing: Playing) -> None:
+    async def cut_off() -> Episode:
+        late, task = asyncio.Event(), Task("l", "Late?", metadata={"waits_for": "nothing"})
+        attempt = Attempt(task, "l/l/1", 5, sampling_for(playing.config, "sampled"))
+        job = asyncio.create_task(playing.player.play(attempt, late))
+        await playing.begun(1)
+        late.set()
+        return await job
+
+    episode = playing.runner.run(cut_off())
+    assert episode.stop_reason is StopReason.LATE and len(episode.turns) == 1
+
+
 @pytest.mark.fault(
     "Runs and resuming",
     "an actor that plays episodes on a cluster is killed (`astune.rollout.workers` on verl)",
@@ -321,9 +335,6 @@ def test_the_episodes_of_an_actor_that_is_killed_are_played_again(
     "they are played again on the others, and their workers begin there",
 )
 def test_the_episodes_of_a_node_that_is_lost_are_played_on_the_others(playing: Playing, raylet: psutil.Process) -> None:
-    for path in playing.folder.glob("begun-*"):
-        path.unlink()
-
     async def lose_a_node() -> list[Episode]:
         task = Task("n", "Node?", answer="4", metadata={"waits_for": "node-lost"})
         job = asyncio.create_task(playing.play(playing.setup, task, label="n"))
