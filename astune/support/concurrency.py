@@ -23,10 +23,16 @@ RUN_IS_OVER = "the run is over"
 
 
 async def all_or_none(work: Sequence[Awaitable[T]]) -> list[T]:
-    """All results in order. If one raises, or the caller is cancelled, the rest are cancelled and waited for."""
+    """All results in order. If one raises, or the caller is cancelled, the rest are cancelled and waited for: once, as
+    what is cancelled again while it ends does not end as it should."""
     jobs = [asyncio.ensure_future(one) for one in work]
     try:
-        return await asyncio.gather(*jobs)
+        if jobs:  # not gather: it passes a cancellation on, and does not wait for all that it cancelled
+            done, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_EXCEPTION)
+            for job in jobs:
+                if job in done:
+                    job.result()
+        return [job.result() for job in jobs]
     except BaseException:
         for job in jobs:
             job.cancel()
