@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from astune.backbone.ray_cluster.episodes import Places
+from astune.backbone.ray_cluster.episodes import WorkersByNode
 from astune.backbone.verl.cluster import out_of_reach
 from astune.backbone.verl.demand import Demand
 from astune.config.schema import AlgorithmConfig, AstuneConfig
@@ -74,7 +74,7 @@ def test_the_table_says_who_plays() -> None:
 
 
 def places(*nodes: dict[str, Any], workers: int) -> dict[str, int]:
-    taken = Places()
+    taken = WorkersByNode()
     return dict(Counter(taken.take(nodes)["NodeID"] for _ in range(workers)))
 
 
@@ -86,7 +86,7 @@ def test_workers_are_spread_over_the_nodes_by_their_cpus() -> None:
 
 
 def test_the_place_of_a_worker_that_is_lost_is_taken_by_the_next() -> None:
-    nodes, taken = [node("a", 8, 96), node("b", 8, 96)], Places()
+    nodes, taken = [node("a", 8, 96), node("b", 8, 96)], WorkersByNode()
     for _ in range(6):
         taken.take(nodes)
     taken.leave(nodes[1])

@@ -44,10 +44,12 @@ def in_actors(
     prompts with their answers, some of each episode's."""
     level = logging.getLogger().getEffectiveLevel()
     start = StartActor(config, chat_format, policy, level, os.getcwd(), dict(os.environ))
-    return EpisodeWorkers(config.rollout.workers, partial(RayWorker, ray.put(start), config, notes, remember, Places()))
+    return EpisodeWorkers(
+        config.rollout.workers, partial(RayWorker, ray.put(start), config, notes, remember, WorkersByNode())
+    )
 
 
-class Places:
+class WorkersByNode:
     """How many workers each node has."""
 
     def __init__(self) -> None:
@@ -71,7 +73,7 @@ class RayWorker:
     """A `PoolWorker` that is an actor, on a node that is chosen as it is made."""
 
     def __init__(
-        self, start: ray.ObjectRef, config: AstuneConfig, notes: Notes, remember: Remember, places: Places
+        self, start: ray.ObjectRef, config: AstuneConfig, notes: Notes, remember: Remember, places: WorkersByNode
     ) -> None:
         self._notes, self._remember, self._places = notes, remember, places
         self.ended = asyncio.Event()
