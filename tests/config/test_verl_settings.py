@@ -92,7 +92,7 @@ def test_precision_and_optimizer_reach_verl(tmp_path: Path) -> None:
             "verl.actor_rollout_ref.model.lora_rank=8",
             "verl.actor_rollout_ref.model.lora_rank: ASTune goes by astune.model",
         ),
-        ("astune.trainer.optimizer=adamw_8bit", "astune.trainer.optimizer: got 'adamw_8bit': bitsandbytes does not go"),
+        ("astune.trainer.optimizer=adamw_8bit", "astune.trainer.optimizer: got 'adamw_8bit': bitsandbytes takes no"),
         (
             "astune.synchronizer={style: async, max_staleness: 1}",
             "astune.synchronizer.style: got 'async': on verl rollouts and training take turns so far",
