@@ -47,11 +47,13 @@ async def test_greedy_answers_are_those_of_the_cpu_in_float64(
     assert len({answer.output_ids for answer in given}) > 3  # the model does not say one thing to all
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("dtype", "count", "length"), [("float32", 16, 120), ("bfloat16", 16, 120), ("bfloat16", 2, 4000)]
+)
 async def test_the_learner_gives_tokens_the_logprobs_they_were_sampled_with(
-    device: torch.device, model_dir: Path, dtype: str, record_property: Say
+    device: torch.device, model_dir: Path, dtype: str, count: int, length: int, record_property: Say
 ) -> None:
-    made, asked = trained(model_dir, device, dtype), prompts(16, 120)
+    made, asked = trained(model_dir, device, dtype), prompts(count, length)
     given = await answers(made.sampler, asked)
     samples = samples_of(asked, given)
     pairs = zip(await made.learner.logprobs(samples), given, strict=True)

@@ -20,6 +20,7 @@ from astune.context_tracker.merge.timeline import TurnForest
 from astune.errors import ModelError
 from astune.support.resources import tiny_model_dir
 from astune.types import Episode, Group, Sample, Sampling, Span, StopReason, Task, Timeline, Turn, Verdict
+from tests.backbone.local.families import make_family
 
 RATE = 0.01
 
@@ -178,6 +179,17 @@ async def test_sampling_in_bfloat16_follows_the_float32_weights(model_dir: Path)
     await learner.publish()
     for trained, sampling in zip(loaded.model.parameters(), loaded.sampling_model.parameters(), strict=True):
         assert trained.dtype == torch.float32 and torch.equal(trained.to(torch.bfloat16), sampling)
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gemma3_text"])
+def test_positions_turn_alike_in_sampling_and_in_training(name: str, tmp_path: Path) -> None:
+    """Frequencies in bfloat16 would turn the thousandth token by another angle than the learner does."""
+    make_family(name).model.save_pretrained(tmp_path)
+    loaded = load_model(ModelConfig(path=str(tmp_path), device="cpu", dtype="bfloat16"))
+    expected, found = dict(loaded.model.named_buffers()), dict(loaded.sampling_model.named_buffers())
+    assert expected.keys() == found.keys() and any("inv_freq" in each for each in expected)
+    for each, value in expected.items():
+        assert found[each].dtype == value.dtype and torch.equal(found[each], value), each
 
 
 async def test_gradient_checkpointing_computes_layers_twice_and_changes_nothing(model_dir: Path) -> None:

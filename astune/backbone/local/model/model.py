@@ -125,7 +125,7 @@ def load_model(config: ModelConfig, names: Sequence[str] = (SOLE,)) -> LoadedMod
     if config.gradient_checkpointing:
         recompute(model)
     one = lora or dtype == torch.float32
-    sampling_model = model if one else copy.deepcopy(model).to(dtype).requires_grad_(False)
+    sampling_model = model if one else _reduced(model, dtype).requires_grad_(False)
     made_for = longest_context(model)
     _check_positions(model, config.max_model_len or made_for)
     if config.max_model_len is not None and config.max_model_len > made_for:
@@ -137,6 +137,18 @@ def load_model(config: ModelConfig, names: Sequence[str] = (SOLE,)) -> LoadedMod
     checkpointing = config.gradient_checkpointing
     facts = (directory, device, dtype, context_length, checkpointing, family)
     return LoadedModel(model, sampling_model, *facts, adapters, names[0], begin is not None)
+
+
+def _reduced(model: Any, dtype: torch.dtype) -> Any:
+    """A copy with weights in `dtype`. What no file has stays as it is: by frequencies in bfloat16 the thousandth token
+    would turn by another angle than in training."""
+    made = copy.deepcopy(model)
+    kept = {name: buffer for name, buffer in made.named_buffers() if name not in made.state_dict()}
+    made.to(dtype)
+    for name, buffer in kept.items():
+        place, _, own = name.rpartition(".")
+        setattr(made.get_submodule(place), own, buffer)
+    return made
 
 
 def placement(config: ModelConfig) -> tuple[torch.device, torch.dtype]:
