@@ -24,7 +24,7 @@ from tests.attack.kills import ROOT, Job, write_job
 PYTHON = ROOT / ".venv-verl" / "bin" / "python"
 VICTIMS = {"training worker": "ray::AstuneWorker", "server": "ray::CpuServer", "driver": ""}
 """How the title of each process begins that Ray gave it."""
-STEPS = 8
+STEPS = 24
 SECONDS = 900.0
 """The longest that one start, or one end, of the run may take."""
 APART = 0.01

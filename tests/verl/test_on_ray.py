@@ -412,7 +412,9 @@ def free() -> None:
     """End the training workers there are, and wait for what they had."""
     for number in ray.util.placement_group_table():
         ray.util.remove_placement_group(PlacementGroup(PlacementGroupID.from_hex(number)))
+    until = time.monotonic() + 600
     while ray.available_resources().get("GPU") != ray.cluster_resources()["GPU"]:
+        assert time.monotonic() < until, ray.available_resources()
         time.sleep(0.05)
 
 
