@@ -179,9 +179,10 @@ def test_servers_answer_as_the_local_sampler_does(engine: Engine, tmp_path: Path
 def test_an_evaluation_alone_is_that_of_the_local_backbone(engine: Engine, tmp_path: Path) -> None:
     """Of the same weights: the servers are given them before they are asked."""
     learned(engine)
+    (tmp_path / "model").mkdir()
     engine.learner.save(tmp_path / "model")
     loaded = demo(backbone="local")
-    tasks = list(read_tasks(loaded.config.astune).validation[:6])
+    tasks = list(read_tasks(loaded.config.astune).held_out)[:6]
     greedy, own = Evaluation("", tasks, 0, "greedy", 1), replace(engine, close=lambda: None)
 
     def answers(name: str, load: LoadEngine) -> list[Any]:
