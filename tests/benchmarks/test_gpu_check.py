@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import os
 import re
@@ -91,6 +92,13 @@ def test_the_code_that_results_belong_to_is_told_apart(tmp_path: Path, monkeypat
     assert gpu_check.digest() == before
     file.write_text("2")
     assert gpu_check.digest() != before
+
+
+def test_the_examples_of_the_page_are_right() -> None:
+    import gpu.report
+
+    found = doctest.testmod(gpu.report)
+    assert found.attempted >= 2 and not found.failed
 
 
 REAL = {part.code: part for part in reversed(PARTS) if part.code != "gpu.tests:run"}  # tests/gpu itself runs here
