@@ -1,31 +1,36 @@
-"""A thread for calls that block, which nothing else can take away."""
+"""Calls that block, beside the event loop."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
+from threading import Thread
 from typing import TypeVar
 
 Result = TypeVar("Result")
 
 
-class OwnThread:
-    """Makes one call after another. The threads of `asyncio.to_thread` are few, and tools of agents may hold all of
-    them."""
+async def finished(call: Callable[[], Result]) -> Result:
+    """What a blocking call of a learner returns, made in a thread of its own: those of `asyncio.to_thread` are few, and
+    tools of agents may hold all of them. Who is told to stop meanwhile stops at the next thing it waits for after this:
+    nothing is ever left half-way through, and a step that was learned is published, counted and saved."""
+    made: Future[Result] = Future()
 
-    def __init__(self, name: str) -> None:
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
-
-    async def finished(self, call: Callable[[], Result]) -> Result:
-        """What the call returns. It is waited for even if nobody wants it any more: nothing is left half done."""
-        made = asyncio.get_running_loop().run_in_executor(self._executor, call)
+    def make() -> None:
         try:
-            return await asyncio.shield(made)
-        except asyncio.CancelledError:
-            await asyncio.wait([made])
-            raise
+            made.set_result(call())
+        except BaseException as error:
+            made.set_exception(error)
 
-    def close(self) -> None:
-        """End the thread, once the call that it is at has returned."""
-        self._executor.shutdown(wait=False)
+    Thread(target=make, name="learner").start()
+    waited = asyncio.wrap_future(made)
+    try:
+        return await asyncio.shield(waited)
+    except asyncio.CancelledError:
+        await asyncio.wait([waited])
+        result = waited.result()
+        stopped = asyncio.current_task()
+        assert stopped is not None
+        stopped.cancel()
+        return result

@@ -18,6 +18,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
 from astune.algorithm import BatchRules
+from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError, InvariantError
 from astune.rollout.group import Limit, OnEpisode
 from astune.support.places import Places
@@ -31,13 +32,19 @@ FIRST = -1
 """The rank of evaluations: training waits for them."""
 
 
-def gated(engine: Engine) -> tuple[Engine, Gate]:
-    """The engine with a gate in front of its policy. Raises ConfigError for one whose learner needs the policy to
-    rest."""
+def gated(config: AstuneConfig, engine: Engine) -> tuple[Engine, Gate]:
+    """The engine with a gate in front of its policy. Raises ConfigError for one whose learner needs the policy to rest,
+    and for workers whose calls pass no gate."""
     if not engine.beside:
         raise ConfigError(
             "astune.synchronizer.style: got 'async', but the engine of this backbone cannot answer while it learns; "
             "expected 'fixed'"
+        )
+    if engine.player is not None and config.rollout.workers:
+        raise ConfigError(
+            "astune.rollout.workers: the workers of this backbone ask the model past this process, which with "
+            "astune.synchronizer.style 'async' has to hold their calls while weights change; expected 0, or style "
+            "'fixed'"
         )
     gate = Gate(engine.policy)
     return replace(engine, policy=gate), gate

@@ -161,7 +161,7 @@ def assemble(
     stack.callback(engine.close)
     gate = None
     if config.synchronizer.style == "async":
-        engine, gate = gated(engine)
+        engine, gate = gated(config, engine)
     setup = played_by(config, engine) if needs_policy(config) else None
     new = run_dir is None
     if run_dir is None:

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ from astune.errors import ConfigError
 from astune.monitor.episodes import read_episodes
 from astune.monitor.metrics import MetricsLog
 from astune.monitor.receipt import receipt_lines
+from astune.rollout.player import Player
 from astune.support.places import Places
 from astune.testing import CountingLearner, ScriptedPolicy, scripted_engine
 from astune.training.engine import Engine
 from astune.training.start import run_training
 from astune.types import Generation, RunReport, Sample, Sampling, StopReason, Update
+from astune.workflow.notes import Notes
 from tests.training.killed import Killed, raise_at
 from tests.training.test_loop import NO_EVALUATION, rows_of, steps_of, timeless
 
@@ -239,11 +242,18 @@ def test_late_episodes_are_cut_off_counted_and_not_trained(
 
 def test_an_engine_that_cannot_answer_while_it_learns_is_refused(conf: Path) -> None:
     def load(config: AstuneConfig) -> Engine:
-        engine = scripted_engine(lambda prompt: "4")(config)
-        return Engine(engine.policy, engine.learner, engine.chat_format)
+        return replace(scripted_engine(lambda prompt: "4")(config), beside=False)
+
+    def load_with_players(config: AstuneConfig) -> Engine:
+        def player(config: AstuneConfig, notes: Notes) -> Player:
+            raise AssertionError("it is refused before")
+
+        return replace(scripted_engine(lambda prompt: "4")(config), player=player)
 
     with pytest.raises(ConfigError, match=r"astune\.synchronizer\.style: got 'async', but the engine of this backbone"):
         run_training(load_config(conf, ahead(1)), load)
+    with pytest.raises(ConfigError, match=r"astune\.rollout\.workers: the workers of this backbone ask the model past"):
+        run_training(load_config(conf, [*ahead(1), "astune.rollout.workers=1"]), load_with_players)
     assert not (conf.parent / "runs").exists()
 
 

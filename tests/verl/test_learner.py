@@ -22,11 +22,12 @@ from astune.backbone.local.learning.learner import LocalLearner
 from astune.backbone.local.model.model import LoadedModel, load_model
 from astune.backbone.local.sampling.sampler import Sampler
 from astune.backbone.losses.policy import LOSSES
-from astune.backbone.verl.trainer.learner import VerlLearner, finished
+from astune.backbone.verl.trainer.learner import VerlLearner
 from astune.backbone.verl.trainer.rows import batch_of, rows_of, shared_out
 from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import RunFolderError, TrainingError
+from astune.support.own_thread import finished
 from astune.support.resources import tiny_model_dir
 from astune.training.engine import Engine
 from astune.training.preferences import with_slopes

@@ -20,7 +20,7 @@ def load_engine(config: AstuneConfig) -> Engine:
     beside = config.synchronizer.style == "async"
     loaded, sampler, chat_format = load_policy(config, rounds, beside=beside)
     learner = LocalLearner(loaded, sampler, config.algorithm, config.trainer, beside=beside)
-    return Engine(sampler, learner, chat_format, rounds, beside, learner.close)
+    return Engine(sampler, learner, chat_format, rounds, beside)
 
 
 def load_policy(

@@ -77,7 +77,7 @@ def test_the_sampler_answers_with_its_own_weights_while_the_model_learns(
 
     report = run_training(loaded, load)  # type: ignore[arg-type]
     assert (report.status, report.steps) == ("completed", 4)
-    assert waited == [True, True] and threads == {"learner_0"}
+    assert waited == [True, True] and threads == {"learner"}
     rows = [row for row in read_metrics(report.run_dir / "metrics.jsonl") if "episodes/total" in row]
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     assert max(row.get("policy_age/max", 0) for row in rows) in (1, 2)

@@ -32,7 +32,7 @@ from astune.backbone.losses.objective import (
 from astune.config.algorithm import IMITATING
 from astune.config.schema import AlgorithmConfig, TrainerConfig
 from astune.errors import ModelError, RunFolderError
-from astune.support.own_thread import OwnThread
+from astune.support.own_thread import finished
 from astune.types import Sample, Update
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class LocalLearner:
         beside: bool = False,
     ) -> None:
         self._loaded, self._sampler = loaded, sampler
-        self._thread = OwnThread("learner") if beside else None
+        self._beside = beside
         self._algorithm, self._trainer = algorithm, trainer
         # now, before `load` puts a checkpoint in the place of the weights that the run began with
         self._reference: Reference | None = reference_of(loaded) if algorithm.needs_reference else None
@@ -87,7 +87,7 @@ class LocalLearner:
         samples = sorted(samples, key=lambda sample: sample.imitated)  # the critic has numbers for the others alone
         weighed = None if self._teacher is None else await self._teacher.weigh(samples)
         update = partial(self._update, samples if weighed is None else weighed.samples, learning_rate, weighed)
-        return update() if self._thread is None else await self._thread.finished(update)
+        return await finished(update) if self._beside else update()
 
     def _update(self, samples: Sequence[Sample], learning_rate: float, weighed: Weighed | None) -> Update:
         played = [sample for sample in samples if not sample.imitated]
@@ -163,11 +163,6 @@ class LocalLearner:
                 objective.loss.sum().backward()  # type: ignore[no-untyped-call]
         figures = {name: float(value) for name, value in objective.figures.items()}
         return {"loss": float(objective.loss.detach().sum())} | figures | {"packed_tokens": float(batch.tokens.numel())}
-
-    def close(self) -> None:
-        """Let go of the thread, if there is one."""
-        if self._thread is not None:
-            self._thread.close()
 
     async def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[Sequence[float]]:
         found: list[Sequence[float]] = [()] * len(samples)

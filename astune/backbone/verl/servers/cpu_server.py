@@ -6,6 +6,7 @@ verl starts a `CpuReplica` in the driver, which starts the server as an actor of
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ from astune.backbone.local.sampling.sampler import Sampler
 from astune.backbone.verl.servers.whole_rows import whole_row
 from astune.config.schema import LoraConfig, ModelConfig
 from astune.context_tracker.model_dir import load_chat_format
-from astune.types import Sampling
+from astune.types import Generation, Sampling
 
 
 class CpuServer:
@@ -47,6 +48,7 @@ class CpuServer:
             adapters=self._adapters,
         )
         self._version: int | None = None
+        self._answering: set[asyncio.Task[Generation]] = set()
 
     async def generate(
         self,
@@ -65,7 +67,10 @@ class CpuServer:
             stop=tuple(sampling_params.get("stop", ())),
             seed=sampling_params.get("seed"),
         )
-        answer = await self._sampler.generate(prompt_ids, sampling)
+        answering = asyncio.ensure_future(self._sampler.generate(prompt_ids, sampling))
+        self._answering.add(answering)
+        answering.add_done_callback(self._answering.discard)
+        answer = await answering
         more = {"prompt_logprobs": self._scores(prompt_ids)} if "prompt_logprobs" in sampling_params else {}
         return TokenOutput(
             token_ids=list(answer.output_ids),
@@ -83,6 +88,7 @@ class CpuServer:
     async def load_weights(self, weights: Mapping[str, torch.Tensor], version: int | None) -> None:
         """Take over all weights of the model, or those of its adapter. Weights that are tied to others may be left
         out."""
+        await self.abort_all_requests()
         if self._adapters is None:
             self._take(weights)
         else:
@@ -97,13 +103,19 @@ class CpuServer:
             raise ValueError(f"these are no weights of the model: {wrong}")
 
     async def clear_kv_cache(self) -> None:
+        await self.abort_all_requests()
         self._sampler.forget()
+
+    async def abort_all_requests(self, reject_request: bool = False) -> None:
+        """Those that are left are of episodes that were cut off: nobody waits for them any more."""
+        for answering in self._answering:
+            answering.cancel()
+        if self._answering:
+            await asyncio.wait(self._answering)
 
     async def ready(self) -> None: ...
 
     async def sleep(self) -> None: ...
-
-    async def abort_all_requests(self, reject_request: bool = False) -> None: ...
 
     async def release_kv_cache(self) -> None: ...
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import math
@@ -10,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -22,11 +21,11 @@ from astune.backbone.verl.trainer.rows import SampleRow, batch_of, of_entries, o
 from astune.config.algorithm import IMITATING
 from astune.config.schema import AlgorithmConfig, TrainerConfig
 from astune.errors import ModelError, RunFolderError
+from astune.support.own_thread import finished
 from astune.types import Sample, Update
 
 logger = logging.getLogger(__name__)
 
-Result = TypeVar("Result")
 STATE_FILE = "trainer_state.json"
 
 
@@ -188,22 +187,6 @@ def needs_whole_rows(algorithm: AlgorithmConfig) -> bool:
     """Whether the loss of a token depends on the other tokens of its row."""
     over_rows = algorithm.loss == "gspo" or (algorithm.kl_beta > 0 and algorithm.kl_in == "reward")
     return algorithm.method not in IMITATING and over_rows
-
-
-async def finished(call: Callable[[], Result]) -> Result:
-    """What a blocking call returns, made in a thread. Who is told to stop meanwhile stops at the next thing it waits
-    for after this: the ranks are never left half-way through, and a step that was learned is published, counted and
-    saved."""
-    made = asyncio.ensure_future(asyncio.to_thread(call))
-    try:
-        return await asyncio.shield(made)
-    except asyncio.CancelledError:
-        await asyncio.wait([made])
-        result = made.result()
-        stopped = asyncio.current_task()
-        assert stopped is not None
-        stopped.cancel()
-        return result
 
 
 def summed(parts: Any) -> float:
