@@ -85,10 +85,6 @@ def test_precision_and_optimizer_reach_verl(tmp_path: Path) -> None:
     ("override", "said"),
     [
         (
-            "astune.algorithm.advantage=gae",
-            "astune.algorithm.advantage: got 'gae': its critic is not trained on verl yet",
-        ),
-        (
             "verl.actor_rollout_ref.model.lora_rank=8",
             "verl.actor_rollout_ref.model.lora_rank: ASTune goes by astune.model",
         ),

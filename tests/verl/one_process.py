@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from tensordict import TensorDict
 from torch.distributed.tensor import distribute_tensor
 from verl.utils import tensordict_utils
 
+from astune.backbone.verl.trainer.checkpoint import whole_weights
 from astune.backbone.verl.trainer.group import told_by_all
 from astune.backbone.verl.trainer.settings import composed, settings_of
 from astune.backbone.verl.trainer.worker import AstuneWorker
@@ -60,13 +61,20 @@ class OneProcess:
             config.actor_rollout_ref, "actor", algorithm, own.model, own.seed, None if teacher is None else str(teacher)
         )
         self.worker.init_model()
-        self._begun = self.weights()
+        self._begun = [{} if self._has_adapter(engine) else dict(whole_weights(engine)) for engine in self._engines()]
 
-    def gradient(self, batch: TensorDict) -> Mapping[str, Any]:
-        """Every rank's answer, put together as verl puts them."""
-        self.worker.optimizer_zero_grad()
-        told = self._told(self.worker.forward_backward(self._share(batch)))
-        return told_by_all(tensordict_utils.concat_tensordict(told))
+    def _engines(self) -> list[Any]:
+        """Of what is trained: the policy, and the critic if there is one."""
+        critic = self.worker.critic
+        return [self.worker.actor.engine, *([] if critic is None else [critic.engine])]
+
+    def _has_adapter(self, engine: Any) -> bool:
+        return engine is self.worker.actor.engine and self.worker.adapter is not None
+
+    def _asked(self, ask: Callable[[TensorDict], TensorDict | None], batch: TensorDict) -> TensorDict:
+        """Every rank's answer about its share of the rows, put together as verl puts them."""
+        share = tensordict_utils.chunk_tensordict(batch, self.ranks)[self.rank // self.sharing]
+        return tensordict_utils.concat_tensordict(self._told(ask(share)))
 
     def _told(self, own: Any) -> list[Any]:
         """What each rank has to say; of those that share rows the first speaks."""
@@ -74,8 +82,12 @@ class OneProcess:
         torch.distributed.all_gather_object(told, own)
         return [each for each in told if each is not None]
 
-    def _share(self, batch: TensorDict) -> TensorDict:
-        return tensordict_utils.chunk_tensordict(batch, self.ranks)[self.rank // self.sharing]
+    def gradient(self, batch: TensorDict) -> Mapping[str, Any]:
+        self.worker.optimizer_zero_grad()
+        return told_by_all(self._asked(self.worker.forward_backward, batch))
+
+    def figures(self, batch: TensorDict) -> Mapping[str, Any]:
+        return told_by_all(self._asked(self.worker.compute_log_prob, batch))
 
     def step(self, learning_rate: float) -> float:
         return float(self._told(self.worker.optimizer_step({"lr": learning_rate}) or None)[0]["grad_norm"])
@@ -84,11 +96,20 @@ class OneProcess:
         self.worker.optimizer_zero_grad()
 
     def infer(self, batch: TensorDict, *, beside: bool) -> TensorDict:
-        ask = self.worker.compute_ref_log_prob if beside else self.worker.compute_log_prob
-        found = ask(self._share(batch))
-        told = self._told(None if found is None else [*found["log_probs"].unbind()])
-        rows = [row for part in told for row in part]
-        return {"log_probs": torch.nested.as_nested_tensor(rows, layout=torch.jagged)}
+        return self._asked(self.worker.compute_ref_log_prob if beside else self.worker.compute_log_prob, batch)
+
+    def values(self, batch: TensorDict) -> torch.Tensor:
+        values: torch.Tensor = self._asked(self.worker.compute_values, batch)["values"]
+        return values
+
+    def critic_gradient(self, batch: TensorDict) -> Mapping[str, Any]:
+        return told_by_all(self._asked(self.worker.critic_gradient, batch))
+
+    def critic_step(self, learning_rate: float) -> float:
+        return float(self._told(self.worker.critic_step(learning_rate) or None)[0]["grad_norm"])
+
+    def drop_critic_gradient(self) -> None:
+        self.worker.drop_critic_gradient()
 
     def save(self, folder: Path) -> None:
         self.worker.save_all(str(folder))
@@ -97,21 +118,37 @@ class OneProcess:
         self.worker.load_all(str(folder))
 
     def go_back(self) -> None:
-        """Begin again: the weights of the beginning, an optimizer that has seen nothing."""
-        engine = self.worker.actor.engine
-        engine.optimizer.state.clear()
-        if self.worker.adapter is not None:
-            self.worker.adapter.go_back()
-            return
-        with torch.no_grad():
-            for name, value in engine.module.named_parameters():
-                value.copy_(distribute_tensor(self._begun[name], value.device_mesh, value.placements))
+        """Begin again: the weights of the beginning, optimizers that have seen nothing."""
+        for engine, begun in zip(self._engines(), self._begun, strict=True):
+            engine.optimizer.state.clear()
+            if self._has_adapter(engine):
+                self.worker.adapter.go_back()
+            else:
+                put(engine, begun)
+
+    def give_critic(self, weights: Mapping[str, torch.Tensor]) -> None:
+        put(self.worker.critic.engine, weights)
 
     def weights(self) -> dict[str, torch.Tensor]:
         adapter = self.worker.adapter
-        return dict(self.worker.whole_weights()) if adapter is None else adapter.tensors()
+        return dict(whole_weights(self.worker.actor.engine)) if adapter is None else adapter.tensors()
+
+    def critic_weights(self) -> dict[str, torch.Tensor]:
+        return dict(whole_weights(self.worker.critic.engine))
 
     def gradients(self) -> dict[str, torch.Tensor]:
-        module: Any = self.worker.actor.engine.module
-        found = {name: value.grad for name, value in module.named_parameters()}
-        return {name: value.full_tensor() for name, value in found.items() if value is not None}
+        return gradients_of(self.worker.actor.engine)
+
+    def critic_gradients(self) -> dict[str, torch.Tensor]:
+        return gradients_of(self.worker.critic.engine)
+
+
+def put(engine: Any, weights: Mapping[str, torch.Tensor]) -> None:
+    with torch.no_grad():
+        for name, value in engine.module.named_parameters():
+            value.copy_(distribute_tensor(weights[name], value.device_mesh, value.placements))
+
+
+def gradients_of(engine: Any) -> dict[str, torch.Tensor]:
+    found = {name: value.grad for name, value in engine.module.named_parameters()}
+    return {name: value.full_tensor() for name, value in found.items() if value is not None}

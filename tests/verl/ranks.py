@@ -2,7 +2,7 @@
 
     python tests/verl/ranks.py FOLDER ALGORITHM:RANKS:UPDATES ...
 
-Each of the groups takes its updates from `branching_samples()`: the first of an algorithm begins with the model in
+Each of the groups takes its updates from `rewarded()`: the first of an algorithm begins with the model in
 FOLDER/model, the others go on from the checkpoint of the one before. FOLDER/ALGORITHM_RANKS is then the checkpoint, and
 FOLDER/ALGORITHM_RANKS.json has the figures.
 """
@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 from astune.backbone.verl.cpu import CPU_ENVIRONMENT
+from astune.config.algorithm import CriticConfig
 from astune.config.schema import AlgorithmConfig
 
 RATE = 0.003
@@ -28,25 +29,27 @@ ADAPTER = ("astune.model.lora={rank: 5}", "astune.seed=0")
 def config_of(algorithm: str, folder: Path) -> AlgorithmConfig:
     if algorithm.startswith("distill"):
         return AlgorithmConfig(method="distill", teacher=str(folder / "teacher"))
+    if algorithm.startswith("ppo"):
+        return AlgorithmConfig(advantage="gae", critic=CriticConfig(learning_rate=0.01, updates=2, value_clip=0.5))
     return AlgorithmConfig(kl_beta=0.1, entropy_bonus=0.01)
 
 
 def learn(rank: int, folder: Path, algorithm: str, ranks: int, updates: int, checkpoint: Path | None) -> None:
     from astune.backbone.verl.trainer.learner import VerlLearner
-    from tests.backbone.local.test_prefix_tree import branching_samples
     from tests.verl.one_process import OneProcess
+    from tests.verl.test_critic import rewarded
 
     meeting = folder / f"meeting_{algorithm}_{ranks}"
     meeting.mkdir(exist_ok=True)
     config = config_of(algorithm, folder)
     teacher = None if config.teacher is None else folder / "teacher"
     settings = ADAPTER if algorithm.endswith("lora") else ()
-    place = {"rank": rank, "ranks": ranks, "sharing": ranks if algorithm == "shared" else 1}
+    place = {"rank": rank, "ranks": ranks, "sharing": ranks if algorithm.endswith("shared") else 1}
     workers = OneProcess(meeting, folder / "model", config, teacher=teacher, more=settings, **place)
     learner = VerlLearner(workers, lambda version: {}, config, workers.trainer)
     if checkpoint is not None:
         learner.load(checkpoint)
-    figures = [dict(asyncio.run(learner.update(branching_samples(), RATE)).metrics) for _ in range(updates)]
+    figures = [dict(asyncio.run(learner.update(rewarded(), RATE)).metrics) for _ in range(updates)]
     saved = folder / f"{algorithm}_{ranks}"
     saved.mkdir(exist_ok=True)
     learner.save(saved)
@@ -66,7 +69,8 @@ def main(folder: Path, groups: list[tuple[str, int, int]]) -> int:
     find_tests()
     os.environ.update(CPU_ENVIRONMENT)
     warnings.simplefilter("ignore")
-    import tests.verl.one_process  # noqa: F401
+    import tests.verl.one_process
+    import tests.verl.test_critic  # noqa: F401
 
     checkpoints: dict[str, Path] = {}
     for algorithm, ranks, updates in groups:

@@ -10,7 +10,7 @@ import pytest
 from astune.backbone.ray_cluster.episodes import WorkersByNode
 from astune.backbone.verl.cluster import out_of_reach
 from astune.backbone.verl.demand import Demand
-from astune.config.schema import AlgorithmConfig, AstuneConfig
+from astune.config.schema import AstuneConfig
 
 
 def node(name: str, gpus: int, cpus: int) -> dict[str, Any]:
@@ -49,28 +49,38 @@ def test_servers_fill_the_gpus_that_they_are_on() -> None:
 
 
 def test_the_table_says_what_runs_where() -> None:
-    assert SHARED.table(AlgorithmConfig()) == [
+    assert SHARED.table(AstuneConfig()) == [
         "training workers  16 on 2 x 8 GPUs",
         "servers           8, of 2 GPUs each, on the GPUs of the training workers, by turns",
     ]
-    assert "on 2 x 8 GPUs of their own" in APART.table(AlgorithmConfig())[1]
-    assert APART.table(AlgorithmConfig(), servers=False)[1] == "servers           none, as nothing is played"
+    assert "on 2 x 8 GPUs of their own" in APART.table(AstuneConfig())[1]
+    assert APART.table(AstuneConfig(), servers=False)[1] == "servers           none, as nothing is played"
 
 
 @pytest.mark.parametrize(
     ("algorithm", "name"),
-    [({"kl_beta": 0.1}, "reference"), ({"method": "distill", "teacher": "someone/larger"}, "teacher")],
-    ids=["reference", "teacher"],
+    [
+        ({"kl_beta": 0.1}, "reference"),
+        ({"method": "distill", "teacher": "someone/larger"}, "teacher"),
+        ({"advantage": "gae"}, "critic"),
+    ],
+    ids=["reference", "teacher", "critic"],
 )
 def test_the_table_has_the_models_beside_the_one_that_is_trained(algorithm: dict[str, Any], name: str) -> None:
-    _, beside, _ = SHARED.table(AlgorithmConfig.model_validate(algorithm))
-    assert beside.split()[0] == name and "4 bytes for each of its numbers" in beside
+    _, beside, _ = SHARED.table(AstuneConfig.model_validate({"algorithm": algorithm}))
+    assert beside.split()[0] == name and "bytes for each of its numbers" in beside
+
+
+def test_the_reference_of_an_adapter_takes_nothing() -> None:
+    config = AstuneConfig.model_validate({"algorithm": {"kl_beta": 0.1}, "model": {"lora": {"rank": 4}}})
+    assert SHARED.table(config) == SHARED.table(AstuneConfig())
 
 
 def test_the_table_says_who_plays() -> None:
-    playing = SHARED.table(AlgorithmConfig(), workers=12)[2]
+    config = AstuneConfig.model_validate({"rollout": {"workers": 12}})
+    playing = SHARED.table(config)[2]
     assert playing == "episodes          by 12 workers, on all nodes by their CPUs"
-    assert len(SHARED.table(AlgorithmConfig(), servers=False, workers=12)) == 2
+    assert len(SHARED.table(config, servers=False)) == 2
 
 
 def places(*nodes: dict[str, Any], workers: int) -> dict[str, int]:

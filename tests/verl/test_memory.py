@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import shutil
 from pathlib import Path
 
@@ -51,26 +52,31 @@ def memory_of_this_process(peak: bool = False) -> int:
 
 
 def forget_peak() -> None:
+    gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)  # what was freed stays with the process otherwise
     Path("/proc/self/clear_refs").write_text("5")
 
 
-def test_a_training_worker_takes_what_is_estimated(tmp_path: Path) -> None:
+@pytest.mark.parametrize("advantage", ["grpo", "gae"])
+def test_a_training_worker_takes_what_is_estimated(tmp_path: Path, advantage: str) -> None:
+    """With `gae` a critic stands beside the policy."""
+    algorithm = AlgorithmConfig(advantage=advantage)
     model = wide_model(tmp_path / "model")
     forget_peak()
     before = memory_of_this_process()
-    workers = OneProcess(tmp_path, model, AlgorithmConfig(), micro_batch_tokens=TOKENS)
+    workers = OneProcess(tmp_path, model, algorithm, micro_batch_tokens=TOKENS)
     del workers._begun  # another copy of the weights
-    learner = VerlLearner(workers, lambda version: {}, AlgorithmConfig(), workers.trainer)
+    learner = VerlLearner(workers, lambda version: {}, algorithm, workers.trainer)
     span = Span(0, 1, TOKENS, 0, 1.0, True, [-9.0] * (TOKENS - 1))
-    row = Sample(Timeline("agent", [5 + place % 900 for place in range(TOKENS)], (span,)), (1.0,), (0.001,), "t", "e")
+    line = Timeline("agent", [5 + place % 900 for place in range(TOKENS)], (span,))
+    row = Sample(line, (1.0,), (0.001,), "t", "e", (1.0,))
     for _ in range(2):  # AdamW makes its averages in the first
         forget_peak()
         asyncio.run(learner.update([row], 1e-4))
     learns = memory_of_this_process(peak=True) - before
     forget_peak()
     rests = memory_of_this_process() - before
-    loaded = load_config(tmp_path / "job_0.yaml")
+    loaded = load_config(tmp_path / "job_0.yaml", [f"astune.algorithm.advantage={advantage}"])
     expected = estimate(read_size(model), settings_of(loaded).tree, loaded.config.astune, TOKENS)
     assert 0.8 < learns / sum(expected.learning.values()) < 1.15
     assert 0.8 < rests / sum(expected.resting.values()) < 1.25

@@ -19,19 +19,22 @@ from astune.config.schema import LoraConfig, ModelConfig, TrainerConfig
 from astune.context_tracker.model_dir import copy_tokenizer
 from astune.support.resources import tiny_model_dir
 from tests.backbone.local.conftest import make_model
-from tests.backbone.local.test_prefix_tree import branching_samples
 from tests.verl.ranks import RATE, config_of
+from tests.verl.test_critic import critic_weights, rewarded
 from tests.verl.test_learner import apart
 
 ROOT = Path(__file__).parents[2]
 GROUPS = {
     "rl": [(2, 2), (3, 1)],
     "shared": [(2, 2)],
-    "distill": [(2, 2)],
     "lora": [(2, 2), (3, 1)],
     "distill_lora": [(2, 1)],
+    "ppo_lora": [(2, 1), (3, 1)],
+    "ppo_shared": [(2, 1)],
 }
 """So many ranks that take so many updates, by what they learn with."""
+OF_LOCAL = {"tokens/packed", "tokens/flattened_per_packed", "critic/split_for_memory"}
+"""Figures that are others on `local`."""
 TRAINER = TrainerConfig(micro_batch_tokens=300, max_grad_norm=0.02)
 
 
@@ -67,11 +70,14 @@ async def test_groups_of_ranks_that_go_on_from_each_other_give_the_weights_of_lo
     sampler = Sampler(loaded.sampling_model, slots=1, context_length=400, adapters=loaded.adapters)
     local = LocalLearner(loaded, sampler, config_of(algorithm, folder), TRAINER)
     for figures in told:
-        expected = (await local.update(branching_samples(), RATE)).metrics
-        for name in set(expected) - {"tokens/packed", "tokens/flattened_per_packed"}:
+        expected = (await local.update(rewarded(), RATE)).metrics
+        for name in set(expected) - OF_LOCAL:
             assert figures[name] == pytest.approx(expected[name], rel=2e-4, abs=1e-6), name
     save_model(loaded, folder / f"{algorithm}_local")
     last, _ = GROUPS[algorithm][-1]
     name = "model.safetensors" if loaded.adapters is None else "adapter_model.safetensors"
     found, wanted = (load_file(folder / each / name) for each in (f"{algorithm}_{last}", f"{algorithm}_local"))
     assert apart(wanted, found) < 1e-4
+    if algorithm.startswith("ppo"):
+        critic = load_file(folder / f"{algorithm}_{last}" / "critic" / "model.safetensors")
+        assert apart(critic_weights(local), critic) < 1e-4

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from astune.config.schema import AlgorithmConfig
+from astune.config.schema import AstuneConfig
 
 CPUS_OF_A_GPU = 3
 """CPUs that verl asks Ray for with each GPU: for as many processes as may share one."""
@@ -53,13 +53,14 @@ class Demand:
     def servers(self) -> int:
         return (self.server_gpus or self.training_gpus) // self.gpus_of_a_server
 
-    def table(self, algorithm: AlgorithmConfig, *, servers: bool = True, workers: int = 0) -> list[str]:
-        """What runs where, for people. A run that plays nothing has no `servers`; `workers` are those that play."""
+    def table(self, config: AstuneConfig, *, servers: bool = True) -> list[str]:
+        """What runs where, for people. A run that plays nothing has no `servers`."""
+        workers = config.rollout.workers
         where = f"{self.server_nodes} x {self.server_gpus_per_node} GPUs of their own"
         playing = [f"episodes          by {workers} workers, on all nodes by their CPUs"] if servers and workers else []
         return [
             f"training workers  {self.training_gpus} on {self.nodes} x {self.gpus_per_node} GPUs",
-            *_beside(algorithm),
+            *_beside(config),
             f"servers           {self.servers}, of {self.gpus_of_a_server} GPUs each, on "
             + (where if self.server_nodes else "the GPUs of the training workers, by turns")
             if servers
@@ -98,13 +99,17 @@ class Demand:
                 cpus[taken] -= CPUS_OF_A_GPU * each
 
 
-def _beside(algorithm: AlgorithmConfig) -> Iterator[str]:
-    """The models that training workers hold beside the one that they train."""
+def _beside(config: AstuneConfig) -> Iterator[str]:
+    """The models that training workers hold beside the one that they train. The reference of an adapter is none."""
+    algorithm = config.algorithm
     shared = "shared out over the training workers, in their machines' memory: 4 bytes for each of its numbers"
-    if algorithm.needs_reference:
+    if algorithm.needs_reference and config.model.lora.rank is None:
         yield f"reference         {shared}"
     if isinstance(algorithm.teacher, str):
         yield f"teacher           {shared}"
+    if algorithm.needs_critic:
+        each = "12 bytes for each of its numbers, 4 more while it learns"
+        yield f"critic            as large as the model, trained beside it by the training workers: {each}"
 
 
 def _of(node: Mapping[str, Any], kind: str) -> int:

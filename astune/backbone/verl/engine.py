@@ -15,6 +15,7 @@ from pathlib import Path
 
 import ray
 from omegaconf import DictConfig
+from transformers import AutoConfig
 from verl.checkpoint_engine import CheckpointEngineManager
 from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup, ResourcePoolManager
 from verl.utils.config import omega_conf_to_dataclass
@@ -32,6 +33,7 @@ from astune.backbone.verl.servers.publish import IN_FLOAT32, OTHERWISE, Publishe
 from astune.backbone.verl.trainer.group import GroupWorkers
 from astune.backbone.verl.trainer.learner import VerlLearner
 from astune.backbone.verl.trainer.settings import as_it_runs, composed, model_folder, settings_of
+from astune.backbone.verl.trainer.value_model import value_architecture
 from astune.backbone.verl.trainer.worker import AstuneWorker
 from astune.config.chat_models import TeacherConfig
 from astune.config.load import LoadedConfig
@@ -61,7 +63,9 @@ def load_engine(loaded: LoadedConfig, config: AstuneConfig) -> Engine:
     settings = composed(loaded, settings_of(loaded))
     fit_servers(config, settings, chat_format)
     teacher = find_teacher(config, directory)
-    where = Demand.of(settings).table(config.algorithm, servers=needs_policy(config), workers=config.rollout.workers)
+    if config.algorithm.needs_critic:
+        value_architecture(AutoConfig.from_pretrained(directory))  # or an error that says that there is none
+    where = Demand.of(settings).table(config, servers=needs_policy(config))
     for line in [*where, *told(config, settings, directory)]:
         tell(line)
     with ExitStack() as stack:

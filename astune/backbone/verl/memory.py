@@ -10,11 +10,13 @@ bfloat16), a bytes that a layer keeps of a token (`layer_bytes`):
 | weights | 4 N / n | the same; none with `param_offload` |
 | gradient | 4 N / n; 4 N with `use_no_sync_for_gradient_accumulation` | none |
 | averages of AdamW | 8 N / n | the same; none with `optimizer_offload` |
+| the critic, if there is one | 12 N / n; with `param_offload` and `optimizer_offload` nothing | the same |
 | gathered weights | b (V h + 2 l) | none |
 | activations | T L a, or T (L b h + a) if they are recomputed | none |
 | logits | 4 b T V, or b T V + 12 V x tokens whose entropy is computed at a time; with an entropy bonus both | none |
 
-Where an adapter is trained, gradient and averages are the adapter's. With `offload_policy` weights, gradient and
+Where an adapter is trained, gradient and averages are the adapter's. A critic learns after the policy, when that has no
+gradient any more: its own, of all its weights, is the larger one. With `offload_policy` weights, gradient and
 averages are in main memory at all times, as the reference always is where there are GPUs. With sequence parallelism a
 GPU computes its part of each row. A server takes `gpu_memory_utilization` of its GPUs: weights in its own precision,
 `ROOM` to compute in, and keys and values in what is left. Where `model_dtype` is bf16, 2 stands for 4 and 4 for 8.
@@ -54,8 +56,14 @@ ROOM = 3e9
 PROCESS = 600 * 2**20
 """What a process on a CPU takes before there is a model: it has imported verl, torch and transformers."""
 ROLLOUT, ACTOR = "verl.actor_rollout_ref.rollout", "verl.actor_rollout_ref.actor"
-AWAY = {"weights": "param_offload", "averages of AdamW": "optimizer_offload"}
-"""Parts of a worker that the keys of verl's keep in main memory while servers answer."""
+AWAY = {
+    "weights": "param_offload",
+    "averages of AdamW": "optimizer_offload",
+    "the critic's weights": "param_offload",
+    "the critic's averages": "optimizer_offload",
+}
+"""Parts of a worker that the keys of verl's keep in main memory while servers answer, and the critic's while the policy
+learns."""
 
 
 class Lack(NamedTuple):
@@ -221,10 +229,15 @@ def _learning(
     lora = config.model.lora
     added = 0 if lora.rank is None else adapter_numbers(size, lora.rank, lora.targets)
     trained = added or count
-    own = BYTES[str(fsdp.get("model_dtype", "fp32"))]
-    gradient = own * trained / (1 if fsdp.get("use_no_sync_for_gradient_accumulation", False) else ranks)
+    own, critic = BYTES[str(fsdp.get("model_dtype", "fp32"))], config.algorithm.needs_critic
+    gradient = float(own * (count if critic else trained))
+    if not fsdp.get("use_no_sync_for_gradient_accumulation", False):
+        gradient /= ranks
     averages = 2 * own * trained / ranks
     kept = {"weights": own * (count + added) / ranks, "gradient": gradient, "averages of AdamW": averages}
+    if critic:
+        of_critic = {"the critic's weights": own * count / ranks, "the critic's averages": 2 * own * count / ranks}
+        kept |= {name: size for name, size in of_critic.items() if not fsdp.get(AWAY[name], False)}
     if fsdp.get("offload_policy", False):
         kept = {}
     wide = size.vocabulary * size.hidden

@@ -89,8 +89,7 @@ def _placement(demand: Demand, config: AstuneConfig) -> Iterator[Finding]:
     for problem in demand.problems():
         key, _, what = problem.partition(": ")
         yield fail(what, where=key, fix="make one of them a multiple of the other")
-    table = demand.table(config.algorithm, workers=config.rollout.workers)
-    yield ok("; ".join(" ".join(line.split()) for line in table))
+    yield ok("; ".join(" ".join(line.split()) for line in demand.table(config)))
 
 
 def problems(error: ConfigError) -> Iterator[Finding]:

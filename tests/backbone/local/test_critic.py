@@ -14,7 +14,7 @@ import torch
 
 from astune.backbone.local.inspect import UpdateInspector
 from astune.backbone.local.learning.batch import micro_batches
-from astune.backbone.local.learning.critic import CRITIC_FILE, Critic
+from astune.backbone.local.learning.critic import CRITIC_FILE, Critic, credited
 from astune.backbone.local.learning.learner import LocalLearner
 from astune.backbone.local.model.model import LoadedModel, load_model
 from astune.backbone.local.sampling.sampler import Sampler
@@ -86,8 +86,7 @@ def test_values_are_those_of_a_plain_forward_pass_in_whatever_micro_batch(folder
     whole = torch.cat(found.advantages)
     assert (float(whole.mean()), float(whole.std(correction=0))) == pytest.approx((0.0, 1.0), abs=1e-9)
     (batch,) = micro_batches(samples, 1000, loaded.device)
-    credited = found.credited(batch)
-    assert credited.advantage.tolist() == pytest.approx(
+    assert credited(batch, found).advantage.tolist() == pytest.approx(
         [value for number in batch.samples for value in found.advantages[number].tolist()], abs=1e-6
     )
 

@@ -4,7 +4,7 @@ Its trunk is the model that the run began with, less its head; a linear layer on
 hidden state a value. It has an optimizer of its own and is saved and loaded beside the policy, bit for bit.
 
     judged = critic.judge(samples)          # values and advantages before the update
-    batch = judged.credited(batch)          # a micro-batch of the policy's, with these advantages
+    batch = credited(batch, judged)         # a micro-batch of the policy's, with these advantages
     figures = critic.learn(samples, judged)
 """
 
@@ -12,48 +12,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from astune.algorithm.gae import gae, token_rewards
 from astune.backbone.local.learning.accumulation import Accumulation
 from astune.backbone.local.learning.batch import MicroBatch
 from astune.backbone.local.learning.forward import last_layer, trunk
 from astune.backbone.local.learning.optimizer import make_optimizer
 from astune.backbone.local.model.model import LoadedModel, read_weights
 from astune.backbone.local.model.recomputing import recompute, silence_dropout
-from astune.backbone.losses.value import explained_variance, value_loss
+from astune.backbone.losses.appraisal import Appraisal, appraise
+from astune.backbone.losses.value import value_loss
 from astune.config.algorithm import CriticConfig
 from astune.config.schema import TrainerConfig
 from astune.types import Sample
 
 CRITIC_FILE = "critic.pt"
-STD_FLOOR = 1e-6
 
 
-@dataclass(frozen=True)
-class Appraisal:
-    """What the critic says of the trained tokens of some samples, one tensor for each sample. `advantages` have mean 0
-    and standard deviation 1 over all tokens; `returns` are what the values should have been."""
-
-    values: tuple[torch.Tensor, ...]
-    returns: tuple[torch.Tensor, ...]
-    advantages: tuple[torch.Tensor, ...]
-
-    def credited(self, batch: MicroBatch) -> MicroBatch:
-        """The micro-batch with these advantages."""
-        return replace(batch, advantage=of_batch(self.advantages, batch))
-
-    def figures(self) -> dict[str, float]:
-        values, returns = torch.cat(self.values), torch.cat(self.returns)
-        return {
-            "critic/explained_variance": explained_variance(values, returns),
-            "critic/value_mean": float(values.mean()),
-            "critic/return_mean": float(returns.mean()),
-        }
+def credited(batch: MicroBatch, judged: Appraisal) -> MicroBatch:
+    """The micro-batch with the advantages that the critic gave."""
+    return replace(batch, advantage=of_batch(judged.advantages, batch))
 
 
 def of_batch(rows: Sequence[torch.Tensor], batch: MicroBatch) -> torch.Tensor:
@@ -112,17 +94,7 @@ class Critic:
             return {}
 
         self._accumulation.gather(samples, look)
-        advantages, returns = [], []
-        for number, sample in enumerate(samples):
-            said = values[number].tolist()
-            found = gae(token_rewards(sample), said, self._config.gamma, self._config.gae_lambda)
-            advantages.append(torch.tensor(found, dtype=torch.float64))
-            returns.append(advantages[-1] + torch.tensor(said, dtype=torch.float64))
-        whole = torch.cat(advantages)
-        mean, std = whole.mean(), whole.std(correction=0)
-        scaled = [torch.zeros_like(each) if std < STD_FLOOR else (each - mean) / std for each in advantages]
-        said_of = [values[number].cpu() for number in range(len(samples))]
-        return Appraisal(tuple(said_of), tuple(returns), tuple(scaled))
+        return appraise(samples, [values[number].cpu() for number in range(len(samples))], self._config)
 
     def learn(self, samples: Sequence[Sample], judged: Appraisal) -> dict[str, float]:
         """Take `astune.algorithm.critic.updates` optimizer steps towards the returns. One whose loss or gradient is not

@@ -14,7 +14,7 @@ import torch
 
 from astune.backbone.local.learning.accumulation import Accumulation
 from astune.backbone.local.learning.batch import MicroBatch, micro_batches
-from astune.backbone.local.learning.critic import Appraisal, Critic
+from astune.backbone.local.learning.critic import Critic, credited
 from astune.backbone.local.learning.forward import predict
 from astune.backbone.local.learning.optimizer import make_optimizer
 from astune.backbone.local.learning.reference import Reference, reference_of
@@ -22,6 +22,7 @@ from astune.backbone.local.learning.teacher import Weighed, make_teacher
 from astune.backbone.local.model.model import DISK_ERRORS, LoadedModel, save_model
 from astune.backbone.local.sampling.adapter_sampler import AdapterSampler
 from astune.backbone.local.sampling.sampler import Sampler
+from astune.backbone.losses.appraisal import Appraisal
 from astune.backbone.losses.entries import Entries
 from astune.backbone.losses.objective import (
     Objective,
@@ -95,8 +96,8 @@ class LocalLearner:
         warming_up = judged is not None and self.updates < self._algorithm.critic.warmup_updates
 
         def backward(batch: MicroBatch) -> dict[str, float]:
-            credited = batch if judged is None or batch.imitated else judged.credited(batch)
-            return self._backward(credited, not warming_up, weighed)
+            own = batch if judged is None or batch.imitated else credited(batch, judged)
+            return self._backward(own, not warming_up, weighed)
 
         totals, splits = self._accumulation.gather(samples, backward)
         norm = float(torch.nn.utils.clip_grad_norm_(self._loaded.trained(), self._trainer.max_grad_norm))
@@ -136,7 +137,7 @@ class LocalLearner:
         for batch in micro_batches(
             samples, self._trainer.micro_batch_tokens, self._loaded.device, self._loaded.family.layout
         ):
-            yield batch if judged is None else judged.credited(batch)
+            yield batch if judged is None else credited(batch, judged)
 
     def objective(self, batch: MicroBatch, weighed: Weighed | None = None) -> Objective:
         """The loss of a micro-batch and its figures; with a teacher that of samples it has `weighed`. To be called

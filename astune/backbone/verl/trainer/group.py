@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import torch
 from tensordict import TensorDict
 from verl.single_controller.ray import RayWorkerGroup
 from verl.utils import tensordict_utils
@@ -52,6 +53,29 @@ class GroupWorkers:
             ask = self._group.compute_ref_log_prob if beside else self._group.compute_log_prob
             told: TensorDict = ask(batch)
             return told
+
+    def figures(self, batch: TensorDict) -> Mapping[str, Any]:
+        with self._failing_loudly():
+            self._make_room()
+            return told_by_all(self._group.compute_log_prob(batch))
+
+    def values(self, batch: TensorDict) -> torch.Tensor:
+        with self._failing_loudly():
+            self._make_room()
+            told: torch.Tensor = self._group.compute_values(batch)["values"]
+            return told
+
+    def critic_gradient(self, batch: TensorDict) -> Mapping[str, Any]:
+        with self._failing_loudly():
+            return told_by_all(self._group.critic_gradient(batch))
+
+    def critic_step(self, learning_rate: float) -> float:
+        with self._failing_loudly():
+            return float(self._group.critic_step(learning_rate)[0]["grad_norm"])
+
+    def drop_critic_gradient(self) -> None:
+        with self._failing_loudly():
+            self._group.drop_critic_gradient()
 
     def save(self, folder: Path) -> None:
         with self._failing_loudly():

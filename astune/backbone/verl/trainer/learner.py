@@ -15,7 +15,9 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
+from astune.backbone.losses.appraisal import Appraisal
 from astune.backbone.teacher import ApiTeacher
+from astune.backbone.verl.trainer.critic import CriticWorkers, ShardedCritic
 from astune.backbone.verl.trainer.loss import BESIDE, FIGURE
 from astune.backbone.verl.trainer.rows import SampleRow, batch_of, of_entries, of_rows, of_samples, rows_of, shared_out
 from astune.config.algorithm import IMITATING
@@ -29,16 +31,14 @@ logger = logging.getLogger(__name__)
 STATE_FILE = "trainer_state.json"
 
 
-class TrainingWorkers(Protocol):
+class TrainingWorkers(CriticWorkers, Protocol):
     """The ranks that hold the weights. Every call returns when all of them are done."""
-
-    ranks: int
-    """How many share out the rows of a batch: all, divided by those that share one row."""
-    sharing: int
-    """How many share one row."""
 
     def gradient(self, batch: TensorDict) -> Mapping[str, Any]:
         """Drop the gradient there is and gather that of the batch. Gives the loss and what `astune_loss` told."""
+
+    def figures(self, batch: TensorDict) -> Mapping[str, Any]:
+        """The metrics that `gradient` gives, without a gradient."""
 
     def step(self, learning_rate: float) -> float:
         """Clip, take a step and drop the gradient; the norm before clipping. No step if it is not finite."""
@@ -75,6 +75,8 @@ class VerlLearner:
         self._batch_of = partial(batch_of, most_tokens=trainer.micro_batch_tokens, sharing=workers.sharing)
         self._algorithm, self._trainer = algorithm, trainer
         self._whole = needs_whole_rows(algorithm)
+        critic = ShardedCritic(workers, algorithm.critic, trainer.micro_batch_tokens)
+        self._critic = critic if algorithm.needs_critic else None
         self.updates = 0
         self.changes = 0
         self.policy_version = 0
@@ -84,6 +86,7 @@ class VerlLearner:
 
     async def update(self, samples: Sequence[Sample], learning_rate: float) -> Update:
         """Take one optimizer step over `samples`. One whose loss or gradient is not finite is thrown away."""
+        samples = sorted(samples, key=lambda sample: sample.imitated)  # the critic has numbers for the others alone
         if self._teacher is None:
             return await finished(partial(self._update, samples, learning_rate))
         weighed = await self._teacher.weigh(samples)
@@ -94,15 +97,21 @@ class VerlLearner:
         self, samples: Sequence[Sample], learning_rate: float, taught: Sequence[Sequence[float]] | None = None
     ) -> Update:
         """`taught` has the log-probabilities of each sample's trained tokens under a teacher behind an API."""
+        played = [sample for sample in samples if not sample.imitated]
+        judged = self._critic.judge(played) if self._critic is not None and played else None
+        warming_up = judged is not None and self.updates < self._algorithm.critic.warmup_updates
         rows = shared_out(rows_of(samples, whole=self._whole), self._workers.ranks)
-        metrics = self._workers.gradient(self.batch(rows, taught))
+        batch = self.batch(rows, taught, judged)
+        metrics = self._workers.figures(batch) if warming_up else self._workers.gradient(batch)
         loss = float(metrics["loss"])
         figures = {
             name.removeprefix(FIGURE): summed(parts) for name, parts in metrics.items() if name.startswith(FIGURE)
         }
         self.updates += 1
-        norm = self._step(learning_rate) if math.isfinite(loss) else math.nan
+        norm = self._step(learning_rate, warming_up=warming_up) if math.isfinite(loss) else math.nan
         finite = math.isfinite(norm)
+        if finite and judged is not None and self._critic is not None:
+            figures |= self._critic.learn(played, judged) | {"critic/warming_up": float(warming_up)}
         if not finite:
             self._workers.drop()
             logger.warning("update %d skipped: the loss or its gradient is not finite", self.updates)
@@ -117,9 +126,12 @@ class VerlLearner:
         }
         return Update(figures, skipped=not finite)
 
-    def _step(self, learning_rate: float) -> float:
-        """Take the step; the norm of the gradient. Where that is not finite there was none."""
+    def _step(self, learning_rate: float, *, warming_up: bool) -> float:
+        """Take the step; the norm of the gradient. Where that is not finite there was none, nor while the critic is
+        warming up, which alone changes then."""
         self.changes += 1  # first: after a step that a worker did not survive nobody knows what the weights are
+        if warming_up:
+            return 0.0
         norm = self._workers.step(learning_rate)
         if math.isfinite(norm):
             self._unpublished += 1
@@ -127,10 +139,22 @@ class VerlLearner:
             self.changes -= 1
         return norm
 
-    def batch(self, rows: Sequence[SampleRow], taught: Sequence[Sequence[float]] | None = None) -> TensorDict:
-        """What the workers learn from. They are asked for what the model beside the one in training says, if there is
-        one."""
+    def batch(
+        self,
+        rows: Sequence[SampleRow],
+        taught: Sequence[Sequence[float]] | None = None,
+        judged: Appraisal | None = None,
+    ) -> TensorDict:
+        """What the workers learn from, by what a teacher or the critic has said of it. They are asked for what the
+        model beside the one in training says, if there is one."""
         more: dict[str, Sequence[np.ndarray]] = {}
+        if judged is not None:
+            more["advantage"] = [
+                row.entries.advantage
+                if row.sample is None or row.imitated
+                else judged.advantages[row.sample].numpy()[row.numbers]
+                for row in rows
+            ]
         if taught is not None:
             more[BESIDE] = of_rows(taught, rows)
         elif self._algorithm.kl_beta or self._algorithm.method == "distill":

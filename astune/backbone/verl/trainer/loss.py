@@ -21,12 +21,15 @@ from astune.backbone.losses.objective import (
     likelihood_objective,
     policy_objective,
 )
-from astune.config.algorithm import IMITATING, AlgorithmConfig
+from astune.backbone.losses.value import value_loss
+from astune.config.algorithm import IMITATING, AlgorithmConfig, CriticConfig
 
 FIGURE = "astune/"
 """Begins the names of our figures, as verl adds some of its own."""
 BESIDE = "beside"
 """The column of the log-probabilities under the model beside the one in training: the reference, or the teacher."""
+RETURNS, OLD_VALUES = "returns", "old_values"
+"""The columns that the critic learns from."""
 
 
 def astune_loss(
@@ -93,3 +96,14 @@ def _chosen(entries: Entries, chosen: torch.Tensor) -> Entries:
         row=entries.row[chosen],
         age=entries.age[chosen],
     )
+
+
+def critic_loss(
+    config: CriticConfig, model_output: Mapping[str, torch.Tensor], data: TensorDict, dp_group: Any = None
+) -> tuple[torch.Tensor, dict[str, float]]:
+    """As `astune_loss`, of the critic."""
+    mask = data["loss_mask"].values().bool()
+    value = model_output["values"].values()[mask.roll(-1)].float()
+    returns, old, weight = (data[name].values()[mask] for name in (RETURNS, OLD_VALUES, "weight"))
+    loss = (value_loss(value, returns, old, config.value_clip) * weight).sum()
+    return loss * data["dp_size"], {f"{FIGURE}critic/loss": float(loss.detach())}

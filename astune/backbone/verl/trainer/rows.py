@@ -127,7 +127,7 @@ def batch_of(
 def of_entries(values: torch.Tensor, rows: Sequence[SampleRow]) -> list[np.ndarray]:
     """What verl says of each token of a batch, nested like the rows (the entry of a token stands at the one before
     it), as one array per row of its entries alone."""
-    return [part.numpy()[row.entries.place - 1] for part, row in zip(values.unbind(), rows, strict=True)]
+    return [part.float().numpy()[row.entries.place - 1] for part, row in zip(values.unbind(), rows, strict=True)]
 
 
 def of_samples(values: Sequence[np.ndarray], rows: Sequence[SampleRow], samples: int) -> list[list[float]]:
@@ -139,6 +139,6 @@ def of_samples(values: Sequence[np.ndarray], rows: Sequence[SampleRow], samples:
     return [[value for _, value in sorted(pairs)] for pairs in found]
 
 
-def of_rows(values: Sequence[Sequence[float]], rows: Sequence[SampleRow]) -> list[np.ndarray]:
+def of_rows(values: Sequence[Sequence[float] | torch.Tensor], rows: Sequence[SampleRow]) -> list[np.ndarray]:
     """Values of each sample's trained tokens as those of each row's entries."""
     return [NOTHING if row.sample is None else np.asarray(values[row.sample])[row.numbers] for row in rows]

@@ -1,11 +1,9 @@
 """verl's training worker with ASTune's loss, and checkpoints that any number of workers goes on from.
 
-    folder/config.json, model*.safetensors, tokenizer   the model as Hugging Face has it, in float32
-    folder/adapter_*                                    in its place the adapter as peft has it, where one is trained
-    folder/optimizer/                                   torch's distributed checkpoint of the optimizer, in shards
-
-verl's own checkpoints belong to one number of workers, and its exporter writes bfloat16, from which training would not
-go on as it was.
+folder/config.json, model*.safetensors, tokenizer   the model as Hugging Face has it, in float32
+folder/adapter_*                                    in its place the adapter as peft has it, where one is trained
+folder/optimizer/                                   torch's distributed checkpoint of the optimizer, in shards
+folder/critic/                                      model and optimizer of the critic, where there is one
 """
 
 from __future__ import annotations
@@ -20,17 +18,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from omegaconf import OmegaConf
-from safetensors import SafetensorError
 from tensordict import TensorDict
-from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.device import get_device_name
@@ -38,22 +27,26 @@ from verl.utils.distributed import initialize_global_process_group_ray
 from verl.workers.config import TrainingWorkerConfig
 from verl.workers.engine.fsdp.utils import unfuse_moe_params
 from verl.workers.engine_workers import TrainingWorker
-from verl.workers.engine_workers_tinker import TinkerActorRolloutRefWorker
+from verl.workers.engine_workers_tinker import TinkerActorRolloutRefWorker, TinkerTrainingWorker
 
 from astune.backbone.lora.settings import begun_adapter
 from astune.backbone.verl.trainer.adapter import ShardedAdapter
+from astune.backbone.verl.trainer.checkpoint import load_optimizer, load_weights, save_optimizer, save_weights
 from astune.backbone.verl.trainer.loss import astune_loss
 from astune.backbone.verl.trainer.settings import own_tokens
+from astune.backbone.verl.trainer.value_model import critic_worker
 from astune.config.algorithm import AlgorithmConfig
 from astune.config.schema import ModelConfig
 
-OPTIMIZER = "optimizer"
+CRITIC = "critic"
+BY_RANK = make_nd_compute_dataproto_dispatch_fn(mesh_name="actor")
+"""Each rank gets its share of the rows, as those of the policy are dealt out."""
 
 
 class AstuneWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]
-    """A rank: its share of the weights that are trained, of their optimizer, and of the reference if there is one, in
-    whose place there may be a `teacher`, a folder or a hub id. With `model.lora` an adapter is trained, drawn from
-    `seed`, and the reference needs no weights of its own."""
+    """A rank: its share of the weights that are trained, of their optimizer, of the critic with its own if there is
+    one, and of the reference, in whose place there may be a `teacher`, a folder or a hub id. With `model.lora` an
+    adapter is trained, drawn from `seed`, and the reference needs no weights of its own."""
 
     def __init__(
         self,
@@ -68,6 +61,7 @@ class AstuneWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]
         super().__init__(config=config, role=role, **more)
         self._algorithm, self._model, self._seed = algorithm, model, seed
         self.adapter: ShardedAdapter | None = None
+        self.critic: TinkerTrainingWorker | None = None
         if teacher is not None or (algorithm.needs_reference and model.lora.rank is None):
             self.role = f"{role}_ref"  # verl has no role "actor_ref", but goes by the words in it
             self._is_ref = True
@@ -86,12 +80,14 @@ class AstuneWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]
             engine.compute_entropy_from_logits = torch.no_grad()(engine.compute_entropy_from_logits)
         if self._model.lora.rank is not None:
             begin = begun_adapter(self._model)
-            self.adapter = ShardedAdapter(self._module(), self._model.lora, self.config.model.path, begin)
+            self.adapter = ShardedAdapter(engine.module, self._model.lora, self.config.model.path, begin)
             if not self._is_rollout:  # verl would send the adapter nowhere, or all weights in bfloat16
                 engine.get_per_tensor_param = self._merged
         if self.ref is None:
             self.set_dispatch_collect(mesh_name="ref", **self.actor.get_dispatch_collect())
         self.set_loss(self._algorithm)
+        if self._algorithm.needs_critic:
+            self.critic = critic_worker(self.actor.config, self.config.model, self._algorithm.critic)
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="ref"))  # type: ignore[untyped-decorator]
     def compute_ref_log_prob(self, data: TensorDict) -> TensorDict | None:
@@ -110,86 +106,69 @@ class AstuneWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]
         """Minimise the loss of `algorithm` from now on."""
         self.actor.set_loss_fn(partial(astune_loss, algorithm))
 
+    @register(dispatch_mode=BY_RANK)  # type: ignore[untyped-decorator]
+    def compute_values(self, data: TensorDict) -> TensorDict | None:
+        """ "values" of each row: at each token, by the critic, that of what stands at it and before."""
+        told = self._critic().infer_batch(data)
+        return None if told is None else told.cpu()
+
+    @register(dispatch_mode=BY_RANK)  # type: ignore[untyped-decorator]
+    def critic_gradient(self, data: TensorDict) -> TensorDict | None:
+        """Drop the critic's gradient that there is, and gather that of the batch."""
+        self.drop_critic_gradient()
+        told = self._critic().forward_backward(data)
+        return None if told is None else told.cpu()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
+    def critic_step(self, learning_rate: float) -> dict[str, float]:
+        told: dict[str, float] = self._critic().optimizer_step({"lr": learning_rate})
+        return told
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
+    def drop_critic_gradient(self) -> None:
+        self._critic().optimizer_zero_grad()
+
+    def _critic(self) -> Any:
+        assert self.critic is not None, "AlgorithmConfig.needs_critic says which algorithms have one"
+        return self.critic
+
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def save_all(self, folder: str) -> None:
-        """Write the model, or its adapter, and the optimizer. Every rank writes its shards of the optimizer; the first
-        the rest."""
+        """Write the model, or its adapter, the critic, and the optimizers. Every rank writes its shards of these; the
+        first the rest."""
+        engine, critic = self.actor.engine, os.path.join(folder, CRITIC)
         if self.adapter is None:
-            self._save_model(folder)
+            save_weights(engine, folder)
         else:
             self.adapter.save(Path(folder))
-        optimizer = self.actor.engine.optimizer
-        if optimizer.state:  # else torch would take a step to have something to save, and count it
-            state = get_optimizer_state_dict(self._module(), optimizer)
-            state_dict_saver.save(state, checkpoint_id=os.path.join(folder, OPTIMIZER))
+        save_optimizer(engine, folder)
+        if self.critic is not None:
+            save_weights(self.critic.engine, critic)
+            save_optimizer(self.critic.engine, critic)
         dist.barrier()
 
     def _merged(self, **how: Any) -> tuple[Iterator[tuple[str, torch.Tensor]], None]:
         """What servers in processes of their own get: all weights, with the adapter in them."""
         assert self.adapter is not None
-        return unfuse_moe_params(self.adapter.merged(), self._module().config.model_type), None
-
-    def _save_model(self, folder: str) -> None:
-        weights = dict(self.whole_weights())
-        if dist.get_rank() == 0:
-            self._module().save_pretrained(folder, state_dict=weights)
+        return unfuse_moe_params(self.adapter.merged(), self.actor.engine.module.config.model_type), None
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def load_all(self, folder: str) -> None:
         """Go on from what `save_all` wrote, by any number of ranks. Raises OSError where that is broken, ModelError
         where it is the adapter of another model."""
-        module, optimizer = self._module(), self.actor.engine.optimizer
+        engine, critic = self.actor.engine, os.path.join(folder, CRITIC)
         if self.adapter is None:
-            weights = _weights_in(folder) if dist.get_rank() == 0 else {}
-            options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-            set_model_state_dict(module, weights, options=options)
+            load_weights(engine, folder, AutoModelForCausalLM)
         else:
             self.adapter.load(Path(folder))
-        optimizer.state.clear()
-        shards = os.path.join(folder, OPTIMIZER)
-        if os.path.isdir(shards):
-            state = get_optimizer_state_dict(module, optimizer)
-            try:
-                state_dict_loader.load(state, checkpoint_id=shards)
-            except CheckpointException as error:
-                raise OSError(f"{shards} does not load: {error}") from error
-            set_optimizer_state_dict(module, optimizer, state)
+        load_optimizer(engine, folder)
+        if self.critic is not None:
+            load_weights(self.critic.engine, critic, AutoModelForTokenClassification)
+            load_optimizer(self.critic.engine, critic)
         dist.barrier()
-
-    def _module(self) -> Any:
-        return self.actor.engine.module
-
-    def whole_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Every tensor of the model in float32, by its name on the disk; kept by the first rank alone. All ranks have
-        to go through it together. Of tied tensors there is the first, as in the folders that transformers writes."""
-        tied = _tied(self._module())
-        tensors, _ = self.actor.engine.get_per_tensor_param()
-        for name, tensor in tensors:
-            if dist.get_rank() == 0 and name not in tied:
-                yield name, tensor.detach().to("cpu", torch.float32, copy=True)
 
 
 def _training_worker_of(model: Any, path: str, config: TrainingWorkerConfig) -> TrainingWorker:
     """verl's worker with another model than `model` says: verl itself has the reference in that of the policy."""
     own = OmegaConf.merge(model, {"path": path, "override_config": own_tokens(path), "lora_rank": 0})
     return TrainingWorker(replace(config, model_config=omega_conf_to_dataclass(own)))
-
-
-def _tied(module: Any) -> set[str]:
-    """The names of parameters that have another name before."""
-    return {name for name, _ in module.named_parameters(remove_duplicate=False)} - {
-        name for name, _ in module.named_parameters()
-    }
-
-
-def _weights_in(folder: str) -> dict[str, Any]:
-    """Raises OSError where a tensor is missing or of another shape: transformers would draw it at random."""
-    try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
-    except SafetensorError as error:
-        raise OSError(f"the weights in {folder} do not load: {error}") from error
-    model, found = loaded
-    if lacking := sorted(found["missing_keys"]):
-        raise OSError(f"the weights in {folder} lack {', '.join(lacking)}")
-    weights: dict[str, Any] = model.state_dict()
-    return weights
