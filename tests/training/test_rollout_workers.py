@@ -169,7 +169,7 @@ def test_a_group_is_judged_at_once_wherever_it_was_played(conf: Path, run_job: R
 
 
 def test_time_limits_hold_in_workers(conf: Path, run_job: RunJob) -> None:
-    report = run_job(conf, *plays("endless", 2, "astune.rollout.episode_timeout=1.0"))
+    report = run_job(conf, *plays("endless", 2, "astune.rollout.episode_timeout=4.0"))
     stops = [episode.stop_reason for episode in episodes_of(report)]
     assert stops == [StopReason.COMPLETED, StopReason.TIMEOUT, StopReason.COMPLETED] * 2
 

@@ -22,9 +22,9 @@ from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError, InvariantError
 from astune.rollout.group import Limit, OnEpisode
 from astune.support.places import Places
+from astune.training.ahead.gate import Gate
 from astune.training.dynamic_sampling import play_groups
 from astune.training.engine import Engine
-from astune.training.gate import Gate
 from astune.training.run import Ahead, Run
 from astune.types import Episode, Group
 
