@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import ray
 import torch
 from tensordict import TensorDict
 from verl.single_controller.ray import RayWorkerGroup
@@ -84,7 +85,12 @@ class GroupWorkers:
 
     def load(self, folder: Path) -> None:
         with self._failing_loudly():
-            self._group.load_all(str(folder.resolve()))
+            try:
+                self._group.load_all(str(folder.resolve()))
+            except ray.exceptions.RayTaskError as error:
+                if isinstance(error.cause, OSError):  # the folder is broken, no worker
+                    raise error.cause from error
+                raise
 
 
 def told_by_all(gathered: TensorDict) -> Mapping[str, Any]:
