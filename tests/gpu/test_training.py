@@ -174,6 +174,5 @@ async def test_an_update_beside_answers_that_are_under_way_is_the_update_without
         assert await one.learner.publish() == 1
         pairs = zip(one.loaded.model.parameters(), one.loaded.sampling_model.parameters(), strict=True)
         assert all(torch.equal(master.to(copy.dtype), copy) for master, copy in pairs)
-        one.learner.close()
     assert (steps[1] - steps[0]).norm() / steps[0].norm() < most
     assert said[0] == said[1]

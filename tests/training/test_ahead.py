@@ -190,7 +190,7 @@ def test_a_run_that_is_killed_and_resumed_trains_no_episode_twice(
 def test_a_step_that_fails_ahead_ends_the_run_when_its_turn_comes_and_keeps_the_steps_before(
     conf: Path, monkeypatch: pytest.MonkeyPatch, run_job: RunJob
 ) -> None:
-    from astune.training import ahead as module
+    from astune.training.ahead import rollouts as module
 
     play = module.play_groups
 
