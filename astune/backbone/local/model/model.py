@@ -98,9 +98,10 @@ class LoadedModel:
         self.model.load_state_dict(read_weights(directory).state_dict())
 
 
-def load_model(config: ModelConfig, names: Sequence[str] = (SOLE,)) -> LoadedModel:
+def load_model(config: ModelConfig, names: Sequence[str] = (SOLE,), *, sampled: bool = True) -> LoadedModel:
     """Load weights onto the device, ready for training and sampling; with `astune.model.lora` below an adapter of each
-    of `names`, drawn from torch's global seed, or that of the folder `astune.model.path` over the base it names."""
+    of `names`, drawn from torch's global seed, or that of the folder `astune.model.path` over the base it names.
+    Without `sampled` no copy is made to sample from."""
     lora = config.lora.rank is not None
     begin = begun_adapter(config)
     path = config.path if begin is None else base_name(begin)
@@ -124,7 +125,7 @@ def load_model(config: ModelConfig, names: Sequence[str] = (SOLE,)) -> LoadedMod
             adapters.load(begin, name)
     if config.gradient_checkpointing:
         recompute(model)
-    one = lora or dtype == torch.float32
+    one = lora or dtype == torch.float32 or not sampled
     sampling_model = model if one else _reduced(model, dtype).requires_grad_(False)
     made_for = longest_context(model)
     _check_positions(model, config.max_model_len or made_for)

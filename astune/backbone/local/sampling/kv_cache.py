@@ -18,6 +18,7 @@ import torch
 
 from astune.backbone.local.model.adapters import Adapters
 from astune.backbone.local.model.attention import Rule, additive_mask, grouped_attention
+from astune.backbone.local.model.decoder import Decoder, find_decoder
 from astune.backbone.local.sampling.slots import Slots
 
 GROWTH = 256
@@ -37,6 +38,7 @@ class KVCache(Slots):
         self.dtype, self.device = dtype, device
         self.keys: dict[int, torch.Tensor] = {}
         self.values: dict[int, torch.Tensor] = {}
+        self._decoders: dict[int, Decoder | None] = {}
 
     def reserve(self, positions: int) -> None:
         """Make room for `positions` tokens in every slot, keeping what is there."""
@@ -114,6 +116,11 @@ class KVCache(Slots):
         self.reserve(int(starts.max()) + ids.shape[1] + 1)
         layout = CacheLayout(self, rows, starts, ids.shape[1])
         tokens = torch.as_tensor(ids, device=self.device)
+        if id(model) not in self._decoders:
+            self._decoders = {id(model): find_decoder(model) if self._adapters is None else None}
+        decoder = self._decoders[id(model)]
+        if decoder is not None and not decoder.hooked:
+            return decoder.forward(tokens, layout.positions, layout)
         with self.using(slots):
             logits: torch.Tensor = model(
                 input_ids=tokens, position_ids=layout.positions, use_cache=False, logits_to_keep=1, layout=layout
@@ -139,18 +146,28 @@ class CacheLayout:
         self.width = int(starts.max()) + new_tokens
         self._stands = torch.arange(self.width, device=device)
         self._masks: dict[tuple[int | None, int], torch.Tensor] = {}
+        self._written: dict[int, torch.Tensor] = {}
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: Rule
     ) -> torch.Tensor:
         keys, values = self.cache.layer(layer, key, value)
-        keys[self._index, :, self.positions] = key.transpose(1, 2).to(keys.dtype)
-        values[self._index, :, self.positions] = value.transpose(1, 2).to(values.dtype)
+        places = self._places(keys)
+        keys.view(-1, keys.shape[3]).index_copy_(0, places, key.to(keys.dtype).reshape(-1, keys.shape[3]))
+        values.view(-1, values.shape[3]).index_copy_(0, places, value.to(values.dtype).reshape(-1, values.shape[3]))
         known, content = keys[self.rows, :, : self.width], values[self.rows, :, : self.width]
         case = rule.window, query.shape[1] // key.shape[1]
         if case not in self._masks:
             self._masks[case] = additive_mask(self._seen(rule.window), query, key)
         return grouped_attention(query, known, content, self._masks[case], rule)
+
+    def _places(self, keys: torch.Tensor) -> torch.Tensor:
+        """Where the keys of the new tokens stand among those of all slots, heads and positions (n heads t,)."""
+        _, heads, positions, _ = keys.shape
+        if heads not in self._written:
+            rows = self._index[:, :, None] * heads + torch.arange(heads, device=self._index.device)[:, None]
+            self._written[heads] = (rows * positions + self.positions[:, None]).flatten()
+        return self._written[heads]
 
     def _seen(self, window: int | None) -> torch.Tensor:
         """(n, 1, q, k): the positions up to the query's own, the last `window` of them."""

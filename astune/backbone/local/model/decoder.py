@@ -1,0 +1,221 @@
+"""The forward pass of the usual decoder, written out over the weights of transformers' modules: what a step of the
+sampler costs is mostly the call of modules and of small operators, and here are fewer.
+
+The usual decoder is known by its parts and not by its name: RMSNorm, rotary positions, grouped queries with or without
+norms and biases, a gated feed-forward layer, and no parameter besides. Nothing is believed: before it is used its
+logits are compared with the model's own, and a model of another build is sampled by its own forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from astune.backbone.local.model.attention import Layout, Rule, additive_mask, grouped_attention
+
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-4}
+"""Mean difference of two logits that count as equal, in standard deviations of all; more below float32."""
+REDUCED_TOLERANCE = 0.05
+PROBE_ROWS, PROBE_TOKENS = 3, 12
+MODEL = {"model", "lm_head"}
+TRUNK = {"embed_tokens", "layers", "norm", "rotary_emb"}
+LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
+ATTENTION_PARTS = {"q_proj", "k_proj", "v_proj", "o_proj"}
+HEAD_NORMS = {"q_norm", "k_norm"}
+MLP_PARTS = {"gate_proj", "up_proj", "down_proj", "act_fn"}
+FOREIGN_ERRORS = (TypeError, ValueError, RuntimeError, AttributeError, LookupError, NotImplementedError)
+
+
+class Joined:
+    """Linear layers of the same input as one. Their parameters become views of one tensor: whoever trains, loads or
+    copies weights in place changes the joined ones too, and no second copy is kept. Where a parameter was given other
+    memory since, as by `model.to`, `refresh` joins anew."""
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        self.layers = layers
+        self.weight, self._weights = _join([layer.weight for layer in layers])
+        self.bias: torch.Tensor | None = None
+        self._biases: list[tuple[torch.Tensor, int]] = []
+        if layers[0].bias is not None:
+            self.bias, self._biases = _join([layer.bias for layer in layers])
+
+    def refresh(self) -> None:
+        if any(parameter.data_ptr() != place for parameter, place in (*self._weights, *self._biases)):
+            self.__init__(self.layers)  # type: ignore[misc]
+
+
+def _join(parameters: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[tuple[torch.Tensor, int]]]:
+    """One tensor of all, and each parameter with the address at which it now begins."""
+    with torch.inference_mode(False), torch.no_grad():  # they are trained, too
+        whole = torch.cat([parameter.detach() for parameter in parameters])
+        for parameter, part in zip(parameters, torch.split(whole, [len(each) for each in parameters]), strict=True):
+            parameter.data = part
+    return whole, [(parameter, parameter.data_ptr()) for parameter in parameters]
+
+
+class DecoderLayer:
+    """The weights of one layer."""
+
+    def __init__(self, layer: Any, rule: Rule) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        self.rule = rule
+        self.norm, self.after_norm = layer.input_layernorm, layer.post_attention_layernorm
+        self.qkv = Joined([attention.q_proj, attention.k_proj, attention.v_proj])
+        self.gate_up = Joined([mlp.gate_proj, mlp.up_proj])
+        self.out, self.down, self.act = attention.o_proj, mlp.down_proj, mlp.act_fn
+        self.dim: int = attention.head_dim
+        self.heads = attention.q_proj.out_features // self.dim
+        self.kv_heads = attention.k_proj.out_features // self.dim
+        self.norms = (attention.q_norm, attention.k_norm) if "q_norm" in attention._modules else None
+
+    def forward(self, index: int, hidden: torch.Tensor, turn: tuple[torch.Tensor, ...], layout: Layout) -> torch.Tensor:
+        """`hidden` (n, t, width) is overwritten; `turn` are cosines and signed sines (n, t, 1, dim)."""
+        n, t, _ = hidden.shape
+        both = self.heads + self.kv_heads
+        new = functional.linear(_rms(hidden, self.norm), self.qkv.weight, self.qkv.bias).view(n, t, -1, self.dim)
+        turned = new[:, :, :both]
+        if self.norms is not None:
+            query, key = torch.split(turned, [self.heads, self.kv_heads], dim=2)
+            turned = torch.cat([_rms(query, self.norms[0]), _rms(key, self.norms[1])], dim=2)
+        turned = torch.addcmul(turned * turn[0], turned.roll(self.dim // 2, -1), turn[1]).transpose(1, 2)
+        query, key = turned[:, : self.heads], turned[:, self.heads :]
+        seen = layout.attend(index, query, key, new[:, :, both:].transpose(1, 2), self.rule)
+        hidden += functional.linear(seen.reshape(n, t, -1), self.out.weight, self.out.bias)
+        gate, up = functional.linear(_rms(hidden, self.after_norm), self.gate_up.weight, self.gate_up.bias).chunk(
+            2, dim=-1
+        )
+        hidden += functional.linear(self.act(gate).mul_(up), self.down.weight, self.down.bias)
+        return hidden
+
+
+class Decoder:
+    """`model` written out. Whoever put a hook on a module wants it to be called: then `hooked` is true, and the model's
+    own forward pass is to be used."""
+
+    def __init__(self, model: Any, rules: Sequence[Rule]) -> None:
+        trunk = model.model
+        self._embedding, self._norm, self._head, self._rotary = (
+            trunk.embed_tokens,
+            trunk.norm,
+            model.lm_head,
+            trunk.rotary_emb,
+        )
+        self.layers = [DecoderLayer(layer, rule) for layer, rule in zip(trunk.layers, rules, strict=True)]
+        self._hooks, self._own_hooks = _hooks(model), _own_hooks(model)
+
+    def matrices(self) -> Iterator[torch.Tensor]:
+        """What hidden states are multiplied with."""
+        yield self._head.weight
+        for layer in self.layers:
+            yield from (layer.qkv.weight, layer.gate_up.weight, layer.out.weight, layer.down.weight)
+
+    @property
+    def hooked(self) -> bool:
+        return sum(map(len, self._hooks)) > self._own_hooks
+
+    def forward(self, tokens: torch.Tensor, positions: torch.Tensor, layout: Layout) -> torch.Tensor:
+        """Logits (n, vocabulary) behind the last of `tokens` (n, t), which stand at `positions` (n, t)."""
+        for layer in self.layers:
+            layer.qkv.refresh()
+            layer.gate_up.refresh()
+        hidden = functional.embedding(tokens, self._embedding.weight)
+        cos, sin = (each[:, :, None] for each in self._rotary(hidden, positions))
+        half = sin.shape[-1] // 2
+        turn = cos, torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
+        for index, layer in enumerate(self.layers):
+            hidden = layer.forward(index, hidden, turn, layout)
+        return functional.linear(_rms(hidden[:, -1], self._norm), self._head.weight, self._head.bias)
+
+
+def find_decoder(model: Any) -> Decoder | None:
+    """`model` written out, if it is a usual decoder and computes the same so. Its forward pass takes a `Layout`."""
+    if not _is_usual(model) or sum(map(len, _hooks(model))) > _own_hooks(model):
+        return None
+    most = int(model.config.get_text_config().max_position_embeddings)
+    vocabulary = min(len(model.model.embed_tokens.weight), 500)
+    counted = torch.arange(PROBE_ROWS * PROBE_TOKENS, device=model.device).view(PROBE_ROWS, PROBE_TOKENS)
+    tokens = (counted * 7 + 3) % vocabulary
+    starts = torch.tensor([0, most // 2, max(most - PROBE_TOKENS, 0)], device=model.device)
+    positions = starts[:, None] + torch.arange(PROBE_TOKENS, device=model.device)
+    layout = _Rows()
+    with torch.inference_mode():
+        expected = model(
+            input_ids=tokens, position_ids=positions, use_cache=False, logits_to_keep=1, layout=layout
+        ).logits[:, -1]
+        if sorted(layout.rules) != list(range(len(model.model.layers))) or not bool(expected.isfinite().all()):
+            return None
+    decoder = Decoder(model, [layout.rules[index] for index in sorted(layout.rules)])
+    with torch.inference_mode():
+        try:
+            found = decoder.forward(tokens, positions, layout)
+        except FOREIGN_ERRORS:
+            return None
+        most_off = TOLERANCE.get(found.dtype, REDUCED_TOLERANCE) * float(expected.std())
+        return decoder if float((found - expected).abs().mean()) <= most_off else None
+
+
+class _Rows:
+    """Rows by themselves. Remembers the rule of each layer."""
+
+    def __init__(self) -> None:
+        self.rules: dict[int, Rule] = {}
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: Rule
+    ) -> torch.Tensor:
+        self.rules[layer] = rule
+        order = torch.arange(query.shape[2], device=query.device)
+        seen = (order[None, :] <= order[:, None])[None, None].expand(len(query), 1, -1, -1)
+        return grouped_attention(query, key, value, additive_mask(seen, query, key), rule)
+
+
+def _rms(states: torch.Tensor, norm: Any) -> torch.Tensor:
+    weight: torch.Tensor = norm.weight
+    return functional.rms_norm(states, weight.shape, weight, norm.variance_epsilon)
+
+
+def _hooks(model: nn.Module) -> list[Any]:
+    """What has the hooks of each module of a model, empty where there are none."""
+    return [hooks for module in model.modules() for hooks in (module._forward_hooks, module._forward_pre_hooks)]
+
+
+def _own_hooks(model: nn.Module) -> int:
+    """How many of them transformers put there for layers that are recomputed: they change no number."""
+    return len(vars(model).get("_require_grads_hooks") or ())
+
+
+def _is_usual(model: Any) -> bool:
+    """Whether a model has the parts of a usual decoder, on a device with numbers, and no other parameters."""
+    if set(model._modules) != MODEL or set(model.model._modules) != TRUNK or model.device.type == "meta":
+        return False
+    trunk = model.model
+    norms, linears, bare = [trunk.norm], [model.lm_head], [model, trunk]
+    for layer in trunk.layers:
+        if set(layer._modules) != LAYER or set(layer.mlp._modules) != MLP_PARTS:
+            return False
+        attention = layer.self_attn
+        named = set(attention._modules)
+        if named not in (ATTENTION_PARTS, ATTENTION_PARTS | HEAD_NORMS) or "head_dim" not in vars(attention):
+            return False
+        norms += [
+            layer.input_layernorm,
+            layer.post_attention_layernorm,
+            *map(attention.get_submodule, named & HEAD_NORMS),
+        ]
+        joined = [[attention.q_proj, attention.k_proj, attention.v_proj], [layer.mlp.gate_proj, layer.mlp.up_proj]]
+        if any(len({type(one) for one in group}) != 1 for group in joined):
+            return False
+        if any(len({one.bias is None for one in group}) != 1 for group in joined if type(group[0]) is nn.Linear):
+            return False
+        linears += [*joined[0], *joined[1], attention.o_proj, layer.mlp.down_proj]
+        bare += [layer, attention, layer.mlp]
+    return (
+        type(trunk.embed_tokens) is nn.Embedding
+        and all(type(linear) is nn.Linear for linear in linears)
+        and all(set(norm._parameters) == {"weight"} and "variance_epsilon" in vars(norm) for norm in norms)
+        and not any(part._parameters or part._buffers for part in bare)
+    )
