@@ -21,6 +21,7 @@ import argparse
 import asyncio
 import cProfile
 import gc
+import itertools
 import pstats
 import statistics
 import tempfile
@@ -54,6 +55,8 @@ PAGE = "Boxes of pens hold twelve each. A box that is half full holds six. " * 3
 CALL = '<tool_call>\n{"name": "look_up", "arguments": {"subject": "pens"}}\n</tool_call>'
 ANSWER = "Five boxes hold sixty and two hold twelve more. The answer is 72."
 CONTEXT = 200_000
+NUMBERS = itertools.count()
+"""No two pages are alike, or their tokens would be known."""
 NOBODY = http_library().AsyncClient(trust_env=False)
 """Else every model would load certificates, which takes longer than a call."""
 Reply = Callable[[], Awaitable[None]]
@@ -65,7 +68,7 @@ def look_up(subject: str) -> str:
     Args:
         subject: what it is about
     """
-    return PAGE
+    return f"Page {next(NUMBERS)}. {PAGE}"
 
 
 class AtOnce:
@@ -206,7 +209,6 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, nargs="+", default=[1, 4, 32], help="calls of the tool before the answer")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--top", type=int, default=0, help="also the functions that take most, so many")
     arguments = parser.parse_args()
     console = Console()
     with tempfile.TemporaryDirectory() as folder:
@@ -224,7 +226,8 @@ async def main() -> None:
         shares[calls] = await profiled(kinds[1], replies), replies * (calls + 1)
     columns = ("model calls of a reply", "AgentScope alone, ms", "on tuner.model(), ms", "more, ms")
     console.print(table_of("Processor time of one call (limit: 0.70 ms more)", columns, rows))
-    names = sorted({who for seconds, _ in shares.values() for who in seconds}, key=lambda who: -shares[calls][0][who])
+    longest, _ = shares[arguments.calls[-1]]
+    names = sorted({who for seconds, _ in shares.values() for who in seconds}, key=lambda who: -longest[who])
     told = [(who, *(f"{1000 * seconds[who] / made:.2f}" for seconds, made in shares.values())) for who in names]
     heads = [f"{calls + 1} calls, ms" for calls in shares]
     console.print(table_of("Who spends it, under a profiler", ("who", *heads), told))

@@ -24,7 +24,7 @@ _MOST_BITS = 64
 """Of an integer; of larger ones readers of JSON take some and not others."""
 
 
-def in_process_http_client(app: OpenAIApp) -> Any:
+def _http_client(app: OpenAIApp) -> Any:
     """An `httpx.AsyncClient` (`httpx2` for openai 3.x) that hands every request to `app`."""
     http = http_library()
     return http.AsyncClient(transport=http.ASGITransport(app=app.asgi), trust_env=False)
@@ -40,7 +40,7 @@ def in_process_client(app: OpenAIApp, token: str) -> openai.AsyncOpenAI:
         base_url=f"{_ORIGIN}/{token}/v1",
         max_retries=0,
         timeout=None,
-        http_client=in_process_http_client(app),
+        http_client=_http_client(app),
     )
     client.chat.__dict__["completions"] = _Completions(client, app, token)  # a cached property, filled in
     client._platform = _platform()  # else every client asks for it in a thread, and calls arrive in no fixed order

@@ -177,6 +177,8 @@ def major_version() -> int:
 
 
 def _check_options(options: dict[str, Any], model_class: Any) -> None:
+    if not options:
+        return
     known = [name for name in inspect.signature(model_class).parameters if name not in (*_FIXED, "kwargs")]
     for name in options:
         if name in _FIXED:

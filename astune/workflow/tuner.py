@@ -74,14 +74,11 @@ class Tuner:
             MissingDependency: AgentScope is not installed.
             WorkflowError: an option that the class does not have, or a source that is not configured.
         """
-        from astune.gateway.app import openai_app
-        from astune.gateway.client import in_process_http_client
         from astune.workflow.agentscope import chat_model
 
         client = self.openai_client(name, trainable=trainable, source=source)
-        http_client = in_process_http_client(openai_app())
         context_size = self._context_length if source is None else None
-        return chat_model(client, http_client, self.tools, context_size=context_size, options=options)
+        return chat_model(client, client._client, self.tools, context_size=context_size, options=options)
 
     def auxiliary_models(self) -> dict[str, Any]:
         """An AgentScope chat model for each of `astune.rollout.auxiliary_models`; the agents bear their names."""

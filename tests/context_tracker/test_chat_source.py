@@ -135,7 +135,8 @@ async def test_a_conversation_that_our_template_refuses_is_still_answered(make, 
     def refuse(*arguments, **options):
         raise WorkflowError("no")
 
-    monkeypatch.setattr(chat_format, "render", refuse)
+    for way in ("render", "render_on"):
+        monkeypatch.setattr(chat_format, way, refuse)
     tracker, server = make(["42"])
     answer = await tracker.chat("a", ChatRequest([USER]), source="gpt")
     assert (answer.message["content"], server.requests[0]["messages"]) == ("42", [USER])

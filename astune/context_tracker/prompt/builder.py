@@ -22,6 +22,7 @@ from astune.context_tracker import forks
 from astune.context_tracker.prompt.chat_format import LONG_TEXT, ChatFormat
 from astune.context_tracker.prompt.conversations import Conversations, Match
 from astune.context_tracker.prompt.messages import Message
+from astune.context_tracker.prompt.rendering import Rendering
 from astune.context_tracker.prompt.sampled_answer import (
     ENDING,
     AnswerText,
@@ -95,8 +96,8 @@ class PromptBuilder:
         output_ids = sample(prompt.ids)
         builder.record("solver", prompt, output_ids, answer_message)
 
-    Memory is linear in the distinct messages and tokens; a call costs one rendering, plain comparisons, and the
-    tokenizing of what is new.
+    Memory is linear in the distinct messages and tokens; a call costs the rendering and tokenizing of what is new since
+    the agent's last call, and plain comparisons.
     """
 
     def __init__(self, chat_format: ChatFormat) -> None:
@@ -104,6 +105,7 @@ class PromptBuilder:
         self._conversations: dict[str, Conversations] = {}
         self._texts: dict[str, list[SampledAnswer]] = {}
         self._pieces: dict[str, TokenIds] = {}
+        self._written: dict[str, Rendering] = {}
 
     def build(
         self,
@@ -132,7 +134,8 @@ class PromptBuilder:
         """`build` up to the tokenizing: which tokens are known, and which text is new."""
         conversations = self._conversations.get(agent, Conversations())
         match = conversations.match(messages, tools)
-        rendering = self._format.render(match.messages, match.tools)
+        written = self._format.render_on(self._written.get(agent), match.messages, match.tools)
+        self._written[agent], rendering = written, written.text
         place, base, position = self._longest_written(match, rendering)
         later = {index: AnswerText(self._format, sampled) for index, sampled in match.sampled.items() if index > place}
         # The template may write later answers in another place or way, so they are looked for, each in its stretch.

@@ -14,21 +14,28 @@ from tokenizers import Tokenizer
 
 from astune.context_tracker.prompt.answer_formats import FORMATS, any_of, detect_format
 from astune.context_tracker.prompt.call_style import CallStyle, find_call_style
+from astune.context_tracker.prompt.encoding import LONG_TEXT, TextEncoder
 from astune.context_tracker.prompt.messages import for_template
-from astune.context_tracker.prompt.template import HOW_TO_MAKE, compile_template, read_json, read_templates
+from astune.context_tracker.prompt.rendering import Rendering, TemplateRun, same_start
+from astune.context_tracker.prompt.resumable import Resumable
+from astune.context_tracker.prompt.template import (
+    HOW_TO_MAKE,
+    compile_resumable,
+    compile_template,
+    read_json,
+    read_templates,
+)
 from astune.context_tracker.prompt.tool_calls import ParsedMessage, WrittenCall
 from astune.context_tracker.prompt.vocabulary import Vocabulary
 from astune.errors import ModelError, WorkflowError, nearest
 
-__all__ = ["ChatFormat", "ParsedMessage", "WrittenCall"]
+__all__ = ["LONG_TEXT", "ChatFormat", "ParsedMessage", "WrittenCall"]
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _PROBE = "ANSWER-PROBE"
 _QUESTION = {"role": "user", "content": "?"}
 _ANSWER = {"role": "assistant", "content": _PROBE}
 _MAX_UTF8_BYTES = 4
-LONG_TEXT = 2**16
-"""Characters that take long to tokenize: tens of milliseconds."""
 
 
 class ChatFormat:
@@ -88,6 +95,7 @@ class ChatFormat:
         first token (GLM: `<|user|>`, `<|observation|>`). A model that samples one has begun that message."""
         self.reasoning_openings: tuple[str, ...] = tuple(marks.opening for marks in self._answers.reasoning)
         """The texts that reasoning begins with, one of them for most models: `<think>`."""
+        self._encoder = TextEncoder(tokenizer, self.generation_prompt)
         self._closing = self._closing_pattern()
         self._answer_lead = self._find_answer_lead()
 
@@ -149,10 +157,37 @@ class ChatFormat:
 
         Raises WorkflowError where the template refuses the conversation.
         """
-        prepared = [
-            self._call_style.apply(self._answers.for_template(for_template(message)), message) for message in messages
-        ]
+        prepared = [self._prepared(message) for message in messages]
         return self._render(prepared, tools, add_generation_prompt=add_generation_prompt)
+
+    def render_on(
+        self, before: Rendering | None, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    ) -> Rendering:
+        """`render`, where the template does not write anew what it wrote in `before`, an earlier rendering of this
+        format, and would write the same.
+
+        Invariant: `text` is what `render` gives. Messages and tools must not change afterwards: they are known by
+        identity. Raises WorkflowError as `render` does.
+        """
+        name = self._template_name(tools)
+        known = 0 if before is None else same_start(before.messages, messages)
+        prepared = [*(() if before is None else before.prepared[:known]), *map(self._prepared, messages[known:])]
+        template = self._resumable[name]
+        if template is None:
+            return Rendering(self._render(prepared, tools), name, messages, prepared)
+        run = TemplateRun(template, before if before is not None and before.name == name else None)
+        text = self._written(run.text, prepared, tools, add_generation_prompt=True)
+        return Rendering(text, name, messages, prepared, run.loops)
+
+    @cached_property
+    def _resumable(self) -> dict[str, Resumable | None]:
+        return {name: compile_resumable(text) for name, text in self._given[1].items()}
+
+    def _prepared(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        return self._call_style.apply(self._answers.for_template(for_template(message)), message)
+
+    def _template_name(self, tools: Sequence[Mapping[str, Any]]) -> str:
+        return "tool_use" if tools and "tool_use" in self._templates else "default"
 
     def _render(
         self,
@@ -161,15 +196,25 @@ class ChatFormat:
         *,
         add_generation_prompt: bool = True,
     ) -> str:
-        name = "tool_use" if tools and "tool_use" in self._templates else "default"
+        render = self._templates[self._template_name(tools)].render
+        return self._written(render, messages, tools, add_generation_prompt=add_generation_prompt)
+
+    def _written(
+        self,
+        render: Callable[[Mapping[str, Any]], str],
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool,
+    ) -> str:
+        variables = {
+            "messages": list(messages),
+            "tools": list(tools) or None,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
         try:
-            return self._templates[name].render(
-                messages=list(messages),
-                tools=list(tools) or None,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                **self._variables,
-            )
+            return render(dict(**variables, **self._variables))
         except (TemplateError, TypeError, AttributeError) as error:
             roles = ", ".join(str(message.get("role")) for message in messages)
             raise WorkflowError(f"the chat template refuses the conversation ({roles}): {error}") from error
@@ -179,13 +224,7 @@ class ChatFormat:
 
         Raises WorkflowError for text that UTF-8 cannot write.
         """
-        try:
-            if len(text) <= LONG_TEXT:
-                return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
-            # The same ids, and other threads run meanwhile, which `encode` holds up.
-            return list(self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
-        except TypeError:
-            raise WorkflowError("the text holds half of a surrogate pair, which UTF-8 cannot write") from None
+        return self._encoder.encode(text)
 
     def least_tokens(self, text: str) -> int:
         """No more than `text` has tokens, from its size alone."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from astune.errors import WorkflowError
@@ -53,14 +53,24 @@ def reasoning_of(message: Mapping[str, Any]) -> str | None:
 def parse_arguments(text: Any) -> dict[str, Any] | None:
     """The arguments of a tool call as an object, None if `text` is not the JSON text of one.
 
-    A text that UTF-8 cannot hold once decoded (half of a surrogate pair) counts as malformed.
+    A text that UTF-8 cannot hold once decoded (half of a surrogate pair) counts as malformed. The object may be given
+    out again: it is not to be changed.
     """
+    return _kept_arguments(text) if type(text) is str and len(text) <= _SHORT else _arguments(text)
+
+
+def _arguments(text: Any) -> dict[str, Any] | None:
     try:
         arguments = json.loads(text)
         json.dumps(arguments, ensure_ascii=False).encode()
     except (ValueError, TypeError, RecursionError):
         return None
     return arguments if isinstance(arguments, dict) else None
+
+
+_SHORT = 2**12
+"""Characters of arguments that are kept once read: a call is looked at several times, and equal ones are common."""
+_kept_arguments = lru_cache(256)(_arguments)
 
 
 def for_template(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,9 +111,16 @@ def same_arguments(left: str, right: str) -> bool:
 def _meaning_of_arguments(text: Any) -> Any:
     if not isinstance(text, str):
         text = json.dumps(text)
+    return _kept_meaning(text) if type(text) is str and len(text) <= _SHORT else _meaning_of_text(text)
+
+
+def _meaning_of_text(text: str) -> str:
     if parse_arguments(text) is None:
         return text
     return json.dumps(json.loads(text, parse_float=_number), sort_keys=True)
+
+
+_kept_meaning = lru_cache(256)(_meaning_of_text)
 
 
 def _number(text: str) -> float | int:

@@ -15,6 +15,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from astune.context_tracker.prompt.resumable import Resumable, resumable
 from astune.errors import ModelError
 
 HOW_TO_MAKE = "transformers writes it: AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
@@ -69,10 +70,21 @@ _OF_DICTIONARIES = frozenset(dir(dict))
 @lru_cache(maxsize=32)
 def compile_template(source: str) -> Template:
     """The template, in a sandbox."""
+    return _environment().from_string(source)
+
+
+@lru_cache(maxsize=32)
+def compile_resumable(source: str) -> Resumable | None:
+    """The template with loops that go on where an earlier rendering stood, None if it has none; in a sandbox too."""
+    return resumable(_environment(), source)
+
+
+@lru_cache(maxsize=1)
+def _environment() -> _Sandbox:
     environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols])
     environment.filters["tojson"] = _tojson
     environment.globals.update(_GLOBALS)
-    return environment.from_string(source)
+    return environment
 
 
 def read_json(path: Path) -> dict[str, Any]:
