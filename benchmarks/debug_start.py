@@ -29,6 +29,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from bench_table import table_of
+from rich.console import Console
+
 from astune.support.resources import tutorial_dir
 
 CHECKOUT = Path(__file__).parents[1]
@@ -235,18 +238,20 @@ def _imports(model: str, folder: Path, workflow: str) -> dict[str, float]:
 
 def _print_models(models: dict[str, str], warm: dict[str, list[float]], cold: dict[str, float]) -> None:
     """The last two columns are how many times a floor each takes: medians of the ratio of neighbours."""
-    print(f"\n{'Enter to the first stop':<40}{'first':>8}{'cold':>8}{'warm':>8}{'packages':>10}{'agent':>8}")
+    rows = []
     for name, code in FLOORS.items():
         first, *others = warm[name]
-        print(f"python -c '{code}'".ljust(40) + f"{first:8.2f}{'':>8}{statistics.median(others):8.2f}")
+        rows.append([f"python -c '{code}'", f"{first:.2f}", "", f"{statistics.median(others):.2f}", "", ""])
     for name in models:
         first, *others = warm[name]
-        line = f"--model {name:<32}{first:8.2f}{cold[name]:8.2f}{statistics.median(others):8.2f}"
-        packages, agent = (
+        times = [
             statistics.median(a / b for a, b in zip(others, warm[floor][1:], strict=True))
             for floor in ("packages", "agent")
-        )
-        print(f"{line}{packages:9.2f}x{agent:7.2f}x")
+        ]
+        seconds = (first, cold[name], statistics.median(others))
+        rows.append([f"--model {name}", *(f"{each:.2f}" for each in seconds), *(f"{each:.2f}x" for each in times)])
+    columns = ("Enter to the first stop", "first", "cold", "warm", "packages", "agent")
+    Console(width=140).print(table_of("Seconds", columns, rows))
 
 
 def _print_stages(settings: Sequence[str], warm: dict[str, list[float]]) -> None:

@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 WHEELS, SITE = ROOT / ".gpu-wheels", ROOT / ".gpu-site"
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from gpu.parts import PARTS, TINY_SECONDS, Part  # noqa: E402 (it imports no more than this file does)
+from gpu.parts import PARTS, SKIPPED, TINY_SECONDS, Part  # noqa: E402 (it imports no more than this file does)
 from gpu.report import markdown  # noqa: E402
 
 FOR_PYTHON = (3, 12)
@@ -117,14 +117,14 @@ class Check:
                 start_new_session=True,
             )
             try:
-                status = "failed" if child.wait(limit) else "passed"
+                status = {0: "passed", SKIPPED: "skipped"}.get(child.wait(limit), "failed")
             except subprocess.TimeoutExpired:
                 status = "cut"
             finally:
                 end_group(child)
         found = json.loads(notes.read_text(encoding="utf-8")) if notes.is_file() else {}
         found |= {"key": self._key, "status": status, "seconds": time.monotonic() - started}
-        if status != "passed":
+        if status in ("failed", "cut"):
             found["end of its log"] = log.read_text(encoding="utf-8", errors="replace")[-3000:]
         write_whole(self._folder / f"{part.name}.json", json.dumps(found, indent=1))
         return found

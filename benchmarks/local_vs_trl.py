@@ -106,7 +106,7 @@ class Ours:
         }
         (folder / "job.yaml").write_text(json.dumps({"astune": astune_config}))
         loaded = load_config(folder / "job.yaml")
-        self._run = assemble(loaded, read_inputs(loaded, stack), None, load_engine, stack)
+        self._run = assemble(loaded, read_inputs(loaded.config.astune, stack), None, load_engine, stack, None)
         self._run.setup = replace(self._run.setup, policy=FullLength(self._run.setup.policy))
         self._loop = asyncio.new_event_loop()
 

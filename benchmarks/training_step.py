@@ -72,7 +72,7 @@ def demo_episodes() -> list[Sample]:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         overrides = [f"astune.runs_dir={folder}", "astune.monitor.progress='off'", "astune.monitor.tensorboard=false"]
         loaded = load_config(DEMO, overrides)
-        run = assemble(loaded, read_inputs(loaded, stack), None, load_engine, stack)
+        run = assemble(loaded, read_inputs(loaded.config.astune, stack), None, load_engine, stack, None)
         repeat, sampling = run.config.rollout.num_repeat, sampling_for(run.config, "sampled")
         groups = asyncio.run(roll_out(run, run.schedule.tasks(0), repeat, sampling, "rollout", "train/1"))
     return to_samples(groups, lambda rewards: [number % 2 - 0.5 for number in range(len(rewards))])[0]
@@ -118,7 +118,7 @@ def measure(path: str, name: str, samples: list[Sample], rounds: int) -> list[st
 
     def trees() -> None:
         for batch in micro_batches(samples, trainer.micro_batch_tokens, CPU):
-            learner._backward(batch)
+            learner._backward(batch, True, None)
 
     def rows() -> None:
         for batch in padded_batches(samples, trainer.micro_batch_tokens):

@@ -16,7 +16,7 @@ RISE = 0.15
 SAID = ("success/mean", "kl/sampler", "grad_norm", "time/rollout", "time/train")
 
 
-def run(job: Job, dtype: str) -> None:
+def run(job: Job, dtype: str = "float32", backbone: str = "local") -> None:
     steps = 2 if job.tiny else 12
     with TemporaryDirectory() as folder:
         overrides = {
@@ -24,6 +24,7 @@ def run(job: Job, dtype: str) -> None:
             "experiment_name": "run",
             "model.device": str(job.device),
             "model.dtype": dtype,
+            "backbone": backbone,
             "trainer.total_steps": steps,
             "task_reader.max_validation_tasks": 4 if job.tiny else 60,
             "evaluation.decoding": "[greedy]",

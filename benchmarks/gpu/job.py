@@ -7,10 +7,11 @@ import json
 import traceback
 from functools import cached_property
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu.parts import Part
+from gpu.parts import SKIPPED, Part
 
 if TYPE_CHECKING:
     import torch
@@ -94,10 +95,15 @@ def says_out_of_memory(error: BaseException) -> bool:
 
 
 def run_part(part: Part, results: Path, *, tiny: bool) -> None:
-    """Run a part in this process, which ends with 1 if it fails."""
+    """Run a part in this process, which ends with 1 if it fails, and with `SKIPPED` if packages are missing."""
+    job = Job(part, results, tiny=tiny)
+    missing = [name for name in part.needs if find_spec(name) is None]
+    if missing and not tiny:
+        job.fact("not here", ", ".join(missing))
+        raise SystemExit(SKIPPED)
     module, _, function = part.code.partition(":")
     try:
-        getattr(import_module(module), function)(Job(part, results, tiny=tiny), **part.options)
+        getattr(import_module(module), function)(job, **part.options)
     except Exception:
         traceback.print_exc()
         raise SystemExit(1) from None

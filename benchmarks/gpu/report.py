@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-TIMES = {"passed": "passed", "failed": "**failed**", "cut": "**cut**: out of time", "not run": "not run"}
+TIMES = {
+    "passed": "passed",
+    "failed": "**failed**",
+    "cut": "**cut**: out of time",
+    "skipped": "skipped",
+    "not run": "not run",
+}
 
 
 def markdown(parts: Mapping[str, Mapping[str, Any]]) -> str:

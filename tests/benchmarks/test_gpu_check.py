@@ -8,6 +8,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,12 @@ def test_what_went_well_is_not_run_again_and_what_was_never_tried_comes_first(
 def test_without_time_there_is_still_a_page_that_says_what_was_not_run(checked: Callable[..., Any]) -> None:
     found = checked(part("one"), part("two"), deadline=time.monotonic() + 1)
     assert statuses(found) == ["not run", "not run"] and found["page"].count("| not run |") == 2
+
+
+def test_a_part_that_lacks_a_package_is_skipped_and_no_failure(checked: Callable[..., Any]) -> None:
+    found = checked(replace(part("one"), needs=("json", "no_such_engine")), part("two"))
+    assert statuses(found) == ["skipped", "passed"] and found["exit code"] == 0
+    assert found["one"]["facts"] == {"not here": "no_such_engine"} and "| skipped |" in found["page"]
 
 
 def test_the_code_that_results_belong_to_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
