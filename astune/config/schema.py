@@ -22,6 +22,7 @@ from astune.config.online import OnlineConfig as OnlineConfig
 from astune.config.section import Located, OptionalPlugin, Plugin, Section
 from astune.config.tasks import TaskReaderConfig
 from astune.config.trainer import TrainerConfig as TrainerConfig
+from astune.config.vllm import VllmConfig
 from astune.sampling import MOST_INTEGER, MOST_TEMPERATURE
 
 
@@ -72,6 +73,12 @@ class RolloutConfig(Section):
     )
     num_repeat: PositiveInt = Field(8, description="attempts at each task: the group that advantages compare")
     max_concurrent: PositiveInt = Field(64, description="episodes under way at the same time")
+    engine: Literal["torch", "vllm"] = Field(
+        "torch",
+        description="with backbone local, what answers the agents: the sampler in this process, or a vLLM server that "
+        "the run starts",
+    )
+    vllm: VllmConfig = Field(default_factory=VllmConfig, description="that server")
     workers: NonNegativeInt = Field(
         0,
         description="processes that play the episodes: beside the engine's on this machine, with verl on all nodes of "

@@ -7,6 +7,7 @@ import torch
 from astune.backbone.local.learning.learner import LocalLearner
 from astune.backbone.local.model.model import LoadedModel, load_model
 from astune.backbone.local.sampling.sampler import Sampler
+from astune.backbone.local.served import load_served
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.model_dir import load_chat_format
 from astune.context_tracker.prompt.chat_format import ChatFormat
@@ -16,6 +17,8 @@ from astune.training.engine import Engine
 
 def load_engine(config: AstuneConfig) -> Engine:
     """Load the model of `astune.model` for sampling and training, one beside the other or by turns."""
+    if config.rollout.engine == "vllm":
+        return load_served(config)
     rounds = Rounds()
     beside = config.synchronizer.style == "async"
     loaded, sampler, chat_format = load_policy(config, rounds, beside=beside)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from astune.config.algorithm import PLAYING
 from astune.config.rules.advantage import advantage_contradictions, unused_advantage_keys
 from astune.config.rules.algorithm import algorithm_contradictions
+from astune.config.rules.engine import engine_contradictions
 from astune.config.rules.evaluation import evaluation_contradictions, keep_best_contradictions
 from astune.config.rules.method import method_contradictions
 from astune.config.rules.synchronizer import synchronizer_contradictions
@@ -30,6 +31,7 @@ def contradictions(config: Config) -> Iterator[tuple[str, str]]:
         yield from _adapters(astune.model.lora)
     if astune.backbone not in ("debug", "trinity"):
         yield from synchronizer_contradictions(astune)
+    yield from engine_contradictions(astune, plays=needs_policy(astune))
     if astune.backbone != "debug":
         yield from _training(astune)
     if plays_episodes(astune):

@@ -70,9 +70,10 @@ def _async(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
             "'none' takes tokens of older weights for tokens of the weights in training, and with "
             "astune.synchronizer.style 'async' they are older; expected 'truncate' or 'mask', or another loss",
         )
-    if astune.backbone == "local" and astune.model.lora.rank is not None:
+    shares = astune.backbone == "local" and astune.rollout.engine == "torch"
+    if shares and astune.model.lora.rank is not None:
         yield (
             "astune.synchronizer.style",
             "'async' samples from a copy of the weights, and adapters share theirs with the model that is trained "
-            "(astune.model.lora); expected 'fixed'",
+            "(astune.model.lora); expected 'fixed', or astune.rollout.engine: vllm",
         )

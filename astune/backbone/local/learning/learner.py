@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -20,8 +20,6 @@ from astune.backbone.local.learning.optimizer import make_optimizer
 from astune.backbone.local.learning.reference import Reference, reference_of
 from astune.backbone.local.learning.teacher import Weighed, make_teacher
 from astune.backbone.local.model.model import DISK_ERRORS, LoadedModel, save_model
-from astune.backbone.local.sampling.adapter_sampler import AdapterSampler
-from astune.backbone.local.sampling.sampler import Sampler
 from astune.backbone.losses.appraisal import Appraisal
 from astune.backbone.losses.entries import Entries
 from astune.backbone.losses.objective import (
@@ -41,6 +39,18 @@ logger = logging.getLogger(__name__)
 STATE_FILE = "trainer_state.pt"
 
 
+class Published(Protocol):
+    """What samples from the weights that are published: a `Sampler` or a part of one."""
+
+    policy_version: int
+
+    def forget(self) -> None:
+        """Drop what was computed before."""
+
+    def publish(self) -> int:
+        """The weights changed: drop the same, and return the new version."""
+
+
 class LocalLearner:
     """Trains `loaded.model` in place, or its adapter. Nothing the sampler uses changes before `publish`, except that in
     float32, and with adapters, both share one copy of the weights, so no answer may be under way during `update`, nor
@@ -54,7 +64,7 @@ class LocalLearner:
     def __init__(
         self,
         loaded: LoadedModel,
-        sampler: Sampler | AdapterSampler,
+        sampler: Published,
         algorithm: AlgorithmConfig,
         trainer: TrainerConfig,
         *,

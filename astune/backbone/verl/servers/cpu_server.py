@@ -25,7 +25,7 @@ from astune.backbone.local.model.adapters import Adapters
 from astune.backbone.local.model.family import find_family
 from astune.backbone.local.model.model import read_weights
 from astune.backbone.local.sampling.sampler import Sampler
-from astune.backbone.verl.servers.whole_rows import whole_row
+from astune.backbone.whole_rows import whole_row
 from astune.config.schema import LoraConfig, ModelConfig
 from astune.context_tracker.model_dir import load_chat_format
 from astune.types import Generation, Sampling

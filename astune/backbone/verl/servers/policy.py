@@ -15,13 +15,13 @@ import asyncio
 import math
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import ray
 from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
+from astune.backbone.server_traits import ServerTraits
 from astune.backbone.verl.servers.publish import PublishedWeights
 from astune.errors import AstuneError, ContextOverflow, PolicyError, named
 from astune.support.current_episode import EPISODE
@@ -29,48 +29,6 @@ from astune.types import FinishReason, Generation, Sampling
 
 AGAIN = 1.0
 """Seconds until a server is asked again that could not be reached."""
-MOST_SEED = 2**63
-"""Seeds of vLLM are below it."""
-
-
-@dataclass(frozen=True)
-class ServerTraits:
-    """What differs between the servers that verl knows. `name` and `logprobs` are verl's `rollout.name` and
-    `rollout.logprobs_mode`."""
-
-    name: str
-    logprobs: str
-
-    @property
-    def is_ours(self) -> bool:
-        return self.name == "astune_cpu"
-
-    def parameters(self, sampling: Sampling) -> dict[str, Any]:
-        """The parameters of one answer, by the server's names for them."""
-        given: dict[str, Any] = {
-            "max_tokens": sampling.max_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k or -1,
-            "stop_token_ids": list(sampling.stop_token_ids),
-            "logprobs": True,
-        }
-        if sampling.stop:
-            given["stop"] = list(sampling.stop)
-        if self.name != "sglang":  # which ignores all stop tokens with the one, and knows no seed of a request
-            given["ignore_eos"] = True
-            if sampling.seed is not None:
-                given["seed"] = sampling.seed % MOST_SEED
-        return given
-
-    def tells_logprobs(self, sampling: Sampling) -> bool:
-        """Whether the log-probabilities that come back are those of softmax(logits / temperature), before top-p and
-        top-k cut it."""
-        if self.is_ours or sampling.greedy:
-            return True
-        if self.name == "vllm" and self.logprobs.startswith("raw"):
-            return sampling.temperature == 1.0
-        return sampling.top_p == 1.0 and sampling.top_k == 0
 
 
 class ServersPolicy:

@@ -1,41 +1,21 @@
-"""Hand weights over to the servers, and check that they arrived.
-
-A server that did not get them goes on answering, with the weights that it has: training then learns from what another
-policy did, and nothing fails. So after each hand-over every server is asked for the log-probabilities of a few answers,
-which the trainer has computed before.
-"""
+"""Hand weights over to the servers, and check that they arrived (`backbone/compared.py`)."""
 
 from __future__ import annotations
 
-import random
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
 import ray
 from verl.checkpoint_engine import CheckpointEngineManager
 from verl.workers.rollout.replica import RolloutReplica
 
-from astune.backbone.verl.servers.whole_rows import whole_row
+from astune.backbone.compared import ComparedAnswers
 from astune.errors import TrainingError
 from astune.types import Sample
 
 Logprobs: TypeAlias = Callable[[Sequence[Sample]], Sequence[Sequence[float]]]
-
-IN_FLOAT32 = 1e-3
-"""Nats that trainer and servers may be apart, on average, where both compute in float32."""
-OTHERWISE = 0.1
-"""The same where one of them computes in bfloat16 or less."""
-COMPARED = 4
-"""Answers that one comparison scores."""
-LONGEST = 1024
-"""Tokens of each that it takes at most."""
-ROOM = 2
-"""Tokens that servers want left in the context to score a text: one to answer with, and SGLang one more."""
-REMEMBERED = 64
 
 
 class PublishedWeights:
@@ -49,10 +29,8 @@ class PublishedWeights:
     def __init__(
         self, manager: CheckpointEngineManager, begin_with: Sequence[int], context_length: int, most_apart: float
     ) -> None:
-        self._manager, self._most_apart = manager, most_apart
-        self._longest = min(LONGEST, context_length - ROOM)
-        self._recent: deque[tuple[int, ...]] = deque(maxlen=REMEMBERED)
-        self.remember(begin_with)
+        self._manager = manager
+        self._compared = ComparedAnswers(begin_with, context_length, most_apart)
         self.version = 0
         self._figures: dict[str, float] = {}
         self._asleep = True  # servers begin without weights, or with those of the file
@@ -64,7 +42,7 @@ class PublishedWeights:
 
     def remember(self, token_ids: Sequence[int]) -> None:
         """A prompt and its answer, which may be among those that are compared."""
-        self._recent.append(tuple(token_ids[: self._longest]))
+        self._compared.remember(token_ids)
 
     def make_room(self) -> None:
         """Let the servers free the memory that the trainer needs. Those on GPUs of their own go on as they are."""
@@ -79,9 +57,8 @@ class PublishedWeights:
         if version == self.version and not self._asleep:
             self._forget()
             return self._figures
-        drawn = random.Random(version).sample(range(len(self._recent)), min(COMPARED, len(self._recent)))
-        rows = [whole_row(self._recent[number]) for number in drawn]
-        expected = np.concatenate([np.asarray(row) for row in logprobs(rows)])
+        rows = self._compared.drawn(version)
+        expected = logprobs(rows)
         started = time.perf_counter()
         self._manager.update_weights(global_steps=version)
         self.version, self._asleep = version, False
@@ -97,7 +74,7 @@ class PublishedWeights:
     def _forget(self) -> None:
         ray.get([server.clear_kv_cache.remote() for replica in self.replicas for server in replica.servers])
 
-    def _compare(self, rows: Sequence[Sample], expected: np.ndarray) -> float:
+    def _compare(self, rows: Sequence[Sample], expected: Sequence[Sequence[float]]) -> float:
         """The greatest mean difference of a server's log-probabilities to those `expected`."""
         asked = [(replica, [_score(replica, row) for row in rows]) for replica in self.replicas]
         worst = 0.0
@@ -110,13 +87,7 @@ class PublishedWeights:
                     f"those of version {', '.join(map(str, versions))}"
                 )
             given = [entry[0] for output in outputs for entry in output.extra_fields["prompt_logprobs"][:-1]]
-            apart = float(np.abs(np.asarray(given) - expected).mean())
-            if not apart <= self._most_apart:
-                raise TrainingError(
-                    f"server {replica.replica_rank} does not have the trainer's weights of version {self.version}: "
-                    f"over {len(given)} tokens of {len(rows)} answers their log-probabilities are {apart:.3g} apart on "
-                    f"average, expected at most {self._most_apart:g}"
-                )
+            apart = self._compared.check(f"server {replica.replica_rank}", self.version, given, expected)
             worst = max(worst, apart)
         return worst
 

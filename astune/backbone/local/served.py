@@ -1,0 +1,121 @@
+"""Training with torch in this process, with a vLLM server that answers the agents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from astune.backbone.compared import ANY_QUESTION, IN_FLOAT32, OTHERWISE, ComparedAnswers
+from astune.backbone.local.learning.learner import LocalLearner
+from astune.backbone.local.model.model import LoadedModel, load_model
+from astune.backbone.server_traits import ServerTraits
+from astune.backbone.vllm.policy import ServedPolicy
+from astune.backbone.vllm.server import VllmServer
+from astune.backbone.vllm.settings import NAME, settings_of
+from astune.backbone.vllm.weights import ServedWeights
+from astune.config.schema import AstuneConfig
+from astune.context_tracker.model_dir import load_chat_format
+from astune.support.own_thread import finished
+from astune.training.engine import Engine
+from astune.types import Sample, Update
+
+
+class ServedLearner:
+    """A `LocalLearner` whose weights a server samples from."""
+
+    def __init__(self, learner: LocalLearner, weights: ServedWeights) -> None:
+        self._learner, self._weights = learner, weights
+        self._handed: dict[str, float] = {}
+
+    @property
+    def updates(self) -> int:
+        return self._learner.updates
+
+    @property
+    def changes(self) -> int:
+        return self._learner.changes
+
+    @property
+    def policy_version(self) -> int:
+        return self._learner.policy_version
+
+    async def update(self, samples: Sequence[Sample], learning_rate: float) -> Update:
+        await finished(self._weights.make_room)
+        done = await self._learner.update(samples, learning_rate)
+        return replace(done, metrics={**done.metrics, **self._handed})
+
+    async def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[Sequence[float]]:
+        return await self._learner.logprobs(samples, reference=reference)
+
+    async def publish(self) -> int:
+        before = self._learner.policy_version
+        version = await self._learner.publish()
+        self._weights.stale |= version != before
+        rows = self._weights.rows(version)
+        expected = await self._learner.logprobs(rows) if rows else []
+        self._handed = dict(await finished(partial(self._weights.publish, version, rows, expected, free)))
+        return version
+
+    def save(self, directory: Path) -> None:
+        self._learner.save(directory)
+
+    def load(self, directory: Path) -> None:
+        self._weights.stale = True
+        self._learner.load(directory)
+
+
+def free() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def load_served(config: AstuneConfig) -> Engine:
+    """Load the model of `astune.model` for training, and start a server that has it too."""
+    torch.manual_seed(config.seed)
+    loaded = load_model(config.model, sampled=False)
+    chat_format = load_chat_format(config.model, loaded.directory)
+    dtype, context_length = str(loaded.dtype).removeprefix("torch."), loaded.context_length
+    settings = settings_of(
+        config,
+        loaded.directory,
+        device=loaded.device.type,
+        index=loaded.device.index or 0,
+        dtype=dtype,
+        context_length=context_length,
+    )
+    most_apart = IN_FLOAT32 if loaded.device.type == "cpu" and dtype == "float32" else OTHERWISE
+    compared = ComparedAnswers(chat_format.encode(chat_format.render(ANY_QUESTION)), context_length, most_apart)
+    server = VllmServer(settings)
+    vocabulary = loaded.model.get_input_embeddings().weight.shape[0]
+    traits = ServerTraits("vllm", settings.logprobs)
+    policy = ServedPolicy(server, traits, context_length, vocabulary, NAME, compared.remember)
+    weights = ServedWeights(
+        server,
+        policy,
+        compared,
+        partial(write_weights, loaded),
+        adapter=loaded.adapters is not None,
+        shares=settings.shares,
+    )
+    learner = LocalLearner(loaded, policy, config.algorithm, config.trainer, beside=not settings.shares)
+    return Engine(
+        policy,
+        ServedLearner(learner, weights),
+        chat_format,
+        beside=not settings.shares,
+        close=server.close,
+        lost=server.lost,
+    )
+
+
+def write_weights(loaded: LoadedModel, folder: Path) -> None:
+    """A whole model in the precision of sampling, or its adapter as a folder of peft's."""
+    if loaded.adapters is not None:
+        loaded.adapters.save(folder, loaded.adapter)
+        return
+    state = {name: value.detach().to(loaded.dtype) for name, value in loaded.model.state_dict().items()}
+    loaded.model.save_pretrained(folder, state_dict=state)
