@@ -9,6 +9,7 @@ PYTHON ?= python3
 PIP_ARGS ?=
 PYTEST_ARGS ?=
 GPU_ARGS ?=
+BENCH_ARGS ?=
 # Two tests at a time, each on one core. `PYTEST_ARGS="-n 0 --pdb ..."` is one test at a time.
 SIDE_BY_SIDE := -n 2 --dist worksteal
 
@@ -19,6 +20,7 @@ VENVC := .venv-clients
 VENVO := .venv-openai-oldest
 VENVT := .venv-trinity
 VENVV := .venv-verl
+VENVS := .venv-vllm
 OLDEST_OPENAI := 2.0.0
 BIN := $(VENV)/bin
 
@@ -28,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 MINUTES ?= 5
 
-.PHONY: demo online-demo attack environments test test-agentscope1 test-clients test-trinity test-verl check format docs bench gpu-wheels gpu-check lock clean test-histories
+.PHONY: demo online-demo attack environments test test-agentscope1 test-clients test-trinity test-verl test-vllm check format docs bench gpu-wheels gpu-check lock clean test-histories
 
 demo: $(VENV)/.done
 	$(BIN)/astune demo
@@ -61,6 +63,10 @@ test-trinity: $(VENVT)/.done
 test-verl: $(VENVV)/.done
 	OMP_NUM_THREADS=1 $(VENVV)/bin/python -m pytest tests/verl $(PYTEST_ARGS)
 
+# vLLM as what answers agents: its CPU build, in an environment of its own, as it wants an older transformers than ours.
+test-vllm: $(VENV)/.done $(VENVS)/.done
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/vllm $(PYTEST_ARGS)
+
 # Every environment that tests need, so that they can be built while others run.
 environments: $(VENV)/.done $(VENV1)/.done $(VENVC)/.done $(VENVO)/.done $(VENVT)/.done $(VENVV)/.done
 
@@ -90,8 +96,9 @@ docs: $(VENV)/.done
 	$(BIN)/python docs/write_reliability.py
 	$(BIN)/python -m pytest tests/docs $(PYTEST_ARGS)
 
+# The short form of what is measured beside something else, compared with benchmarks/recorded.json.
 bench: $(VENVB)/.done
-	$(VENVB)/bin/python benchmarks/local_vs_trl.py
+	$(VENVB)/bin/python benchmarks/ratios.py $(BENCH_ARGS)
 
 # What a machine with CUDA and PyTorch lacks, for Python 3.12 on x86-64, into a folder that can be carried there.
 gpu-wheels: $(VENV)/.done
@@ -111,7 +118,7 @@ $(VENV1)/.done: pyproject.toml constraints/agentscope1.txt
 	$(call build,$(VENV1),constraints/agentscope1.txt,agentscope1$(comma)local$(comma)lora$(comma)dev,agentscope-runtime)
 
 $(VENVB)/.done: pyproject.toml constraints/agentscope2.txt benchmarks/requirements.txt
-	$(call build,$(VENVB),constraints/agentscope2.txt,agentscope2$(comma)local$(comma)huggingface)
+	$(call build,$(VENVB),constraints/agentscope2.txt,agentscope2$(comma)local$(comma)online$(comma)huggingface$(comma)environments)
 	$(VENVB)/bin/pip install --quiet $(PIP_ARGS) --constraint constraints/agentscope2.txt \
 		--requirement benchmarks/requirements.txt
 	@touch $@
@@ -143,6 +150,13 @@ $(VENVV)/.done: pyproject.toml constraints/verl.txt external/verl/requirements-c
 	$(call build,$(VENVV),constraints/verl.txt,agentscope2$(comma)local$(comma)dev,\
 		--requirement external/verl/requirements-cpu.txt)
 	$(VENVV)/bin/pip install --quiet $(PIP_ARGS) --no-deps --requirement external/verl/requirements-no-deps.txt
+	@touch $@
+
+# Every package is named, so that no other is looked for: vLLM's list asks for torchvision and the like, which do not
+# fit its torch. PIP_ARGS says where a CPU build of torch is.
+$(VENVS)/.done: constraints/vllm.txt
+	$(PYTHON) -m venv $(VENVS)
+	$(VENVS)/bin/pip install --quiet $(PIP_ARGS) --no-deps --requirement constraints/vllm.txt
 	@touch $@
 
 comma := ,
@@ -179,4 +193,4 @@ define freeze
 endef
 
 clean:
-	rm -rf $(VENV) $(VENV1) $(VENVB) $(VENVC) $(VENVO) $(VENVT) $(VENVV) .venv-lock .gpu-wheels .gpu-site dist build
+	rm -rf $(VENV) $(VENV1) $(VENVB) $(VENVC) $(VENVO) $(VENVT) $(VENVV) $(VENVS) .venv-lock .gpu-wheels .gpu-site dist build

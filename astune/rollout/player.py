@@ -8,6 +8,7 @@ model calls come back to the engine as token ids. Judges stay where the groups c
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
@@ -40,3 +41,7 @@ class Player(Protocol):
     async def play(self, attempt: Attempt, late: asyncio.Event | None = None) -> Episode:
         """The attempt as `play_episode` gives it, cut off as soon as `late` is set. Whatever keeps it from being played
         is the episode's error; raises TrainingError where that is true of all. Cancelling this cancels the workflow."""
+
+    def shut(self) -> AbstractAsyncContextManager[None]:
+        """Within it no model call is under way of those that do not come back to this process: entering waits until
+        they have ended, and new ones wait until it is left. Attempts go on otherwise."""

@@ -92,7 +92,8 @@ class Engine:
     step with the policy; None where it goes on whatever they do. `close` lets go of what the engine holds outside this
     process, and may be called twice. `lost` waits until a part of it out there is gone, and gives the error that says
     which: nothing can come of the run then. `player` makes what plays the episodes of `astune.rollout.workers`,
-    which need not ask `policy`, but whatever answers for it; None where they are processes of this machine and do.
+    which need not ask `policy`, but whatever answers for it, and holds their calls itself (`Player.shut`); None where
+    they are processes of this machine and do.
     """
 
     policy: Policy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -41,6 +42,7 @@ async def train(run: Run) -> None:
             keep_best(run, await evaluate(run))
             if run.step >= run.total_steps:
                 return
+            await asyncio.sleep(0)  # a run that was told to stop does so here, though a step may wait for nothing
             await train_step(run)
             save_if_due(run)
 

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from astune.backbone.verl.backbone import VerlBackbone
+from astune.backbone.verl.demand import Demand
 from astune.backbone.verl.trainer.settings import CONVERSIONS, Settings, as_it_runs, settings_of, table
 from astune.cli import main
 from astune.config.keys import LEAVES
@@ -91,7 +92,12 @@ def test_precision_and_optimizer_reach_verl(tmp_path: Path) -> None:
         ("astune.trainer.optimizer=adamw_8bit", "astune.trainer.optimizer: got 'adamw_8bit': bitsandbytes takes no"),
         (
             "astune.synchronizer={style: async, max_staleness: 1}",
-            "astune.synchronizer.style: got 'async': on verl rollouts and training take turns so far",
+            "astune.synchronizer.style: got 'async', but servers share the GPUs of the training workers and sleep "
+            "while these learn; expected 'fixed', or verl.actor_rollout_ref.rollout.nnodes and n_gpus_per_node",
+        ),
+        (
+            "verl.actor_rollout_ref.rollout.nnodes=1",
+            "verl.actor_rollout_ref.rollout.nnodes: no weights would reach servers on GPUs of their own",
         ),
         ("astune.model.device=cuda:1", "astune.model.device: got 'cuda:1', but Ray gives each process its GPU"),
         ("verl.trainer=3", "verl.trainer: expected a section with device, nnodes, n_gpus_per_node, got 3"),
@@ -108,6 +114,13 @@ def test_what_would_have_no_effect_is_refused_by_name(tmp_path: Path, override: 
     with pytest.raises(ConfigError) as caught:
         settings_of(loaded)
     assert f"command line: {said}" in str(caught.value)
+
+
+def test_rollouts_go_on_while_workers_train_where_servers_have_gpus_of_their_own(tmp_path: Path) -> None:
+    ahead = "astune.synchronizer={style: async, max_staleness: 1}"
+    apart = "verl.actor_rollout_ref.rollout={nnodes: 1, n_gpus_per_node: 4, checkpoint_engine: {backend: nccl}}"
+    loaded = loaded_from(tmp_path, "astune.model.device=cuda", "verl.trainer.n_gpus_per_node=8", ahead, apart)
+    assert Demand.of(settings_of(loaded).tree) == Demand(1, 8, 1, 4, 1)
 
 
 def test_adapters_reach_verl_and_its_servers_read_the_base_themselves(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,13 +22,17 @@ from astune.errors import ConfigError
 from astune.monitor.episodes import read_episodes
 from astune.monitor.metrics import MetricsLog
 from astune.monitor.receipt import receipt_lines
-from astune.rollout.player import Player
+from astune.rollout.episode import play_episode
+from astune.rollout.player import Attempt
+from astune.support.current_episode import EPISODE
+from astune.support.own_thread import finished
 from astune.support.places import Places
 from astune.testing import CountingLearner, ScriptedPolicy, scripted_engine
+from astune.training.ahead import Gate
 from astune.training.engine import Engine
+from astune.training.rollout_setup import rollout_setup
 from astune.training.start import run_training
-from astune.types import Generation, RunReport, Sample, Sampling, StopReason, Update
-from astune.workflow.notes import Notes
+from astune.types import Episode, Generation, RunReport, Sample, Sampling, StopReason, Update
 from tests.training.killed import Killed, raise_at
 from tests.training.test_loop import NO_EVALUATION, rows_of, steps_of, timeless
 
@@ -240,20 +246,89 @@ def test_late_episodes_are_cut_off_counted_and_not_trained(
     assert line[1].startswith("6 of 18 cut off")
 
 
+def test_weights_change_only_while_workers_that_ask_elsewhere_hold_their_calls(
+    write_job: WriteJob,
+) -> None:
+    """The player of this engine plays in the process, but past its gate, as workers on a cluster do."""
+    conf, watched = write_job(tasks=5), WatchedEngine(seed=0)
+    shut = 0
+
+    class Elsewhere:
+        def __init__(self, config: AstuneConfig, policy: Gate) -> None:
+            self.setup = rollout_setup(config, policy, scripted_engine(lambda prompt: "4")(config).chat_format)
+            self.gate = policy
+
+        async def __aenter__(self) -> None: ...
+
+        async def __aexit__(self, *exc_info: object) -> None: ...
+
+        async def play(self, attempt: Attempt, late: asyncio.Event | None = None) -> Episode:
+            return await play_episode(attempt, self.setup, late)
+
+        @asynccontextmanager
+        async def shut(self) -> AsyncIterator[None]:
+            nonlocal shut
+            async with self.gate.shut():
+                shut += 1
+                yield
+
+    def load(config: AstuneConfig) -> Engine:
+        engine = watched.load(config)  # its learner sees to it that no answer is under way as it publishes
+        return replace(engine, player=lambda config, notes: Elsewhere(config, Gate(engine.policy)))
+
+    uneven = f"astune.rollout.agentscope_learn_protocol={conf.parent}/agents.py:uneven"
+    job = (uneven, "astune.rollout.workers=1", "astune.trainer.total_steps=6", *NO_EVALUATION)
+    report = run_training(load_config(conf, [*ahead(2), *job]), load)
+    assert (report.status, report.error, shut) == ("completed", None, report.steps)
+    assert watched.beside > 0
+
+
+@pytest.mark.fault(
+    "Runs and resuming",
+    "Ctrl-C while a step is learned and rollouts are ahead of training",
+    "what is under way is dropped; the step is finished and saved",
+)
+@pytest.mark.parametrize("ready", [False, True], ids=["answers are under way", "the next step is ready"])
+def test_a_step_that_is_learned_as_the_run_is_stopped_is_saved_and_no_other(conf: Path, ready: bool) -> None:
+    under_way = asyncio.Event()
+
+    def load(config: AstuneConfig) -> Engine:
+        engine = scripted_engine(lambda prompt: "4")(config)
+
+        class Policy(ScriptedPolicy):
+            async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+                episode = EPISODE.get()
+                assert episode is not None
+                if episode.episode_id.startswith("train/3/"):
+                    under_way.set()
+                    if not ready:
+                        await asyncio.Event().wait()
+                return await super().generate(prompt_ids, sampling)
+
+        class Learner(CountingLearner):
+            async def update(self, samples: Sequence[Sample], learning_rate: float) -> Update:
+                if self.updates == 1:
+                    await under_way.wait()
+                    while ready and any("play_groups" in repr(task) for task in asyncio.all_tasks()):
+                        await asyncio.sleep(0)
+                    signal.raise_signal(signal.SIGINT)
+                    await finished(lambda: None)
+                return await super().update(samples, learning_rate)
+
+        policy = Policy(lambda prompt: "4", engine.chat_format)
+        return Engine(policy, Learner(policy), engine.chat_format, beside=True)
+
+    report = run_training(load_config(conf, [*ahead(1), *NO_EVALUATION, "astune.trainer.save_every=0"]), load)
+    assert (report.status, report.error, report.steps) == ("interrupted", None, 2)
+    assert [path.name for path in (report.run_dir / "checkpoints").iterdir()] == ["step_000002"]
+
+
 def test_an_engine_that_cannot_answer_while_it_learns_is_refused(conf: Path) -> None:
     def load(config: AstuneConfig) -> Engine:
         return replace(scripted_engine(lambda prompt: "4")(config), beside=False)
 
-    def load_with_players(config: AstuneConfig) -> Engine:
-        def player(config: AstuneConfig, notes: Notes) -> Player:
-            raise AssertionError("it is refused before")
-
-        return replace(scripted_engine(lambda prompt: "4")(config), player=player)
-
     with pytest.raises(ConfigError, match=r"astune\.synchronizer\.style: got 'async', but the engine of this backbone"):
         run_training(load_config(conf, ahead(1)), load)
-    with pytest.raises(ConfigError, match=r"astune\.rollout\.workers: the workers of this backbone ask the model past"):
-        run_training(load_config(conf, [*ahead(1), "astune.rollout.workers=1"]), load_with_players)
     assert not (conf.parent / "runs").exists()
 
 

@@ -27,7 +27,7 @@ async def talks(task: Task, tuner: Tuner) -> WorkflowOutput:
 async def waits(task: Task, folder: Path, number: int) -> None:
     """For a file, where the task says so. The attempt leaves another as it begins to, and one if it is cancelled."""
     if name := task.metadata.get("waits_for"):
-        (folder / f"begun-{number}").touch()
+        (folder / f"begun-{task.task_id}-{number}").touch()
         try:
             while not (folder / name).exists():
                 await asyncio.sleep(0.05)

@@ -43,12 +43,10 @@ class Playing:
         while not all(worker.ready for worker in self.player.workers):
             await asyncio.sleep(0.1)
 
-    async def begun(self, number: int = 3) -> None:
-        """Once so many attempts wait for a file; those after this have to begin anew."""
-        while len(begun := list(self.folder.glob("begun-*"))) < number:
+    async def begun(self, task: Task, number: int = 3) -> None:
+        """Once so many attempts at a task wait for a file."""
+        while len(list(self.folder.glob(f"begun-{task.task_id}-*"))) < number:
             await asyncio.sleep(0.05)
-        for path in begun:
-            path.unlink()
 
 
 def what_came(episodes: Sequence[Episode]) -> list[object]:

@@ -15,32 +15,23 @@ from astune.backbone.local.model.adapters import merge
 from astune.backbone.local.model.model import LoadedModel, load_model, read_weights
 from astune.backbone.local.sampling.sampler import Sampler
 from astune.backbone.verl.servers.cpu_server import CpuServer
-from astune.backbone.verl.servers.whole_rows import whole_row
 from astune.backbone.verl.trainer.adapter import _base
-from astune.backbone.verl.trainer.learner import VerlLearner
-from astune.config.schema import AlgorithmConfig, LoraConfig, ModelConfig, TrainerConfig
+from astune.backbone.whole_rows import whole_row
+from astune.config.schema import AlgorithmConfig, LoraConfig, ModelConfig
 from astune.errors import RunFolderError
 from astune.support.resources import tiny_model_dir
 from astune.types import Sampling
 from tests.backbone.local.conftest import make_model
 from tests.backbone.local.test_prefix_tree import branching_samples
 from tests.verl.one_process import OneProcess
-from tests.verl.test_learner import apart
+from tests.verl.test_learner import TRAINER, apart, verl_learner
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 RATE = 0.02
-TRAINER = TrainerConfig(micro_batch_tokens=300, max_grad_norm=0.02)
 KL = AlgorithmConfig(kl_beta=0.1, entropy_bonus=0.01)
 LORA = LoraConfig(rank=4, alpha=16)
 SEED = 7
 SETTINGS = ("astune.model.lora={rank: 4, alpha: 16}", f"astune.seed={SEED}")
-
-
-@pytest.fixture(scope="module")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("verl") / "model"
-    make_model().save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -49,23 +40,11 @@ def begun(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator
     torch.distributed.destroy_process_group()
 
 
-@pytest.fixture
-def workers(begun: OneProcess) -> OneProcess:
-    """With the adapter that it began with."""
-    begun.go_back()
-    return begun
-
-
 def local_learner(model_dir: Path, path: Path | None = None) -> tuple[LocalLearner, LoadedModel]:
     torch.manual_seed(SEED)
     loaded = load_model(ModelConfig(path=str(path or model_dir), device="cpu", lora=LORA))
     sampler = Sampler(loaded.sampling_model, slots=1, context_length=400, adapters=loaded.adapters)
     return LocalLearner(loaded, sampler, KL, TRAINER), loaded
-
-
-def verl_learner(workers: OneProcess) -> VerlLearner:
-    workers.worker.set_loss(KL)
-    return VerlLearner(workers, lambda version: {}, KL, TRAINER)
 
 
 def adapter_of(loaded: LoadedModel) -> dict[str, torch.Tensor]:
@@ -76,7 +55,7 @@ def adapter_of(loaded: LoadedModel) -> dict[str, torch.Tensor]:
 async def test_three_updates_from_equal_samples_give_equal_adapters(workers: OneProcess, model_dir: Path) -> None:
     """From the same seed, with a reference, which is the base alone."""
     local, loaded = local_learner(model_dir)
-    verl = verl_learner(workers)
+    verl = verl_learner(workers, KL)
     assert apart(adapter_of(loaded), workers.weights()) == 0
     for number in range(3):
         one = await local.update(branching_samples(), RATE)
@@ -91,7 +70,7 @@ async def test_three_updates_from_equal_samples_give_equal_adapters(workers: One
 
 
 async def test_the_base_stays_as_it_is_bit_for_bit(workers: OneProcess, model_dir: Path) -> None:
-    verl = verl_learner(workers)
+    verl = verl_learner(workers, KL)
     await verl.update(branching_samples(), RATE)
     base = dict(_base(workers.worker.actor.engine.module))
     expected = dict(load_model(ModelConfig(path=str(model_dir), device="cpu")).model.named_parameters())
@@ -102,7 +81,7 @@ async def test_the_base_stays_as_it_is_bit_for_bit(workers: OneProcess, model_di
 async def test_the_reference_is_what_the_run_began_with_and_stays_so_after_resuming(
     workers: OneProcess, tmp_path: Path
 ) -> None:
-    verl = verl_learner(workers)
+    verl = verl_learner(workers, KL)
     samples = branching_samples()
     first = await verl.logprobs(samples)
     await verl.update(samples, RATE)
@@ -119,7 +98,7 @@ async def test_the_reference_is_what_the_run_began_with_and_stays_so_after_resum
 async def test_a_checkpoint_is_a_folder_of_peft_that_local_goes_on_from_and_the_other_way_round(
     workers: OneProcess, model_dir: Path, tmp_path: Path
 ) -> None:
-    verl = verl_learner(workers)
+    verl = verl_learner(workers, KL)
     await verl.update(branching_samples(), RATE)
     verl.save(tmp_path / "verl")
     files = {path.name for path in (tmp_path / "verl").iterdir()}
@@ -141,7 +120,7 @@ async def test_a_checkpoint_is_a_folder_of_peft_that_local_goes_on_from_and_the_
 async def test_servers_in_processes_of_their_own_get_all_weights_with_the_adapter_in_them(
     workers: OneProcess, model_dir: Path, tmp_path: Path
 ) -> None:
-    verl = verl_learner(workers)
+    verl = verl_learner(workers, KL)
     await verl.update(branching_samples(), RATE)
     verl.save(tmp_path)
     sent, _ = workers.worker.actor.engine.get_per_tensor_param()
@@ -154,7 +133,7 @@ async def test_servers_in_processes_of_their_own_get_all_weights_with_the_adapte
 
 
 async def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(workers: OneProcess, tmp_path: Path) -> None:
-    verl = verl_learner(workers)
+    verl = verl_learner(workers, KL)
     verl.save(tmp_path / "new")
     await verl.update(branching_samples(), RATE)
     verl.save(tmp_path / "one")
@@ -178,7 +157,7 @@ async def test_a_run_may_begin_with_an_adapter_which_is_then_the_reference(
     loaded.adapters.save(tmp_path / "begin")
     local, loaded = local_learner(model_dir, tmp_path / "begin")
     workers = OneProcess(tmp_path, tmp_path / "begin", KL, more=SETTINGS)
-    verl = verl_learner(workers)
+    verl = verl_learner(workers, KL)
     for _ in range(2):
         one, two = [await each.update(branching_samples(), RATE / 4) for each in (local, verl)]
         assert two.metrics["kl/reference"] == pytest.approx(one.metrics["kl/reference"], rel=2e-4, abs=1e-6)
@@ -194,7 +173,7 @@ async def test_a_run_may_begin_with_an_adapter_which_is_then_the_reference(
     "resuming names the folder and what is different",
 )
 async def test_an_adapter_that_is_another_one_is_refused(workers: OneProcess, model_dir: Path, tmp_path: Path) -> None:
-    verl = verl_learner(workers)
+    verl = verl_learner(workers, KL)
     verl.save(tmp_path)
     make_model(seed=3).save_pretrained(tmp_path / "other")
     for path, lora, said in (

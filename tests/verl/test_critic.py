@@ -32,7 +32,6 @@ from astune.config.algorithm import CriticConfig
 from astune.config.schema import AlgorithmConfig
 from astune.errors import ConfigError, RunFolderError
 from astune.types import Sample
-from tests.backbone.local.conftest import make_model
 from tests.backbone.local.test_prefix_tree import branching_samples
 from tests.verl.one_process import OneProcess
 from tests.verl.test_learner import RATE, TRAINER, apart, local_learner, random_samples, weights_of
@@ -42,23 +41,9 @@ PPO = AlgorithmConfig(advantage="gae", critic=CRITIC)
 
 
 @pytest.fixture(scope="module")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("verl") / "model"
-    make_model().save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def begun(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[OneProcess]:
     yield OneProcess(tmp_path_factory.mktemp("worker"), model_dir, PPO)
     torch.distributed.destroy_process_group()
-
-
-@pytest.fixture
-def workers(begun: OneProcess) -> OneProcess:
-    """With the weights that it began with, and a critic that says 0."""
-    begun.go_back()
-    return begun
 
 
 def verl_learner(workers: OneProcess, critic: CriticConfig = CRITIC, **more: Any) -> VerlLearner:

@@ -4,6 +4,7 @@ other's weights; the last ones kill its processes."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -33,9 +34,10 @@ from astune.backbone.local.model.model import save_model
 from astune.backbone.ray_cluster.nodes import live_nodes
 from astune.backbone.verl import engine as verl_engine
 from astune.backbone.verl.backbone import VerlBackbone
+from astune.backbone.verl.servers.cpu_server import server_name
 from astune.backbone.verl.servers.policy import VerlPolicy
 from astune.backbone.verl.servers.publish import PublishedWeights
-from astune.backbone.verl.servers.whole_rows import whole_row
+from astune.backbone.whole_rows import whole_row
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
 from astune.errors import ContextOverflow, TrainingError, WorkflowError
@@ -53,6 +55,7 @@ from astune.training.tasks import read_tasks
 from astune.types import Episode, Generation, Group, Policy, RunReport, Sample, Sampling, StopReason, Task
 from tests.backbone.local.test_examples import CONVERSATIONS
 from tests.backbone.local.test_preferences import pairs, thumbs
+from tests.verl.apart import AHEAD, APART, Watched
 from tests.verl.on_ray import demo, run_on, second_node, started
 from tests.verl.playing import TASKS, Playing, what_came
 
@@ -283,14 +286,14 @@ def test_actors_on_two_nodes_play_what_one_process_plays(playing: Playing, capsy
 def test_answers_to_actors_are_among_those_that_weights_are_compared_by(playing: Playing, engine: Engine) -> None:
     (episode, *_) = playing.runner.run(playing.play(playing.setup, TASKS[0], label="compared"))
     turn = episode.turns[-1]
-    assert (*turn.prompt_ids, *turn.output_ids) in weights_of(engine)._recent
+    assert (*turn.prompt_ids, *turn.output_ids) in weights_of(engine)._compared._recent
 
 
 def test_an_episode_in_an_actor_ends_when_it_is_cancelled(playing: Playing) -> None:
     async def cancelled() -> None:
         task = Task("w", "Wait?", answer="4", metadata={"waits_for": "nothing"})
         job = asyncio.create_task(playing.play(playing.setup, task, label="b"))
-        await playing.begun()
+        await playing.begun(task)
         job.cancel()
         with pytest.raises(asyncio.CancelledError):
             await job
@@ -305,7 +308,7 @@ def test_an_episode_in_an_actor_that_is_late_ends_with_what_it_got_to(playing: P
         late, task = asyncio.Event(), Task("l", "Late?", metadata={"waits_for": "nothing"})
         attempt = Attempt(task, "l/l/1", 5, sampling_for(playing.config, "sampled"))
         job = asyncio.create_task(playing.player.play(attempt, late))
-        await playing.begun(1)
+        await playing.begun(task, 1)
         late.set()
         return await job
 
@@ -339,7 +342,7 @@ def test_the_episodes_of_a_node_that_is_lost_are_played_on_the_others(playing: P
     async def lose_a_node() -> list[Episode]:
         task = Task("n", "Node?", answer="4", metadata={"waits_for": "node-lost"})
         job = asyncio.create_task(playing.play(playing.setup, task, label="n"))
-        await playing.begun()
+        await playing.begun(task)
         raylet.kill()
         while len({worker.machine for worker in playing.player.workers if worker.ready}) == 2:
             await asyncio.sleep(0.1)
@@ -353,6 +356,45 @@ def test_the_episodes_of_a_node_that_is_lost_are_played_on_the_others(playing: P
     here = playing.runner.run(playing.play(playing.alone, there[0].task, label="n"))
     assert what_came(there) == what_came(here)
     assert len(live_nodes()) == len({worker.machine for worker in playing.player.workers}) == 1
+
+
+def test_no_actor_calls_the_model_while_weights_change(playing: Playing, engine: Engine) -> None:
+    """Both actors wait within an episode, and go on while their calls are held."""
+
+    async def weights_change() -> list[Episode]:
+        task = Task("g", "Gate?", answer="4", metadata={"waits_for": "held"})
+        job = asyncio.create_task(playing.play(playing.setup, task, label="g"))
+        await playing.begun(task)
+        async with playing.player.shut():
+            (playing.folder / "held").touch()
+            await engine.learner.update([replace(row, advantages=(1.0,)) for row in rows(20, 9)], 1e-3)
+            await engine.learner.publish()
+        return await job
+
+    before = engine.learner.policy_version
+    episodes = playing.runner.run(weights_change())
+    versions = [[turn.policy_version for turn in episode.turns] for episode in episodes]
+    assert versions == [[before], [before, before + 1], [before, before + 1]]
+
+
+@pytest.mark.fault(
+    "Runs and resuming",
+    "an actor that plays episodes on verl is lost as weights are handed over beside it "
+    "(`astune.synchronizer.style: async`)",
+    "the hand-over does not wait for it, and the one in its place plays once that is done",
+)
+def test_an_actor_that_is_lost_holds_up_no_weights(playing: Playing) -> None:
+    async def lost_meanwhile() -> None:
+        lost = playing.player.workers[0]
+        ray.kill(lost._actor)  # type: ignore[attr-defined]
+        async with playing.player.shut():
+            while (next := playing.player.workers[0]) is lost or next._listening is None:  # type: ignore[attr-defined]
+                await asyncio.sleep(0.1)
+            await asyncio.sleep(0)
+            assert not next.ready
+        await playing.all_ready()
+
+    playing.runner.run(lost_meanwhile())
 
 
 # --- processes that die: nothing goes on after these -------------------------------------------------------------
@@ -480,6 +522,47 @@ def test_a_run_with_an_adapter_takes_the_steps_of_the_local_backbone(
 
 @pytest.mark.fault(
     "Runs and resuming",
+    "a run on verl whose rollouts are ahead of training is stopped",
+    "the step that is learned is saved; resumed, it plays again what was not trained and trains nothing twice",
+)
+def test_rollouts_go_on_while_workers_train(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(2):
+        with contextlib.suppress(ValueError):  # what ran before may have had fewer, and some may be dead
+            ray.kill(ray.get_actor(server_name(number)))
+    free()
+    monkeypatch.setattr(verl_engine, "ray_session", ray_that_is_there)
+    settings = (f"astune.runs_dir={tmp_path}", *APART)
+    loaded = demo(*settings)
+    watched = Watched(verl_engine.load_engine(loaded, loaded.config.astune))
+    (tmp_path / "begun").mkdir()
+    watched.engine.learner.save(tmp_path / "begun")
+    ahead = (*settings, *AHEAD, "astune.rollout.max_concurrent=8", "astune.trainer.total_steps=4")
+
+    watched.stop_in = 2
+    stopped = run_on(watched.engine, *ahead, "astune.trainer.save_every=0")
+    assert (stopped.status, stopped.steps) == ("interrupted", 2)
+    watched.stop_in = 0
+    done = run_on(watched.engine, *ahead, "astune.resume=true")
+    assert done.error is None and (done.status, done.steps) == ("completed", 4)
+    watched.assert_ahead(4)
+    names = [(record.step, record.episode.episode_id) for record in played(done)]
+    assert len(set(names)) == len(names) == 4 * 4 * 8
+    steps = [row for row in read_metrics(done.run_dir / "metrics.jsonl") if "loss" in row]
+    ages = [row["policy_age/max"] for row in steps if "policy_age/max" in row]
+    assert max(ages) == 1 and all(row["servers/logprob_difference"] < 1e-4 for row in steps)
+
+    told = []
+    for style in (("astune.synchronizer.style=async", "astune.synchronizer.max_staleness=0"), ()):
+        watched.engine.learner.load(tmp_path / "begun")
+        name = f"astune.experiment_name=in_turns_{len(style)}"
+        report = run_on(watched.engine, *settings, *style, name, "astune.trainer.total_steps=2")
+        told.append({record.episode.episode_id: what_came([record.episode]) for record in played(report)})
+    there, here = told
+    assert there.keys() == here.keys() and sum(there[name] == here[name] for name in here) >= len(here) - 2
+
+
+@pytest.mark.fault(
+    "Runs and resuming",
     "a process of verl is killed while it starts",
     "the run ends at once with 1 and the name of the process; no run folder is left",
 )
@@ -487,8 +570,12 @@ def test_a_process_that_dies_while_it_starts_is_named(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def workers() -> set[psutil.Process]:
-        children = psutil.Process().children(recursive=True)
-        return {child for child in children if child.name().startswith("ray::AstuneWorker")}
+        return {child for child in psutil.Process().children(recursive=True) if is_worker(child)}
+
+    def is_worker(child: psutil.Process) -> bool:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return child.name().startswith("ray::AstuneWorker")
+        return False
 
     def kill_the_first() -> None:
         while not (begun := workers() - before) and not over.wait(0.05):

@@ -15,22 +15,16 @@ import pytest
 
 from astune.monitor import read_episodes, read_metrics
 from tests.launched import wait_for
+from tests.verl.apart import AHEAD, OWN_SERVER
 from tests.verl.on_ray import DEMO, OF_ONE_PROCESS, SETTINGS
 
 RUN = Path("runs/math_agent/demo")
 LONG = (*SETTINGS, "astune.trainer.total_steps=200")
 PATIENCE = 600.0
 """Seconds after which a run that does not come so far is taken to hang, on a machine that does much besides."""
-ROLLOUT = "verl.actor_rollout_ref.rollout"
-SEPARATE = (
-    "--allow-changes",
-    "verl.trainer.n_gpus_per_node=2",
-    f"{ROLLOUT}.nnodes=1",
-    f"{ROLLOUT}.n_gpus_per_node=1",
-    f"{ROLLOUT}.checkpoint_engine.backend=astune_file",
-    f"{ROLLOUT}.checkpoint_engine.custom_backend_module=astune.backbone.verl.servers.file_weights",
-)
-"""Two training workers, and a server in processes of its own, which gets the weights by a file."""
+SEPARATE = ("--allow-changes", "verl.trainer.n_gpus_per_node=2", *OWN_SERVER, *AHEAD)
+"""Two training workers, and a server in processes of its own, which gets the weights by a file and answers while they
+learn."""
 
 
 def launch(folder: Path, *more: str) -> subprocess.Popen[str]:
@@ -101,7 +95,7 @@ def test_a_killed_run_goes_on_with_more_workers_and_sigterm_saves_it(killed: Pat
     state = json.loads((run / "checkpoints" / f"step_{done[-1]:06d}" / "trainer_state.json").read_text())
     assert state["updates"] > before["updates"]
     rows = [row for row in read_metrics(run / "metrics.jsonl") if row["tokens/trained"]]
-    assert all(row["policy_age/max"] == 0 for row in rows), "played with older weights"
+    assert all(row["policy_age/max"] <= 1 for row in rows), "played with older weights"
     assert all(row["servers/logprob_difference"] < 1e-3 for row in rows)
     played = Counter(record.step for record in read_episodes(run / "episodes" / "train.jsonl"))
     assert played == dict.fromkeys(done, 32)

@@ -39,6 +39,17 @@ def test_verls_own_classes_take_what_is_made_for_a_cpu_and_for_gpus(tmp_path: Pa
         assert rollout.name == {"cpu": "astune_cpu", "cuda": "vllm"}[device]
 
 
+def test_verls_own_classes_take_servers_on_gpus_of_their_own(tmp_path: Path) -> None:
+    from verl.utils.config import omega_conf_to_dataclass
+
+    own = "verl.actor_rollout_ref.rollout={nnodes: 2, n_gpus_per_node: 4, checkpoint_engine: {backend: nccl}}"
+    more = ("astune.model.device=cuda", "verl.trainer={nnodes: 1, n_gpus_per_node: 8}")
+    config = verl_config(tmp_path, own, *more, "astune.synchronizer={style: async, max_staleness: 2}")
+    rollout = omega_conf_to_dataclass(config.rollout)
+    assert (rollout.nnodes, rollout.n_gpus_per_node, rollout.checkpoint_engine.backend) == (2, 4, "nccl")
+    assert omega_conf_to_dataclass(config.rollout.checkpoint_engine).backend == "nccl"
+
+
 def test_the_model_keeps_its_own_special_tokens(tmp_path: Path) -> None:
     assert verl_config(tmp_path).model.override_config.pad_token_id == 1000
 
@@ -51,7 +62,8 @@ def test_adapters_are_for_the_layers_that_local_gives_them_to(tmp_path: Path) ->
     assert (model.lora_rank, model.lora_alpha, model.target_modules) == (8, 32, every)
     assert not model.lora["merge"]
     servers = "verl.actor_rollout_ref.rollout.nnodes=1"  # with GPUs of their own get no adapter from verl
-    assert verl_config(tmp_path, "astune.model.lora.rank=8", servers).model.lora.merge
+    way = "verl.actor_rollout_ref.rollout.checkpoint_engine.backend=astune_file"
+    assert verl_config(tmp_path, "astune.model.lora.rank=8", servers, way).model.lora.merge
     with pytest.raises(ModelError, match=r"no linear layer of the model is called 'q_prj'\. Did you mean 'q_proj'"):
         verl_config(tmp_path, "astune.model.lora={rank: 8, targets: [q_prj, v_proj]}")
 

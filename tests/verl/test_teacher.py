@@ -49,13 +49,6 @@ def begun(tmp_path_factory: pytest.TempPathFactory, models: tuple[Path, Path]) -
     torch.distributed.destroy_process_group()
 
 
-@pytest.fixture
-def workers(begun: OneProcess) -> OneProcess:
-    """With the weights that it began with."""
-    begun.go_back()
-    return begun
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """A teacher behind an API: the shipped model, which has the tokens of the one that is trained."""

@@ -26,6 +26,7 @@ from astune.rollout.player import Attempt
 from astune.rollout.setup import RolloutSetup
 from astune.support.concurrency import run_and_leave
 from astune.support.visible import make_logs_visible
+from astune.training.ahead import Gate
 from astune.training.rollout_setup import workflow_setup
 from astune.training.rollout_workers.messages import EngineFailure, FromWorker
 from astune.training.rollout_workers.output import SentOutput
@@ -64,6 +65,8 @@ class EpisodeActor:
         """Of attempts, of which this may be heard first."""
         self._stopped: set[int] = set()
         """Attempts that were cancelled, likewise."""
+        self._held = self._released = 0
+        """The greatest number that `hold` and `release` have heard."""
 
     async def open(self) -> str:
         """Set the workflow up. Returns the error that keeps it from being so, or ""."""
@@ -93,6 +96,18 @@ class EpisodeActor:
             self._said.put(said.pop())
         return [message for message in said if message is not None]
 
+    async def hold(self, number: int) -> None:
+        """Let no model call begin before `release` of this number, and wait until those under way have ended. Numbers
+        grow; `release` may be heard first."""
+        if number > self._released:
+            self._held = max(number, self._held)
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._gate.close(), self._loop))
+
+    async def release(self, number: int) -> None:
+        self._released = max(number, self._released)
+        if self._released >= self._held:
+            self._loop.call_soon_threadsafe(self._gate.open)
+
     async def close(self) -> None:
         """Tear the workflow down. `said` tells when that is done."""
         self._loop.call_soon_threadsafe(self._over.set)
@@ -112,9 +127,9 @@ class EpisodeActor:
 
     async def _serve(self) -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
-        start = self._start
+        start, self._gate = self._start, Gate(self._start.policy)
         try:
-            setup = workflow_setup(start.config, start.policy, start.chat_format)
+            setup = workflow_setup(start.config, self._gate, start.chat_format)
             self._setup: RolloutSetup = replace(setup, notes=ForwardedNotes(self._said.put))
             async with self._setup.opened():
                 gc.collect()

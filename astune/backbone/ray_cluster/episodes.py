@@ -7,7 +7,8 @@ import contextlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -21,6 +22,7 @@ from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import TrainingError, named
 from astune.rollout.player import Attempt
 from astune.rollout.quorum import late_before
+from astune.support.concurrency import all_or_none
 from astune.training.rollout_workers.messages import EngineFailure, read_episode
 from astune.training.rollout_workers.output import repeat
 from astune.training.rollout_workers.pool import EpisodeWorkers
@@ -39,14 +41,37 @@ CALLS_BESIDES = 64
 
 def in_actors(
     policy: Policy, chat_format: ChatFormat, remember: Remember, config: AstuneConfig, notes: Notes
-) -> EpisodeWorkers:
+) -> EpisodeActors:
     """What plays episodes in `astune.rollout.workers` actors. `policy` goes to each of them; `remember` is given
     prompts with their answers, some of each episode's."""
     level = logging.getLogger().getEffectiveLevel()
     start = StartActor(config, chat_format, policy, level, os.getcwd(), dict(os.environ))
-    return EpisodeWorkers(
-        config.rollout.workers, partial(RayWorker, ray.put(start), config, notes, remember, WorkersByNode())
-    )
+    return EpisodeActors(ray.put(start), config, notes, remember)
+
+
+class EpisodeActors(EpisodeWorkers["RayWorker"]):
+    """Workers whose model calls go to the servers and pass nothing of this process."""
+
+    def __init__(self, start: ray.ObjectRef, config: AstuneConfig, notes: Notes, remember: Remember) -> None:
+        self._open = asyncio.Event()
+        self._open.set()
+        self._times_shut = 0
+        made = partial(RayWorker, start, config, notes, remember, WorkersByNode(), self._open)
+        super().__init__(config.rollout.workers, made)
+
+    @asynccontextmanager
+    async def shut(self) -> AsyncIterator[None]:
+        """Of one that is lost meanwhile nobody waits for an answer any more; one that begins meanwhile waits."""
+        self._open.clear()
+        self._times_shut += 1
+        number, playing = self._times_shut, [worker for worker in self.workers if worker.ready]
+        try:
+            await all_or_none([worker.hold(number) for worker in playing])
+            yield
+        finally:
+            self._open.set()
+            for worker in playing:
+                worker.release(number)
 
 
 class WorkersByNode:
@@ -70,12 +95,19 @@ class WorkersByNode:
 
 
 class RayWorker:
-    """A `PoolWorker` that is an actor, on a node that is chosen as it is made."""
+    """A `PoolWorker` that is an actor, on a node that is chosen as it is made, and is ready as soon as `may_play` is
+    set."""
 
     def __init__(
-        self, start: ray.ObjectRef, config: AstuneConfig, notes: Notes, remember: Remember, places: WorkersByNode
+        self,
+        start: ray.ObjectRef,
+        config: AstuneConfig,
+        notes: Notes,
+        remember: Remember,
+        places: WorkersByNode,
+        may_play: asyncio.Event,
     ) -> None:
-        self._notes, self._remember, self._places = notes, remember, places
+        self._notes, self._remember, self._places, self._may_play = notes, remember, places, may_play
         self.ended = asyncio.Event()
         self.exit = ""
         self.ready = False
@@ -103,9 +135,22 @@ class RayWorker:
         if error:
             self._end(error)
             return f"a worker of astune.rollout.workers could not begin: {self.exit}"
-        self.ready = True
         self._listening = asyncio.create_task(self._listen())
-        return ""
+        while not self._may_play.is_set():
+            await self._may_play.wait()
+        self.ready = not self.ended.is_set()
+        return self.exit
+
+    async def hold(self, number: int) -> None:
+        """Let no model call begin there before `release` of this number, which grows; returns once none is under way,
+        or the worker has ended."""
+        try:
+            await _answered(self._actor.hold.remote(number))
+        except ray.exceptions.RayError as error:
+            self._end(_cause(error))
+
+    def release(self, number: int) -> None:
+        self._actor.release.remote(number)
 
     async def play(self, number: int, attempt: Attempt, late: asyncio.Event | None = None) -> Episode | None:
         self.load += 1

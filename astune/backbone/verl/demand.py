@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from astune.config.rules import needs_policy
 from astune.config.schema import AstuneConfig
 
 CPUS_OF_A_GPU = 3
@@ -53,9 +54,9 @@ class Demand:
     def servers(self) -> int:
         return (self.server_gpus or self.training_gpus) // self.gpus_of_a_server
 
-    def table(self, config: AstuneConfig, *, servers: bool = True) -> list[str]:
-        """What runs where, for people. A run that plays nothing has no `servers`."""
-        workers = config.rollout.workers
+    def table(self, config: AstuneConfig) -> list[str]:
+        """What runs where, for people. A run that plays nothing has no servers."""
+        servers, workers = needs_policy(config), config.rollout.workers
         where = f"{self.server_nodes} x {self.server_gpus_per_node} GPUs of their own"
         playing = [f"episodes          by {workers} workers, on all nodes by their CPUs"] if servers and workers else []
         return [

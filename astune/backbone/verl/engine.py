@@ -21,15 +21,17 @@ from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup, Res
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.rollout.llm_server import LLMServerManager
 
+from astune.backbone.compared import ANY_QUESTION, IN_FLOAT32, OTHERWISE
 from astune.backbone.lora.settings import begun_adapter
 from astune.backbone.ray_cluster.episodes import in_actors
+from astune.backbone.server_traits import ServerTraits
 from astune.backbone.teacher import TEACHER, ApiTeacher, require_same_tokens
 from astune.backbone.verl.cluster import ray_session
 from astune.backbone.verl.demand import Demand
 from astune.backbone.verl.memory import told
 from astune.backbone.verl.processes import VerlProcesses
-from astune.backbone.verl.servers.policy import ServersPolicy, ServerTraits, VerlPolicy
-from astune.backbone.verl.servers.publish import IN_FLOAT32, OTHERWISE, PublishedWeights
+from astune.backbone.verl.servers.policy import ServersPolicy, VerlPolicy
+from astune.backbone.verl.servers.publish import PublishedWeights
 from astune.backbone.verl.trainer.group import GroupWorkers
 from astune.backbone.verl.trainer.learner import VerlLearner
 from astune.backbone.verl.trainer.settings import as_it_runs, composed, model_folder, settings_of
@@ -49,7 +51,6 @@ from astune.training.rollout_setup import NoPolicy
 POOL = "training"
 KEPT = {"sglang": 1}
 """Tokens of the context that a server keeps for itself."""
-ANY_QUESTION = [{"role": "user", "content": "How many pens are there in 7 boxes of 12, and who counted them?"}]
 """What trainer and servers are compared by before there are answers."""
 
 
@@ -65,7 +66,7 @@ def load_engine(loaded: LoadedConfig, config: AstuneConfig) -> Engine:
     teacher = find_teacher(config, directory)
     if config.algorithm.needs_critic:
         value_architecture(AutoConfig.from_pretrained(directory))  # or an error that says that there is none
-    where = Demand.of(settings).table(config, servers=needs_policy(config))
+    where = Demand.of(settings).table(config)
     for line in [*where, *told(config, settings, directory)]:
         tell(line)
     with ExitStack() as stack:
@@ -159,7 +160,8 @@ def with_servers(
     policy = VerlPolicy(client, weights, traits, context_length, chat_format.decode)
     elsewhere = ServersPolicy(client, traits, context_length, chat_format.decode)
     player = partial(in_actors, elsewhere, chat_format, weights.remember)
-    return Engine(policy, learner, chat_format, lost=processes.lost, player=player)
+    apart = Demand.of(settings).server_nodes > 0
+    return Engine(policy, learner, chat_format, beside=apart, lost=processes.lost, player=player)
 
 
 def start_workers(config: AstuneConfig, settings: DictConfig) -> RayWorkerGroup:

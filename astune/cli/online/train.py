@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from astune.cli.exit_codes import DONE
 from astune.cli.online.stored import add_store, opened
+from astune.errors import ConfigError
 from astune.support.concurrency import run_and_leave
 from astune.support.visible import tell
 
@@ -76,6 +77,10 @@ def _train(known: argparse.Namespace) -> int:
 
 def _load_engine(loaded: LoadedConfig, folder: Path, stack: ExitStack) -> LoadEngine:
     """Who trains; what it starts ends with `stack`."""
+    if loaded.config.astune.rollout.engine == "vllm":
+        raise ConfigError(
+            "astune.rollout.engine: got 'vllm', but `astune online` answers with ASTune's own sampler; take the key out"
+        )
     if loaded.config.astune.backbone == "local":
         from astune.backbone.local import load_engine
 

@@ -11,6 +11,7 @@ from astune.backbone.trinity.conversion.values import wants_tinker
 from astune.backbone.trinity.versions import require_trinity
 from astune.backbone.verl.trainer.settings import settings_of
 from astune.backbone.verl.versions import require_verl
+from astune.backbone.vllm.settings import served_version
 from astune.doctor.checked_config import CheckedConfig
 from astune.doctor.findings import Finding, fail, ok, warn
 from astune.errors import MissingDependency
@@ -60,6 +61,11 @@ def check_packages(checked: CheckedConfig) -> Iterator[Finding]:
             yield fail(f"{name} {installed} is too old: {least} is the oldest that works", fix=_install(name))
         else:
             seen.append(f"{name} {installed}")
+    if config.backbone == "local" and config.rollout.engine == "vllm":
+        try:
+            seen.append(f"vLLM {served_version(config.rollout.vllm)}")
+        except MissingDependency as error:
+            yield fail(str(error), fix=VLLM)
     if config.backbone == "trinity":
         yield from _trinity(checked)
     if config.backbone == "verl":
@@ -101,6 +107,9 @@ def _missing(error: MissingDependency, page: str) -> Finding:
 
 
 AGENTSCOPE = 'pip install "astune[agentscope2]" (for agents written for AgentScope 1.x: "astune[agentscope1]")'
+
+
+VLLM = "python -m venv vllm-env; vllm-env/bin/pip install vllm; and astune.rollout.vllm.python: vllm-env/bin/python"
 
 
 def how_to_install(message: str) -> str:

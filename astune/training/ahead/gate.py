@@ -36,14 +36,21 @@ class Gate:
             if not self._under_way:
                 self._idle.set()
 
+    async def close(self) -> None:
+        """Wait until the answers under way have ended; calls that come meanwhile wait until `open`."""
+        self._open.clear()
+        while self._under_way:
+            self._idle.clear()
+            await self._idle.wait()
+
+    def open(self) -> None:
+        self._open.set()
+
     @asynccontextmanager
     async def shut(self) -> AsyncIterator[None]:
-        """Wait until the answers under way have ended; calls that come meanwhile wait until this is left."""
-        self._open.clear()
+        """Within it, it is closed."""
         try:
-            while self._under_way:
-                self._idle.clear()
-                await self._idle.wait()
+            await self.close()
             yield
         finally:
-            self._open.set()
+            self.open()

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
 from astune.algorithm import BatchRules
@@ -33,18 +33,12 @@ FIRST = -1
 
 
 def gated(config: AstuneConfig, engine: Engine) -> tuple[Engine, Gate]:
-    """The engine with a gate in front of its policy. Raises ConfigError for one whose learner needs the policy to rest,
-    and for workers whose calls pass no gate."""
+    """The engine with a gate in front of its policy. Raises ConfigError for one whose learner needs the policy to
+    rest."""
     if not engine.beside:
         raise ConfigError(
             "astune.synchronizer.style: got 'async', but the engine of this backbone cannot answer while it learns; "
             "expected 'fixed'"
-        )
-    if engine.player is not None and config.rollout.workers:
-        raise ConfigError(
-            "astune.rollout.workers: the workers of this backbone ask the model past this process, which with "
-            "astune.synchronizer.style 'async' has to hold their calls while weights change; expected 0, or style "
-            "'fixed'"
         )
     gate = Gate(engine.policy)
     return replace(engine, policy=gate), gate
@@ -71,12 +65,28 @@ class RolloutsAhead(Ahead):
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
+        await self._stop()
+
+    async def _stop(self) -> None:
         for task in self._steps.values():
             task.cancel()
         await asyncio.gather(*self._steps.values(), return_exceptions=True)
 
-    def between_answers(self) -> AbstractAsyncContextManager[None]:
-        return self._gate.shut()
+    @asynccontextmanager
+    async def between_answers(self) -> AsyncIterator[None]:
+        assert self._run.setup is not None, "rollouts are ahead only where episodes are played"
+        player, this = self._run.setup.player, asyncio.current_task()
+        assert this is not None
+        async with AsyncExitStack() as stack:
+            try:
+                if player is not None:
+                    await stack.enter_async_context(player.shut())
+                await stack.enter_async_context(self._gate.shut())
+            except asyncio.CancelledError:
+                # nothing of what is under way will be learned, but the step that was is published, counted and saved
+                await self._stop()
+                this.cancel()
+            yield
 
     def places(self, step: int | None) -> Limit:
         return self._places.of(FIRST if step is None else step)

@@ -6,11 +6,12 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from types import TracebackType
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from astune.config.schema import AstuneConfig
 from astune.errors import SetupError, TrainingError
@@ -67,6 +68,9 @@ class PoolWorker(Protocol):
         """End it at once."""
 
 
+Worker = TypeVar("Worker", bound=PoolWorker)
+
+
 def played_by(config: AstuneConfig, engine: Engine) -> RolloutSetup:
     """What rollouts take, around an engine: episodes are played in this process, or by `astune.rollout.workers`, where
     the engine has them or in processes of this machine."""
@@ -77,34 +81,38 @@ def played_by(config: AstuneConfig, engine: Engine) -> RolloutSetup:
     return replace(setup, player=player)
 
 
-def in_processes(config: AstuneConfig, engine: Engine, notes: Notes) -> EpisodeWorkers:
+def in_processes(config: AstuneConfig, engine: Engine, notes: Notes) -> EpisodeWorkers[EpisodeProcess]:
     level = logging.getLogger().getEffectiveLevel()
     start = Start(config, engine.chat_format, engine.policy.context_length, list(sys.path), level)
     return EpisodeWorkers(config.rollout.workers, partial(EpisodeProcess, start, engine.policy, engine.rounds, notes))
 
 
-class EpisodeWorkers:
+class EpisodeWorkers(Generic[Worker]):
     """A `Player` of so many workers.
 
     An attempt goes to the worker with the fewest, whatever its group: groups come together here, where they are judged.
     If the worker is lost, another plays the attempt again from its beginning, under the same name and seed, once.
     """
 
-    def __init__(self, number: int, new_worker: Callable[[], PoolWorker]) -> None:
+    def __init__(self, number: int, new_worker: Callable[[], Worker]) -> None:
         self._number, self._new_worker = number, new_worker
         self._attempts = count()
         self._lost = 0
         """Workers lost since an episode ended."""
         self._failed: TrainingError | None = None
-        self._workers: list[PoolWorker] = []
+        self._workers: list[Worker] = []
         self._keeping: list[asyncio.Task[None]] = []
         self._replaced = asyncio.Event()
 
+    def shut(self) -> AbstractAsyncContextManager[None]:
+        """Nothing to wait for: model calls of processes come back to this one."""
+        return nullcontext()
+
     @property
-    def workers(self) -> Sequence[PoolWorker]:
+    def workers(self) -> Sequence[Worker]:
         return tuple(self._workers)
 
-    async def __aenter__(self) -> EpisodeWorkers:
+    async def __aenter__(self) -> EpisodeWorkers[Worker]:
         try:
             self._workers.extend(self._new_worker() for _ in range(self._number))
             for error in await all_or_none([worker.begin() for worker in self._workers]):
@@ -140,7 +148,7 @@ class EpisodeWorkers:
         episode = unplayed(attempt, EpisodeError("workflow", "WorkerDied", message))
         return replace(episode, metrics={PLAYED_AGAIN: float(PLAYS - 1)})
 
-    async def _least_loaded(self, left: str) -> PoolWorker:
+    async def _least_loaded(self, left: str) -> Worker:
         """One on the machine that was left only where there is no other: it may be the machine that was lost."""
         while self._failed is None:
             if ready := [worker for worker in self._workers if worker.ready]:

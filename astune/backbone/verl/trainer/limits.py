@@ -72,6 +72,11 @@ SEQUENCE = "ulysses_sequence_parallel_size"
 STRATEGIES = (f"{PARTS}.actor.strategy", f"{PARTS}.ref.strategy")
 OFFLOADS = ("param_offload", "optimizer_offload", "offload_policy")
 
+GPUS_OF_THEIR_OWN = (
+    f"verl.{PARTS}.rollout.nnodes and n_gpus_per_node, which give servers GPUs of their own, with "
+    f"verl.{PARTS}.rollout.checkpoint_engine.backend, by which weights travel to them"
+)
+
 
 def unread(users: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Keys of the user's section that nothing here reads, each with what to do."""
@@ -107,3 +112,20 @@ def beyond(users: Mapping[str, Any], tree: Mapping[str, Any], *, cpu: bool) -> I
     for key, value in users.items() if cpu else ():
         if key.rpartition(".")[2] in OFFLOADS and value:
             yield key, "a CPU has no other memory to keep it in; take the key out"
+
+
+def not_apart(tree: Mapping[str, Any], *, cpu: bool) -> Iterator[tuple[str, str]]:
+    """Servers on GPUs of their own to which no weights would travel. By itself verl hands them to servers on the GPUs
+    of the training workers, and those on their own would never get any."""
+    way = tree[PARTS]["rollout"].get("checkpoint_engine", {}).get("backend", "naive")
+    if Demand.of(tree).server_nodes and way == "naive":
+        expected = (
+            "'astune_file', and checkpoint_engine.custom_backend_module: astune.backbone.verl.servers.file_weights"
+            if cpu
+            else "'nccl', or another that verl has"
+        )
+        yield (
+            f"{PARTS}.rollout.nnodes",
+            "no weights would reach servers on GPUs of their own, as checkpoint_engine.backend beside it is 'naive'; "
+            f"expected {expected}",
+        )

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from astune.backbone.foreign import at, clashes, leaves, origin_of, place_of, rows, shipped, tree_of, with_origin
-from astune.backbone.verl.trainer.limits import beyond, unread
+from astune.backbone.verl.demand import Demand
+from astune.backbone.verl.trainer.limits import GPUS_OF_THEIR_OWN, beyond, not_apart, unread
 from astune.backbone.verl.trainer.user_keys import check_verl_keys
 from astune.config.keys import value_at
 from astune.config.load import LoadedConfig
@@ -122,11 +123,17 @@ def settings_of(loaded: LoadedConfig) -> Settings:
                 found[place] = converted
                 origins[place] = origin_of(loaded, [key])
     found |= users
-    refused = [*unread(users), *beyond(users, tree_of(found), cpu=on_cpu(loaded))]
+    tree = tree_of(found)
+    refused = [*unread(users), *beyond(users, tree, cpu=on_cpu(loaded)), *not_apart(tree, cpu=on_cpu(loaded))]
     if refused:
         raise ConfigError("\n".join(f"{at(loaded, f'verl.{key}')}: {why}" for key, why in refused))
+    if loaded.config.astune.synchronizer.style == "async" and not Demand.of(tree).server_nodes:
+        raise ConfigError(
+            f"{loaded.where('astune.synchronizer.style')}: got 'async', but servers share the GPUs of the training "
+            f"workers and sleep while these learn; expected 'fixed', or {GPUS_OF_THEIR_OWN}"
+        )
     origins |= {key: str(place_of(loaded, f"verl.{key}")) for key in users}
-    return Settings(tree_of(found), origins)
+    return Settings(tree, origins)
 
 
 def _unsupported(loaded: LoadedConfig) -> Iterator[str]:

@@ -29,6 +29,7 @@ from verl.workers.engine.fsdp.utils import unfuse_moe_params
 from verl.workers.engine_workers import TrainingWorker
 from verl.workers.engine_workers_tinker import TinkerActorRolloutRefWorker, TinkerTrainingWorker
 
+from astune.backbone.local.model.recomputing import silence_dropout
 from astune.backbone.lora.settings import begun_adapter
 from astune.backbone.verl.trainer.adapter import ShardedAdapter
 from astune.backbone.verl.trainer.checkpoint import load_optimizer, load_weights, save_optimizer, save_weights
@@ -76,6 +77,7 @@ class AstuneWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]
         torch.manual_seed(self._seed)
         super().init_model()
         engine = self.actor.engine
+        silence_dropout(engine.module)  # verl updates in training mode
         if not self._algorithm.entropy_bonus:  # else it would keep tensors as large as the logits for a gradient
             engine.compute_entropy_from_logits = torch.no_grad()(engine.compute_entropy_from_logits)
         if self._model.lora.rank is not None:
