@@ -29,6 +29,7 @@ ROOM = 2
 """Tokens that servers want left in the context to score a text: one to answer with, and SGLang one more."""
 REMEMBERED = 64
 ANY_QUESTION = [{"role": "user", "content": "How many pens are there in 7 boxes of 12, and who counted them?"}]
+"""What trainer and servers are compared by before there are answers."""
 
 
 class ComparedAnswers:

@@ -13,8 +13,8 @@ MOST_SEED = 2**63
 
 @dataclass(frozen=True)
 class ServerTraits:
-    """What differs between the servers that verl knows. `name` and `logprobs` are verl's `rollout.name` and
-    `rollout.logprobs_mode`."""
+    """What differs between servers. `name` is "vllm", "sglang" or "astune_cpu"; `logprobs` is what vLLM calls its
+    `logprobs_mode`, and verl `rollout.logprobs_mode`."""
 
     name: str
     logprobs: str

@@ -14,10 +14,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import IO, Any
 
 from astune.support.resources import PACKAGE
 from astune.support.visible import log_as_server
+
+LAST_LINES = 20
+"""Of a log, in an error."""
 
 
 def start_child(module: str, given: Mapping[str, Any], stderr: int | IO[str]) -> subprocess.Popen[str]:
@@ -37,6 +41,24 @@ def start_child(module: str, given: Mapping[str, Any], stderr: int | IO[str]) ->
         pipe(process.stdin).write(json.dumps(given) + "\n")
         pipe(process.stdin).flush()
     return process
+
+
+def stop_child(process: subprocess.Popen[str], seconds: float) -> None:
+    """In the parent: end it, after what it does or after so many seconds. May be called twice."""
+    with contextlib.suppress(BrokenPipeError):
+        pipe(process.stdin).close()
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    pipe(process.stdout).close()
+
+
+def told_of_end(what: str, process: subprocess.Popen[str], log: Path) -> str:
+    """`what` happened, its exit code, and the last lines of its log."""
+    lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:] if log.exists() else []
+    return "\n  ".join([f"{what} (exit code {process.returncode}); the end of {log}:", *lines])
 
 
 def pipe(stream: IO[str] | None) -> IO[str]:

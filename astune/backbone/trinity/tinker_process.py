@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import secrets
 import subprocess
@@ -10,9 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from astune.errors import TrainingError
-from astune.support.child_server import pipe, start_child
+from astune.support.child_server import pipe, start_child, stop_child, told_of_end
 
-LAST_LINES = 20
 STOP_SECONDS = 10.0
 CHILD = "astune.tinker_server.child"
 """The module that the child runs: it takes the fields of its `TinkerServerConfig` as JSON."""
@@ -30,18 +28,11 @@ class ServerProcess:
     def check(self) -> None:
         """Raises `TrainingError`, with the last lines of the log, if the server has died."""
         if self.process.poll() is not None:
-            raise TrainingError(_told("the tinker server died", self.process, self.log))
+            raise TrainingError(told_of_end("the tinker server died", self.process, self.log))
 
     def stop(self) -> None:
         """Stop it, at once or after what it computes; it may be called twice."""
-        with contextlib.suppress(BrokenPipeError):
-            pipe(self.process.stdin).close()
-        try:
-            self.process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        pipe(self.process.stdout).close()
+        stop_child(self.process, STOP_SECONDS)
 
     def __enter__(self) -> ServerProcess:
         return self
@@ -86,10 +77,5 @@ def start_server(
     server = ServerProcess(base_url, api_key, log, process)
     if not base_url:
         server.stop()
-        raise TrainingError(_told("the tinker server did not come up", process, log))
+        raise TrainingError(told_of_end("the tinker server did not come up", process, log))
     return server
-
-
-def _told(what: str, process: subprocess.Popen[str], log: Path) -> str:
-    lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
-    return "\n  ".join([f"{what} (exit code {process.returncode}); the end of {log}:", *lines])

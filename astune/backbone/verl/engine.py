@@ -51,7 +51,6 @@ from astune.training.rollout_setup import NoPolicy
 POOL = "training"
 KEPT = {"sglang": 1}
 """Tokens of the context that a server keeps for itself."""
-"""What trainer and servers are compared by before there are answers."""
 
 
 def load_engine(loaded: LoadedConfig, config: AstuneConfig) -> Engine:

@@ -10,9 +10,10 @@ from typing import Any
 
 import httpx
 
+from astune.backbone.answerable import check_answerable
 from astune.backbone.server_traits import ServerTraits
 from astune.backbone.vllm.server import VllmServer
-from astune.errors import ContextOverflow, PolicyError, WorkflowError
+from astune.errors import PolicyError, WorkflowError
 from astune.types import FinishReason, Generation, Sampling
 
 DIES_WITHIN = 20.0
@@ -55,15 +56,9 @@ class ServedPolicy:
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         """Raises WorkflowError for token ids that the model does not know, PolicyError where the server fails on this
         request. Where it died the call never ends: the run does, with the end of its log."""
-        if not prompt_ids:
-            raise PolicyError("cannot continue an empty prompt")
+        check_answerable(prompt_ids, sampling, self._context_length)
         if wrong := [each for each in prompt_ids if not 0 <= each < self._vocabulary]:
             raise WorkflowError(f"the prompt has token id {wrong[0]}, but the model knows 0 to {self._vocabulary - 1}")
-        if len(prompt_ids) + sampling.max_tokens > self._context_length:
-            raise ContextOverflow(
-                f"prompt of {len(prompt_ids)} tokens and answer of up to {sampling.max_tokens} exceed the context "
-                f"length of {self._context_length}"
-            )
         version = self.policy_version
         parameters = self._traits.parameters(sampling) | {"logprobs": 0}
         parameters.setdefault("seed", random.getrandbits(63))

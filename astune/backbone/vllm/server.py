@@ -18,10 +18,9 @@ import httpx
 
 from astune.backbone.vllm.settings import ServerSettings
 from astune.errors import TrainingError
-from astune.support.child_server import pipe, start_child
+from astune.support.child_server import pipe, start_child, stop_child, told_of_end
 
 CHILD = "astune.backbone.vllm.child"
-LAST_LINES = 20
 EVERY = 0.5
 """Seconds between two looks at it."""
 STOP_SECONDS = 20.0
@@ -104,9 +103,7 @@ class VllmServer:
         return self._dead("the vLLM server died")
 
     def _dead(self, what: str) -> TrainingError:
-        code = self._process.returncode
-        lines = self._log.read_text(errors="replace").splitlines()[-LAST_LINES:] if self._log.exists() else []
-        return TrainingError("\n  ".join([f"{what} (exit code {code}); the end of its log:", *lines]))
+        return TrainingError(told_of_end(what, self._process, self._log))
 
     def close(self) -> None:
         """End it and all its processes; may be called twice."""
@@ -114,14 +111,7 @@ class VllmServer:
             return
         self._closed = True
         self._blocking.close()
-        with contextlib.suppress(BrokenPipeError):
-            pipe(self._process.stdin).close()
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        pipe(self._process.stdout).close()
+        stop_child(self._process, STOP_SECONDS)
         if self._pid:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(int(self._pid), signal.SIGKILL)

@@ -20,6 +20,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from astune.backbone.answerable import check_answerable
 from astune.backbone.local.learning.prefix_tree import common_prefix
 from astune.backbone.local.model.adapters import Adapters
 from astune.backbone.local.model.family import TREE, Family
@@ -27,7 +28,7 @@ from astune.backbone.local.sampling.draw import draw
 from astune.backbone.local.sampling.kv_cache import KVCache
 from astune.backbone.local.sampling.state_cache import StateCache
 from astune.backbone.lora.settings import SOLE
-from astune.errors import ContextOverflow, PolicyError, WorkflowError
+from astune.errors import PolicyError, WorkflowError
 from astune.rollout.rounds import Rounds
 from astune.sampling import shortened
 from astune.types import FinishReason, Generation, Sampling
@@ -142,16 +143,10 @@ class Sampler:
         """Raises WorkflowError for token ids that the model does not know, PolicyError if it fails on this request."""
         if adapter not in self.versions:
             raise PolicyError(f"there is no adapter {adapter!r}; there are: {', '.join(self.versions)}")
-        if not prompt_ids:
-            raise PolicyError("cannot continue an empty prompt")
+        check_answerable(prompt_ids, sampling, self._context_length)
         prompt = self._checked(prompt_ids)
         if sampling.stop and self._decode_text is None:
             raise PolicyError("a sampler made without `decode` cannot look for stop texts")
-        if len(prompt_ids) + sampling.max_tokens > self._context_length:
-            raise ContextOverflow(
-                f"prompt of {len(prompt_ids)} tokens and answer of up to {sampling.max_tokens} exceed the context "
-                f"length of {self._context_length}"
-            )
         loop = asyncio.get_running_loop()
         seed = random.getrandbits(64) if sampling.seed is None else sampling.seed
         window = max((len(text.encode()) for text in sampling.stop), default=0) + 4

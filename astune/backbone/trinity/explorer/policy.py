@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from astune.backbone.answerable import check_answerable
 from astune.clients.completions import completion_request
-from astune.errors import ContextOverflow, PolicyError, WorkflowError
+from astune.errors import PolicyError, WorkflowError
 from astune.types import FinishReason, Generation, Policy, Sampling
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class TinkerPolicy:
         self._clients: dict[str, Any] = {}
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        check_length(prompt_ids, sampling, self.context_length)
+        check_answerable(prompt_ids, sampling, self.context_length)
         if sampling.stop and sampling.stop_token_ids:
             raise PolicyError(
                 "the tinker protocol takes stop texts or stop token ids, not both, and the chat template needs the "
@@ -110,7 +111,7 @@ class CompletionsPolicy:
         await self._http.aclose()
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        check_length(prompt_ids, sampling, self.context_length)
+        check_answerable(prompt_ids, sampling, self.context_length)
         version = await self._model.model_version_async
         body = completion_request(self._model.config.model_path, prompt_ids, sampling)
         try:
@@ -134,14 +135,6 @@ class CompletionsPolicy:
             )
         return generation(
             choice["token_ids"], choice["logprobs"]["token_logprobs"], max(version, 0), choice["finish_reason"]
-        )
-
-
-def check_length(prompt_ids: Sequence[int], sampling: Sampling, context_length: int) -> None:
-    if len(prompt_ids) + sampling.max_tokens > context_length:
-        raise ContextOverflow(
-            f"prompt of {len(prompt_ids)} tokens and answer of up to {sampling.max_tokens} exceed the context length "
-            f"of {context_length}"
         )
 
 

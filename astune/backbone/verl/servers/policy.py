@@ -21,9 +21,10 @@ import ray
 from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
+from astune.backbone.answerable import check_answerable
 from astune.backbone.server_traits import ServerTraits
 from astune.backbone.verl.servers.publish import PublishedWeights
-from astune.errors import AstuneError, ContextOverflow, PolicyError, named
+from astune.errors import AstuneError, PolicyError, named
 from astune.support.current_episode import EPISODE
 from astune.types import FinishReason, Generation, Sampling
 
@@ -53,13 +54,7 @@ class ServersPolicy:
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         """Raises PolicyError where a server fails. Where one died the call never ends: the run does, with the server's
         name, and a step that lost the episodes of one server is not learned from what the others played."""
-        if not prompt_ids:
-            raise PolicyError("cannot continue an empty prompt")
-        if len(prompt_ids) + sampling.max_tokens > self._context_length:
-            raise ContextOverflow(
-                f"prompt of {len(prompt_ids)} tokens and answer of up to {sampling.max_tokens} exceed the context "
-                f"length of {self._context_length}"
-            )
+        check_answerable(prompt_ids, sampling, self._context_length)
         episode = EPISODE.get()
         conversation = uuid.uuid4().hex if episode is None else episode.episode_id
         output = await self._ask(conversation, prompt_ids, self._traits.parameters(sampling))
