@@ -83,6 +83,7 @@ def test_an_environment_without_vllm_is_named() -> None:
         served_version(VllmConfig(python="/no/python"))
 
 
+@pytest.mark.fault("Foreign servers", "vLLM does not come up, or dies in a run", "The run ends with the end of its log")
 def test_a_server_that_does_not_come_up_is_told_with_the_end_of_its_log() -> None:
     broken = [sys.executable, "-c", "import sys; sys.exit('no room for the model')"]
     with pytest.raises(TrainingError, match=r"vLLM did not come up \(exit code 1\)(?s:.)*no room for the model"):
@@ -142,6 +143,11 @@ def test_an_adapter_gets_a_new_name_each_time(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.fault(
+    "Foreign servers",
+    "vLLM goes on with weights from before the last step",
+    "The run ends, with both log-probabilities",
+)
 def test_weights_that_did_not_arrive_end_the_run_with_both_figures(tmp_path: Path) -> None:
     served, _ = weights(Server(tmp_path, score=-2.0))
     with pytest.raises(TrainingError, match=r"version 1: .* 1 apart .* the server gives -2, the trainer -1"):
