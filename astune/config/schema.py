@@ -75,8 +75,7 @@ class RolloutConfig(Section):
     max_concurrent: PositiveInt = Field(64, description="episodes under way at the same time")
     engine: Literal["torch", "vllm"] = Field(
         "torch",
-        description="with backbone local, what answers the agents: the sampler in this process, or a vLLM server that "
-        "the run starts",
+        description="with backbone local, what answers the agents: the sampler in this process, or a vLLM server",
     )
     vllm: VllmConfig = Field(default_factory=VllmConfig, description="that server")
     workers: NonNegativeInt = Field(

@@ -1,4 +1,4 @@
-"""`astune.rollout.vllm`: the server of `astune.rollout.engine: vllm`."""
+"""`astune.rollout.vllm`: the server of `astune.rollout.engine: vllm`, which the run starts or which runs already."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from astune.config.section import Section
 
 
 class VllmConfig(Section):
+    base_url: str | None = Field(
+        None,
+        pattern=r"^https?://",
+        description="a server that runs already, as http://host:8000/v1, in place of one that the run starts; weights "
+        "go to it through astune.runs_dir, which it must see at the same place",
+    )
     python: str | None = Field(
         None,
         description="interpreter of the environment that has vLLM, as 'vllm-env/bin/python'; null: that of the run",

@@ -28,6 +28,8 @@ VLLM = {"engine": "vllm"}
         ({"rollout": VLLM, "model": {"lora": {"rank": 513}}}, ["astune.model.lora.rank"]),
         ({"rollout": {**VLLM, "top_p": 0.9}}, []),
         ({"rollout": {**VLLM, "top_p": 0.9, "temperature": 0.7}}, ["astune.rollout.temperature"]),
+        ({"rollout": {**VLLM, "vllm": {"base_url": "http://h:1"}}}, []),
+        ({"rollout": {**VLLM, "vllm": {"base_url": "http://h:1", "gpus": [1]}}}, ["astune.rollout.vllm.gpus"]),
         ({"rollout": {"vllm": {"gpus": [1]}}}, ["astune.rollout.vllm.gpus"]),
         ({"rollout": {"vllm": {"python": "p"}}}, ["astune.rollout.vllm.python"]),
     ],

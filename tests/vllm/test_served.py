@@ -5,29 +5,36 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import torch
 
 from astune.backbone.local.engine import load_engine
+from astune.backbone.vllm.settings import served
 from astune.backbone.whole_rows import whole_row
 from astune.config.schema import AstuneConfig
-from astune.errors import TrainingError
+from astune.context_tracker.model_dir import resolve_model_dir
+from astune.errors import ConfigError, TrainingError
+from astune.support.serving import bound_socket
 from astune.training.engine import Engine
 from astune.types import Generation, Sample, Sampling, Span, Timeline
 
 PROMPT = [5, 60, 700, 8, 90, 12]
 
 
-def config_for(python: str, **model: Any) -> AstuneConfig:
+def config_for(vllm: dict[str, Any], **model: Any) -> AstuneConfig:
     return AstuneConfig.model_validate(
         {
             "backbone": "local",
             "model": {"device": "cpu", "max_model_len": 256, **model},
-            "rollout": {"engine": "vllm", "vllm": {"python": python}, "max_tokens": 16, "max_concurrent": 8},
+            "rollout": {"engine": "vllm", "vllm": vllm, "max_tokens": 16, "max_concurrent": 8},
             "trainer": {"learning_rate": 0.01},
         }
     )
@@ -107,7 +114,7 @@ def test_a_server_follows_the_learner_and_is_checked(
     rank: int | None, vllm_python: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ASTUNE_TEST_MARK", str(os.getpid()))
-    engine = load_engine(config_for(vllm_python, lora={"rank": rank}))
+    engine = load_engine(config_for({"python": vllm_python}, lora={"rank": rank}))
     try:
         assert processes_of(os.getpid())
         asyncio.run(trained(engine))
@@ -120,3 +127,50 @@ def test_a_server_follows_the_learner_and_is_checked(
             return
         time.sleep(0.1)
     raise AssertionError(processes_of(os.getpid()))
+
+
+@contextmanager
+def started(config: AstuneConfig, python: str, log: Path) -> Iterator[str]:
+    """The address of a server that somebody started as an error says."""
+    with bound_socket("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    wanted = served(config, resolve_model_dir(config.model.path), dtype="float32", context_length=256)
+    command = wanted.told().replace("vllm serve", f"{Path(python).parent}/vllm serve")
+    command += f" --enforce-eager --no-enable-chunked-prefill --port {port}"
+    with log.open("w") as written:
+        process = subprocess.Popen(["bash", "-c", command], stdout=written, stderr=written, start_new_session=True)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        while not answers(address):
+            assert process.poll() is None, log.read_text()[-3000:]
+            time.sleep(0.5)
+        yield f"{address}/v1"
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(60)
+
+
+def answers(address: str) -> bool:
+    try:
+        return httpx.get(f"{address}/health").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+@pytest.mark.slow
+def test_a_server_that_runs_already_takes_the_weights_of_one_run_after_another(
+    vllm_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    with started(config_for({}), vllm_python, tmp_path / "log") as address:
+        config = config_for({"base_url": address})
+        config = config.model_copy(update={"runs_dir": str(tmp_path / "runs")})
+        for _ in range(2):
+            engine = load_engine(config)
+            try:
+                asyncio.run(trained(engine))
+            finally:
+                engine.close()
+        assert answers(address.removesuffix("/v1"))
+        with pytest.raises(ConfigError, match=r"--max-lora-rank is None(?s:.)*Start it with:.*--enable-lora"):
+            load_engine(config_for({"base_url": address}, lora={"rank": 4}))

@@ -13,9 +13,10 @@ from astune.backbone.compared import ANY_QUESTION, IN_FLOAT32, OTHERWISE, Compar
 from astune.backbone.local.learning.learner import LocalLearner
 from astune.backbone.local.model.model import LoadedModel, load_model
 from astune.backbone.server_traits import ServerTraits
+from astune.backbone.vllm.named import check_server
 from astune.backbone.vllm.policy import ServedPolicy
-from astune.backbone.vllm.server import VllmServer
-from astune.backbone.vllm.settings import NAME, settings_of
+from astune.backbone.vllm.server import NamedServer, OwnServer, VllmServer
+from astune.backbone.vllm.settings import NAME, Served, served, settings_of
 from astune.backbone.vllm.weights import ServedWeights
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.model_dir import load_chat_format
@@ -79,37 +80,40 @@ def load_served(config: AstuneConfig) -> Engine:
     loaded = load_model(config.model, sampled=False)
     chat_format = load_chat_format(config.model, loaded.directory)
     dtype, context_length = str(loaded.dtype).removeprefix("torch."), loaded.context_length
-    settings = settings_of(
-        config,
-        loaded.directory,
-        device=loaded.device.type,
-        index=loaded.device.index or 0,
-        dtype=dtype,
-        context_length=context_length,
-    )
+    wanted = served(config, loaded.directory, dtype=dtype, context_length=context_length)
     most_apart = IN_FLOAT32 if loaded.device.type == "cpu" and dtype == "float32" else OTHERWISE
     compared = ComparedAnswers(chat_format.encode(chat_format.render(ANY_QUESTION)), context_length, most_apart)
-    server = VllmServer(settings)
+    server, name, shares = _server(config, wanted, loaded.device)
     vocabulary = loaded.model.get_input_embeddings().weight.shape[0]
-    traits = ServerTraits("vllm", settings.logprobs)
-    policy = ServedPolicy(server, traits, context_length, vocabulary, NAME, compared.remember)
-    weights = ServedWeights(
-        server,
-        policy,
-        compared,
-        partial(write_weights, loaded),
-        adapter=loaded.adapters is not None,
-        shares=settings.shares,
+    policy = ServedPolicy(
+        server, ServerTraits("vllm", wanted.logprobs), context_length, vocabulary, name, compared.remember
     )
-    learner = LocalLearner(loaded, policy, config.algorithm, config.trainer, beside=not settings.shares)
+    weights = ServedWeights(
+        server, policy, compared, partial(write_weights, loaded), adapter=loaded.adapters is not None, shares=shares
+    )
+    learner = LocalLearner(loaded, policy, config.algorithm, config.trainer, beside=not shares)
     return Engine(
         policy,
         ServedLearner(learner, weights),
         chat_format,
-        beside=not settings.shares,
-        close=server.close,
+        beside=not shares,
+        close=weights.close,
         lost=server.lost,
     )
+
+
+def _server(config: AstuneConfig, wanted: Served, device: torch.device) -> tuple[VllmServer, str, bool]:
+    """The server, what it calls the model, and whether it has the trainer's GPU. Raises ConfigError for one that others
+    started and that is not as it has to be."""
+    if config.rollout.vllm.base_url is not None:
+        named = NamedServer(config.rollout.vllm.base_url, Path(config.runs_dir))
+        try:
+            return named, check_server(named, wanted), False
+        except BaseException:
+            named.close()
+            raise
+    settings = settings_of(config, wanted, device=device.type, index=device.index or 0)
+    return OwnServer(settings), NAME, settings.shares
 
 
 def write_weights(loaded: LoadedModel, folder: Path) -> None:

@@ -1,15 +1,18 @@
-"""A server as a process of the run. It is asked over a socket in a folder that only this user can read."""
+"""A vLLM server as the engine sees it: one that a run starts, or one that runs already."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,33 +21,91 @@ import httpx
 
 from astune.backbone.vllm.settings import ServerSettings
 from astune.errors import TrainingError
-from astune.support.child_server import pipe, start_child, stop_child, told_of_end
+from astune.support.child_server import LAST_LINES, pipe, start_child, stop_child
 
 CHILD = "astune.backbone.vllm.child"
 EVERY = 0.5
 """Seconds between two looks at it."""
 STOP_SECONDS = 20.0
+LOST_AFTER = 15.0
+"""Seconds without an answer after which a server that the run did not start counts as lost."""
 EMPTIED_SECONDS = 60.0
 """Within it answers that nobody waits for any more have ended."""
-ADDRESS = "http://vllm"
+ERROR_LINE = re.compile(r"\b(\w+(?:Error|Exception|Interrupt): .*)$")
 
 
-class VllmServer:
-    """A server that answers from when it is made until `close`. Raises TrainingError where it does not come up."""
+class VllmServer(ABC):
+    """Asked over HTTP from when it is made until `close`. `folder` is where files for it may stand; `uds` is the path
+    of its socket, None where `base_url` is an address."""
+
+    name = "the vLLM server"
+    outlives = False
+    """Whether it was there before the run, and stays when it ends."""
+
+    def __init__(self, folder: Path, base_url: str, uds: Path | None = None) -> None:
+        self.folder = folder
+        self._base_url, self._uds = base_url, None if uds is None else str(uds)
+        self._blocking = httpx.Client(
+            transport=httpx.HTTPTransport(uds=self._uds, limits=httpx.Limits(max_keepalive_connections=0)),
+            base_url=base_url,
+            timeout=None,
+        )
+
+    @property
+    @abstractmethod
+    def alive(self) -> bool: ...
+
+    @abstractmethod
+    async def lost(self) -> TrainingError:
+        """Wait until it is dead; the error that says why."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """May be called twice."""
+
+    def requests(self) -> httpx.AsyncClient:
+        """What asks it on an event loop. No connection is kept: none is left behind by calls that are cut off."""
+        transport = httpx.AsyncHTTPTransport(
+            uds=self._uds, limits=httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        )
+        return httpx.AsyncClient(transport=transport, base_url=self._base_url, timeout=None)
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None, **parameters: str) -> Any:
+        """Ask, and wait: for all but answers to agents. Raises TrainingError where it says no or is gone."""
+        try:
+            reply = self._blocking.post(path, json=body, params=parameters)
+        except httpx.TransportError as error:
+            raise self._unanswered(path, error) from error
+        if reply.status_code != 200:
+            raise TrainingError(f"{self.name} refused {path}: {reply.status_code} {reply.text[:2000]}")
+        return reply.json() if reply.headers.get("content-type", "").startswith("application/json") else reply.text
+
+    def _unanswered(self, path: str, error: httpx.TransportError) -> TrainingError:
+        return TrainingError(f"{self.name} did not answer {path}: {error}")
+
+    def forget(self) -> None:
+        """Empty its cache of prompts, once answers that nobody waits for have ended."""
+        until = time.monotonic() + EMPTIED_SECONDS
+        while not self.post("/reset_prefix_cache")["success"]:
+            if time.monotonic() > until:
+                raise TrainingError(f"{self.name} still computes answers {EMPTIED_SECONDS:g} s after the last call")
+            time.sleep(0.05)
+
+
+class OwnServer(VllmServer):
+    """A process of the run, asked over a socket in a folder that only this user can read. Raises TrainingError where
+    it does not come up."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._kept = tempfile.TemporaryDirectory(prefix="astune-vllm-")
-        self.folder = Path(self._kept.name)
-        """Where files for the server may stand."""
-        self._socket, self._log = self.folder / "socket", self.folder / "log"
+        folder = Path(self._kept.name)
+        self._socket, self._log = folder / "socket", folder / "log"
+        super().__init__(folder, "http://vllm", self._socket)
         command = [*settings.command, "--uds", str(self._socket)]
         with self._log.open("w") as log:
             self._process = start_child(CHILD, {"command": command, "environment": settings.environment}, log)
         self._pid = pipe(self._process.stdout).readline().strip()
         """Of the server, which leads a group of processes; "" if it did not begin."""
-        self._blocking = httpx.Client(
-            transport=httpx.HTTPTransport(uds=str(self._socket)), base_url=ADDRESS, timeout=None
-        )
         self._closed = False
         try:
             self._wait_until_up()
@@ -54,7 +115,7 @@ class VllmServer:
 
     def _wait_until_up(self) -> None:
         while True:
-            if self._process.poll() is not None:
+            if not self.alive:
                 raise self._dead("vLLM did not come up")
             with contextlib.suppress(OSError, httpx.TransportError):
                 with socket.socket(socket.AF_UNIX) as tried:  # httpx leaves one behind that is refused
@@ -63,50 +124,31 @@ class VllmServer:
                     return
             time.sleep(EVERY)
 
-    def requests(self) -> httpx.AsyncClient:
-        """What asks it on an event loop. No connection is kept: none is left behind by calls that are cut off."""
-        transport = httpx.AsyncHTTPTransport(
-            uds=str(self._socket), limits=httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        )
-        return httpx.AsyncClient(transport=transport, base_url=ADDRESS, timeout=None)
-
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def post(self, path: str, body: Mapping[str, Any] | None = None, **parameters: str) -> Any:
-        """Ask, and wait: for all but answers to agents. Raises TrainingError where it says no or is gone."""
-        try:
-            reply = self._blocking.post(path, json=body, params=parameters)
-        except httpx.TransportError as error:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(STOP_SECONDS)
-            if not self.alive:
-                raise self._dead("the vLLM server died") from error
-            raise TrainingError(f"the vLLM server did not answer {path}: {error}") from error
-        if reply.status_code != 200:
-            raise TrainingError(f"the vLLM server refused {path}: {reply.status_code} {reply.text[:2000]}")
-        return reply.json() if reply.headers.get("content-type", "").startswith("application/json") else reply.text
-
-    def forget(self) -> None:
-        """Empty its cache of prompts, once answers that nobody waits for have ended."""
-        until = time.monotonic() + EMPTIED_SECONDS
-        while not self.post("/reset_prefix_cache")["success"]:
-            if time.monotonic() > until:
-                raise TrainingError(f"the vLLM server still computes answers {EMPTIED_SECONDS:g} s after the last call")
-            time.sleep(0.05)
+    def _unanswered(self, path: str, error: httpx.TransportError) -> TrainingError:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_SECONDS)
+        return super()._unanswered(path, error) if self.alive else self._dead("the vLLM server died")
 
     async def lost(self) -> TrainingError:
-        """Wait until it is dead; the error that says why."""
         while self.alive:
             await asyncio.sleep(EVERY)
         return self._dead("the vLLM server died")
 
     def _dead(self, what: str) -> TrainingError:
-        return TrainingError(told_of_end(what, self._process, self._log))
+        """Its log stays behind: it is long, and ends with what a dying process says of others."""
+        log = Path(tempfile.gettempdir()) / f"{self.folder.name}.log"
+        shutil.copyfile(self._log, log)
+        lines = log.read_text(errors="replace").splitlines()
+        errors = dict.fromkeys(found[1] for line in lines if (found := ERROR_LINE.search(line)))
+        told = [*errors][:LAST_LINES] or lines[-LAST_LINES:]
+        return TrainingError("\n  ".join([f"{what} (exit code {self._process.returncode}); of its log, {log}:", *told]))
 
     def close(self) -> None:
-        """End it and all its processes; may be called twice."""
+        """End it and all its processes."""
         if self._closed:
             return
         self._closed = True
@@ -115,4 +157,46 @@ class VllmServer:
         if self._pid:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(int(self._pid), signal.SIGKILL)
+        self._kept.cleanup()
+
+
+class NamedServer(VllmServer):
+    """A server that others started and that outlives the run, at `base_url` (its OpenAI-compatible API, with or without
+    /v1). Files for it stand in a folder of its own below `shared`, which it has to see at the same place."""
+
+    outlives = True
+
+    def __init__(self, base_url: str, shared: Path) -> None:
+        shared.mkdir(parents=True, exist_ok=True)
+        self._kept = tempfile.TemporaryDirectory(prefix=".vllm-", dir=shared)
+        os.chmod(self._kept.name, 0o755)  # the server may be another user's
+        self.name = f"the vLLM server at {base_url}"
+        self._gone = False
+        super().__init__(Path(self._kept.name).resolve(), base_url.rstrip("/").removesuffix("/v1"))
+
+    @property
+    def alive(self) -> bool:
+        return not self._gone
+
+    def get(self, path: str, **parameters: str) -> Any:
+        """What it says of itself, None where it has no such page. Raises TrainingError where it does not answer."""
+        try:
+            reply = self._blocking.get(path, params=parameters, timeout=60.0)
+        except httpx.TransportError as error:
+            raise self._unanswered(path, error) from error
+        return reply.json() if reply.status_code == 200 else None
+
+    async def lost(self) -> TrainingError:
+        answered = time.monotonic()
+        async with self.requests() as asking:
+            while time.monotonic() - answered < LOST_AFTER:
+                with contextlib.suppress(httpx.TransportError):
+                    if (await asking.get("/health", timeout=LOST_AFTER)).status_code == 200:
+                        answered = time.monotonic()
+                await asyncio.sleep(EVERY)
+        self._gone = True
+        return TrainingError(f"{self.name} has not answered for {LOST_AFTER:g} s")
+
+    def close(self) -> None:
+        self._blocking.close()
         self._kept.cleanup()

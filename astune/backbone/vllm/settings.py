@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from astune.errors import ConfigError, MissingDependency
 IN_SERVER = Path(__file__).parent / "in_server"
 NAME = "policy"
 """The model's name on the server."""
+EXTENSION = "astune_weights.WeightsFromFolder"
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks that vLLM makes room for; an adapter of another takes the next."""
 ALONE, BESIDE_TRAINER = 0.9, 0.4
@@ -23,21 +25,57 @@ ALONE, BESIDE_TRAINER = 0.9, 0.4
 
 
 @dataclass(frozen=True)
+class Served:
+    """What a server has to be started with, whoever starts it: options behind the model, and variables. `logprobs` is
+    vLLM's `logprobs_mode`, `dtype` its name of one."""
+
+    model: Path
+    options: Mapping[str, str]
+    environment: Mapping[str, str]
+    logprobs: str
+    dtype: str
+    context_length: int
+    rank: int | None
+
+    def arguments(self) -> list[str]:
+        return [part for name, value in self.options.items() for part in (name, value) if part]
+
+    def told(self) -> str:
+        """The command for people who start one."""
+        variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        return " ".join([*variables, "vllm serve", shlex.join([str(self.model), *self.arguments()])])
+
+
+def served(config: AstuneConfig, model: Path, *, dtype: str, context_length: int) -> Served:
+    cut = config.rollout.top_p < 1.0 or config.rollout.top_k > 0
+    logprobs = "raw_logprobs" if cut else "processed_logprobs"
+    options = {"--served-model-name": NAME, "--enable-scale-out": "", "--generation-config": "vllm"}
+    options |= {"--logprobs-mode": logprobs, "--dtype": dtype, "--max-model-len": str(context_length)}
+    options |= {"--max-num-seqs": str(config.rollout.max_concurrent), "--seed": str(config.seed % 2**32)}
+    environment = {"VLLM_SERVER_DEV_MODE": "1", "PYTHONPATH": str(IN_SERVER)}
+    if config.model.lora.rank is None:
+        options["--worker-extension-cls"] = EXTENSION
+        rank = None
+    else:
+        rank = next(rank for rank in RANKS if rank >= config.model.lora.rank)
+        options |= {"--enable-lora": "", "--max-loras": "1", "--max-lora-rank": str(rank)}
+        environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
+    return Served(model, options, environment, logprobs, dtype, context_length, rank)
+
+
+@dataclass(frozen=True)
 class ServerSettings:
     """The command that serves at a socket's path which is still to be added, and the variables it needs besides.
-    `shares` says that it has the trainer's GPU; `logprobs` is vLLM's `logprobs_mode`."""
+    `shares` says that it has the trainer's GPU."""
 
     command: Sequence[str]
-    environment: dict[str, str]
+    environment: Mapping[str, str]
     shares: bool
-    logprobs: str
 
 
-def settings_of(
-    config: AstuneConfig, model: Path, *, device: str, index: int, dtype: str, context_length: int
-) -> ServerSettings:
-    """The server of a run whose trainer computes on `device`, "cuda" or "cpu", of that `index`, in `dtype`. Raises
-    ConfigError for what goes only with GPUs, and without any."""
+def settings_of(config: AstuneConfig, served: Served, *, device: str, index: int) -> ServerSettings:
+    """A server of the run, whose trainer computes on `device`, "cuda" or "cpu", of that `index`. Raises ConfigError for
+    what goes only with GPUs, and without any."""
     vllm = config.rollout.vllm
     served_version(vllm)
     for name in ("gpus", "gpu_memory_utilization"):
@@ -50,20 +88,9 @@ def settings_of(
             "astune.rollout.vllm.gpus: with astune.synchronizer.style 'async' the server answers while the model is "
             f"trained, so it cannot sleep on GPU {index}, the trainer's; name others, or set style 'fixed'"
         )
-    cut = config.rollout.top_p < 1.0 or config.rollout.top_k > 0
-    logprobs = "raw_logprobs" if cut else "processed_logprobs"
     command = [vllm.python or sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
-    command += ["--model", str(model), "--served-model-name", NAME, "--enable-scale-out"]
-    command += ["--generation-config", "vllm", "--logprobs-mode", logprobs, "--dtype", dtype]
-    command += ["--max-model-len", str(context_length), "--max-num-seqs", str(config.rollout.max_concurrent)]
-    command += ["--seed", str(config.seed % 2**32), "--disable-uvicorn-access-log"]
-    environment = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", "PYTHONPATH": str(IN_SERVER)}
-    if config.model.lora.rank is None:
-        command += ["--worker-extension-cls", "astune_weights.WeightsFromFolder"]
-    else:
-        rank = next(rank for rank in RANKS if rank >= config.model.lora.rank)
-        command += ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(rank)]
-        environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
+    command += ["--model", str(served.model), *served.arguments(), "--disable-uvicorn-access-log"]
+    environment = {**served.environment, "VLLM_NO_USAGE_STATS": "1"}
     if device == "cuda":
         share = vllm.gpu_memory_utilization or (BESIDE_TRAINER if shares else ALONE)
         command += ["--gpu-memory-utilization", str(share), "--tensor-parallel-size", str(len(gpus))]
@@ -71,8 +98,10 @@ def settings_of(
         environment["CUDA_VISIBLE_DEVICES"] = visible(gpus)
     else:
         command.append("--enforce-eager")  # to compile takes minutes, and a CPU is for trying it out
+        # vLLM 0.32 dies on a CPU of a prompt in pieces that has a seed ("CPU Generator does not use offset")
+        command += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(max(served.context_length, 8192))]
         environment["VLLM_CPU_KVCACHE_SPACE"] = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")
-    return ServerSettings(command, environment, shares, logprobs)
+    return ServerSettings(command, environment, shares)
 
 
 LEAST = (0, 32)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +13,7 @@ from typing import Any
 from astune.backbone.compared import ComparedAnswers
 from astune.backbone.vllm.policy import ServedPolicy
 from astune.backbone.vllm.server import VllmServer
-from astune.backbone.vllm.settings import NAME
+from astune.errors import TrainingError
 from astune.types import Sample
 
 
@@ -36,10 +38,11 @@ class ServedWeights:
         self._server, self._policy, self._compared, self._write = server, policy, compared, write
         self._adapter, self._shares = adapter, shares
         self._asleep = False
-        self._handed = 0
+        self._base, self._token, self._handed = policy.model, secrets.token_hex(3), 0
         self._figures: Mapping[str, float] = {}
-        self.stale = adapter
-        """Whether the trainer has other weights than the server: to begin with both have those of the file."""
+        self.stale = adapter or server.outlives
+        """Whether the trainer has other weights than the server. To begin with one that the run started has those of
+        the file too; one that was there before may have those of another run."""
         self._checked = False
 
     def rows(self, version: int) -> list[Sample]:
@@ -86,15 +89,26 @@ class ServedWeights:
         self._write(folder)
         try:
             if self._adapter:
-                name = f"{NAME}-{self._handed}"  # a new one: what is cached of a prompt is cached by it
-                if self._policy.model != NAME:
-                    self._server.post("/v1/unload_lora_adapter", {"lora_name": self._policy.model})
+                name = f"{self._base}-{self._token}-{self._handed}"  # a new one: prompts are cached by it
+                self._unload()
                 self._server.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
                 self._policy.model = name
             else:
                 self._server.post("/collective_rpc", {"method": "weights_from_folder", "args": [str(folder)]})
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _unload(self) -> None:
+        if self._policy.model != self._base:
+            self._server.post("/v1/unload_lora_adapter", {"lora_name": self._policy.model})
+
+    def close(self) -> None:
+        """Leave the server, with no adapter of this run where it outlives it. May be called twice."""
+        if self._server.outlives and self._server.alive:
+            with contextlib.suppress(TrainingError):
+                self._unload()
+        self._policy.model = self._base
+        self._server.close()
 
     def _scores(self, rows: Sequence[Sample]) -> list[float]:
         """The log-probability of each token of the rows but the first of each."""

@@ -22,6 +22,13 @@ def engine_contradictions(astune: AstuneConfig, *, plays: bool) -> Iterator[tupl
                     "there is no vLLM without astune.rollout.engine: vllm; set it, or take the key out",
                 )
         return
+    if astune.rollout.vllm.base_url is not None:
+        for name, value in astune.rollout.vllm:
+            if name != "base_url" and value != getattr(UNSET, name):
+                yield (
+                    f"astune.rollout.vllm.{name}",
+                    "the server at astune.rollout.vllm.base_url runs already, as it was started; take one of them out",
+                )
     yield from _adapters(astune)
     yield from _sampling(astune)
     if not plays:

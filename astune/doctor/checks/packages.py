@@ -61,7 +61,7 @@ def check_packages(checked: CheckedConfig) -> Iterator[Finding]:
             yield fail(f"{name} {installed} is too old: {least} is the oldest that works", fix=_install(name))
         else:
             seen.append(f"{name} {installed}")
-    if config.backbone == "local" and config.rollout.engine == "vllm":
+    if config.backbone == "local" and config.rollout.engine == "vllm" and config.rollout.vllm.base_url is None:
         try:
             seen.append(f"vLLM {served_version(config.rollout.vllm)}")
         except MissingDependency as error:
