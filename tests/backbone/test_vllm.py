@@ -272,7 +272,9 @@ async def test_a_server_by_name_is_asked_for_its_model_by_the_name_it_has(tmp_pa
 async def test_a_server_that_does_not_suit_is_refused_with_the_command_that_starts_one(
     info: dict[str, Any] | None, values: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=f"(?s)base_url: .*{message}.*Start it with:.*vllm serve /m --served-model"):
+    with pytest.raises(
+        ConfigError, match=f"(?s)base_url: .*{message}.*Start it with:.*python -m vllm.*--model /m --served-model"
+    ):
         await checked(info, tmp_path, **values)
 
 

@@ -37,13 +37,15 @@ class Served:
     context_length: int
     rank: int | None
 
-    def arguments(self) -> list[str]:
-        return [part for name, value in self.options.items() for part in (name, value) if part]
+    def command(self) -> list[str]:
+        """Behind the interpreter."""
+        options = [part for name, value in self.options.items() for part in (name, value) if part]
+        return ["-m", "vllm.entrypoints.openai.api_server", "--model", str(self.model), *options]
 
     def told(self) -> str:
         """The command for people who start one."""
         variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
-        return " ".join([*variables, "vllm serve", shlex.join([str(self.model), *self.arguments()])])
+        return " ".join([*variables, "python", shlex.join(self.command())])
 
 
 def served(config: AstuneConfig, model: Path, *, dtype: str, context_length: int) -> Served:
@@ -88,8 +90,7 @@ def settings_of(config: AstuneConfig, served: Served, *, device: str, index: int
             "astune.rollout.vllm.gpus: with astune.synchronizer.style 'async' the server answers while the model is "
             f"trained, so it cannot sleep on GPU {index}, the trainer's; name others, or set style 'fixed'"
         )
-    command = [vllm.python or sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
-    command += ["--model", str(served.model), *served.arguments(), "--disable-uvicorn-access-log"]
+    command = [vllm.python or sys.executable, *served.command(), "--disable-uvicorn-access-log"]
     environment = {**served.environment, "VLLM_NO_USAGE_STATS": "1"}
     if device == "cuda":
         share = vllm.gpu_memory_utilization or (BESIDE_TRAINER if shares else ALONE)
