@@ -10,9 +10,8 @@ from astune.config.section import Section
 
 
 class VllmConfig(Section):
-    base_url: str | None = Field(
+    base_url: Annotated[str, Field(pattern=r"^https?://")] | None = Field(
         None,
-        pattern=r"^https?://",
         description="a server that runs already, as http://host:8000/v1, in place of one that the run starts; weights "
         "go to it through astune.runs_dir, which it must see at the same place",
     )
