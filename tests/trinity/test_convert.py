@@ -340,7 +340,7 @@ def values(key: str) -> st.SearchStrategy[Any]:
         return st.none() | st.floats(1.01, 9)
     if key == "astune.model.chat_template_kwargs":
         return st.dictionaries(st.text(max_size=3), st.text(max_size=3) | st.booleans() | st.integers(), max_size=2)
-    if key == "astune.task_reader.env_service.env_url":
+    if key in ("astune.task_reader.env_service.env_url", "astune.rollout.vllm.base_url"):
         return st.sampled_from([None, "http://h:1", "https://h"])
     if key.startswith("astune.task_reader.env_service.") and key.endswith((".options", ".params")):
         return st.dictionaries(st.text(max_size=3), st.text(max_size=3) | st.integers(), min_size=1, max_size=2)
