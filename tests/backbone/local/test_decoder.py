@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +91,28 @@ def test_joined_weights_are_the_parameters_themselves() -> None:
         with torch.inference_mode():
             assert torch.equal(after, fresh.step(alone, {0: 5}, [0]))
         before = after
+
+
+def test_what_was_written_out_of_one_model_is_never_taken_for_another() -> None:
+    """Python gives the address, and so the `id`, of an object that is gone to a new one: so a cache keeps the model."""
+    cache, model = KVCache(1, torch.float32, CPU), make_family("qwen3").model
+
+    def step(cache: KVCache, model: Any) -> torch.Tensor:
+        cache.clear()
+        with torch.inference_mode():
+            return cache.step(model, {0: 5}, [0])
+
+    step(cache, model)
+    known = weakref.ref(model)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.model.norm.weight.mul_(2)
+    del model
+    gc.collect()
+    assert known() is not None
+    assert torch.equal(step(cache, other), step(KVCache(1, torch.float32, CPU), other))
+    gc.collect()
+    assert known() is None
 
 
 def test_joined_weights_take_no_second_copy() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from astune.backbone.local.sampling import sampler as sampling_module
 from astune.backbone.local.sampling.sampler import Sampler
 from astune.errors import ContextOverflow, PolicyError, WorkflowError
 from astune.types import Generation, Sampling
@@ -81,6 +82,66 @@ async def test_more_conversations_than_slots_wait_their_turn(model: Any) -> None
         await together(sampler_over(model), [1, 2, 3, 4, 5]),
     )
     assert [[g.output_ids for _, g in calls] for calls in few] == [[g.output_ids for _, g in calls] for calls in many]
+
+
+LONG = [(7 * number + 3) % 64 for number in range(200)]
+
+
+async def answers_around(sampler: Sampler, model: Any, *arriving: list[int]) -> tuple[list[tuple[int, ...]], list[Any]]:
+    """An answer under way, and prompts that come after its third token: the shapes that were computed from then on,
+    and what each gave, the one under way first."""
+    shapes: list[tuple[int, ...]] = []
+
+    def note(module: Any, arguments: Any, options: dict[str, Any]) -> None:
+        shapes.append(tuple(options["input_ids"].shape))
+
+    with model.register_forward_pre_hook(note, with_kwargs=True):
+        first = asyncio.ensure_future(sampler.generate([5, 6, 7], Sampling(max_tokens=40, seed=1)))
+        while len(shapes) < 4:
+            await asyncio.sleep(0)
+        shapes.clear()
+        calls = [sampler.generate(prompt, Sampling(max_tokens=3, seed=2)) for prompt in arriving]
+        return shapes, list(await asyncio.gather(first, *calls))
+
+
+async def test_an_answer_goes_on_between_the_pieces_of_a_long_prompt(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling_module, "TOKENS_BETWEEN_STEPS", 50)
+    shapes, answers = await answers_around(sampler_over(model), model, LONG)
+    begun = shapes.index((1, 50))
+    assert shapes[begun : begun + 8] == [(1, 50), (1, 1), (1, 50), (1, 1), (1, 50), (1, 1), (1, 49), (2, 1)]
+    alone = [
+        await sampler_over(model).generate(prompt, Sampling(max_tokens=most, seed=seed))
+        for prompt, most, seed in (([5, 6, 7], 40, 1), (LONG, 3, 2))
+    ]
+    assert [each.output_ids for each in answers] == [each.output_ids for each in alone]
+
+
+async def test_a_short_prompt_does_not_wait_for_a_long_one(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling_module, "TOKENS_BETWEEN_STEPS", 50)
+    monkeypatch.setattr(sampling_module, "WORTH_A_PASS", 10)
+    shapes, _ = await answers_around(sampler_over(model), model, LONG, [9, 8, 7, 6, 5])
+    steps = [width for rows, width in shapes if rows > 1]
+    pieces = [width for _, width in shapes[: shapes.index((2, 1))]]
+    assert steps[0] == 1 and sum(pieces) < 60  # the second answer takes part before the long prompt is computed
+
+
+@pytest.mark.parametrize("between", [1, 7, 30])
+async def test_a_prompt_in_pieces_changes_no_answer(model: Any, between: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = list(range(12))
+    whole = tokens_of(await together(sampler_over(model, 4), numbers))
+    monkeypatch.setattr(sampling_module, "TOKENS_BETWEEN_STEPS", between)
+    monkeypatch.setattr(sampling_module, "WORTH_A_PASS", 2)
+    assert tokens_of(await together(sampler_over(model, 4), numbers)) == whole
+
+
+async def test_a_group_waits_for_its_prompt_while_it_is_computed_in_pieces(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling_module, "TOKENS_BETWEEN_STEPS", 50)
+    shapes, _ = await answers_around(sampler_over(model), model, *([*LONG, number] for number in range(4)))
+    assert sum(rows * width for rows, width in shapes if width > 1) == len(LONG)
 
 
 async def test_an_edited_history_is_not_confused_with_the_old_one(model: Any) -> None:

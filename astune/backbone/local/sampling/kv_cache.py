@@ -38,7 +38,8 @@ class KVCache(Slots):
         self.dtype, self.device = dtype, device
         self.keys: dict[int, torch.Tensor] = {}
         self.values: dict[int, torch.Tensor] = {}
-        self._decoders: dict[int, Decoder | None] = {}
+        self._model: Any = None
+        self._decoder: Decoder | None = None
 
     def reserve(self, positions: int) -> None:
         """Make room for `positions` tokens in every slot, keeping what is there."""
@@ -116,9 +117,7 @@ class KVCache(Slots):
         self.reserve(int(starts.max()) + ids.shape[1] + 1)
         layout = CacheLayout(self, rows, starts, ids.shape[1])
         tokens = torch.as_tensor(ids, device=self.device)
-        if id(model) not in self._decoders:
-            self._decoders = {id(model): find_decoder(model) if self._adapters is None else None}
-        decoder = self._decoders[id(model)]
+        decoder = self._written_out(model)
         if decoder is not None and not decoder.hooked:
             return decoder.forward(tokens, layout.positions, layout)
         with self.using(slots):
@@ -126,6 +125,12 @@ class KVCache(Slots):
                 input_ids=tokens, position_ids=layout.positions, use_cache=False, logits_to_keep=1, layout=layout
             ).logits
         return logits[:, -1]
+
+    def _written_out(self, model: Any) -> Decoder | None:
+        if self._model is not model:
+            self._decoder = find_decoder(model) if self._adapters is None else None
+            self._model = model
+        return self._decoder
 
 
 class CacheLayout:

@@ -1,7 +1,8 @@
 """Continuous batching: one forward pass per step advances every conversation that is waiting for a token.
 
 The sampler runs in the event loop's own thread, between the agents' steps. It first lets the agents run until
-they all wait for the model, then takes new requests in, then decodes one token for all. Which requests meet in a
+they all wait for the model, then takes new requests in, then decodes one token for all. Long prompts are computed in
+pieces between the steps, so that answers under way go on. Which requests meet in a
 batch therefore depends on the agents' code and not on timing: with agents that do no outside input or output, a
 seed gives the same tokens, bit for bit. Agents in other processes are kept in step by `rollout.rounds`.
 
@@ -13,8 +14,10 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -38,6 +41,10 @@ QUIET_PASSES = 48
 """Passes of the event loop without a new request after which every agent counts as waiting."""
 WORTH_WAITING = 16
 """A request waits for another's prefill if that gives it so many prompt tokens for free."""
+TOKENS_BETWEEN_STEPS = 512
+"""Most tokens of prompts that are computed between two steps of answers under way."""
+WORTH_A_PASS = 64
+"""A prompt that is computed with others has so many tokens of a pass at least, or waits for the next."""
 
 
 @dataclass(eq=False)
@@ -106,6 +113,8 @@ class Sampler:
             if family.layout == "tree"
             else StateCache(model, slots, parameter.device, continues=family.continues, adapters=adapters)
         )
+        self._in_pieces = family.layout == "tree" or family.continues
+        """Whether a prompt may be computed in several passes without beginning anew."""
         self._waiting: list[GenerationRequest] = []
         self._running: dict[int, GenerationRequest] = {}
         self._last_used = np.zeros(slots, np.int64)
@@ -221,23 +230,31 @@ class Sampler:
         return self._apart(requests[:half], work) + self._apart(requests[half:], work)
 
     def _admit(self) -> None:
-        """Give waiting requests a slot and compute their prompts but for the last token. Requests that share a
-        long prefix with one of this round wait for the next round and copy it."""
+        """Give waiting requests a slot and compute their prompts but for the last token: all of them if nobody waits
+        for a token, and a part otherwise. Requests that share a long prefix with one that is being computed wait for
+        it and copy it."""
         self._drop_cancelled()
-        while self._waiting and len(self._running) < self._cache.slots:
-            admitted: list[GenerationRequest] = []
-            later: list[GenerationRequest] = []
-            for request in self._waiting:
-                full = len(self._running) == self._cache.slots
-                if full or not self._take_slot(request, admitted):
-                    later.append(request)
-                else:
-                    admitted.append(request)
-                    self._running[request.slot] = request
-            self._waiting = later
-            self._prefill([request for request in admitted if self._missing(request) > 0])
-            for request in admitted:
+        some_answer = len(self._filling()) < len(self._running)
+        left = TOKENS_BETWEEN_STEPS if some_answer and self._in_pieces else sys.maxsize
+        self._seat()
+        while left > 0 and (filling := self._filling()):
+            left -= self._fill(filling, left)
+            self._seat()
+
+    def _seat(self) -> None:
+        filling, later = self._filling(), []
+        for request in self._waiting:
+            if len(self._running) == self._cache.slots or not self._take_slot(request, filling):
+                later.append(request)
+            else:
+                filling.append(request)
+                self._running[request.slot] = request
                 request.pending = int(request.prompt[-1])
+        self._waiting = later
+
+    def _filling(self) -> list[GenerationRequest]:
+        """Those in a slot whose prompt is not computed yet, the first to come first."""
+        return [request for request in self._running.values() if self._missing(request) > 0]
 
     def _drop_cancelled(self) -> None:
         self._waiting = [request for request in self._waiting if not request.future.done()]
@@ -247,11 +264,11 @@ class Sampler:
     def _missing(self, request: GenerationRequest) -> int:
         return len(request.prompt) - 1 - int(self._cache.lengths[request.slot])
 
-    def _take_slot(self, request: GenerationRequest, admitted: Sequence[GenerationRequest]) -> bool:
-        """Find the slot that saves most; False if waiting for a request of this round saves more."""
+    def _take_slot(self, request: GenerationRequest, filling: Sequence[GenerationRequest]) -> bool:
+        """Find the slot that saves most; False if waiting for a prompt that is being computed saves more."""
         known = self._cache.shared_prefixes(request.prompt[: 0 if request.unshared else -1], request.adapter)
         source = int(known.argmax())
-        for other in () if request.unshared else admitted:
+        for other in () if request.unshared else filling:
             shared = common_prefix(request.prompt[:-1], other.prompt[:-1]) if other.adapter == request.adapter else 0
             if shared >= known[source] + WORTH_WAITING:
                 return False
@@ -267,23 +284,34 @@ class Sampler:
         request.slot = target
         return True
 
-    def _prefill(self, requests: list[GenerationRequest]) -> None:
-        """Compute keys and values of prompts, requests of similar length side by side."""
-        requests.sort(key=self._missing)
-        while requests:
-            shortest = self._missing(requests[0])  # padding costs what tokens cost, so the long ones go by themselves
-            batch = [request for request in requests if self._missing(request) <= 2 * shortest + 16]
-            requests = requests[len(batch) :]
-            self._apart(batch, self._prefill_together)
+    def _fill(self, filling: Sequence[GenerationRequest], left: int) -> int:
+        """Compute keys and values of at most `left` more tokens of prompts, pieces of similar length side by side; how
+        many. No prompt takes what another needs: the oldest has its share, and the short ones come before the long."""
+        oldest, *others = filling
+        pieces: list[tuple[int, GenerationRequest]] = []
+        given = 0
+        for number, request in enumerate((oldest, *sorted(others, key=self._missing))):
+            share = max((left - given) // (len(filling) - number), WORTH_A_PASS)
+            size = min(self._missing(request), share, left - given)
+            if size > 0:
+                pieces.append((size, request))
+                given += size
+        pieces.sort(key=lambda piece: piece[0])
+        while pieces:
+            shortest = pieces[0][0]  # padding costs what tokens cost, so the long ones go by themselves
+            batch = {request: size for size, request in pieces if size <= 2 * shortest + 16}
+            pieces = pieces[len(batch) :]
+            self._apart(list(batch), partial(self._fill_together, batch))
+        return given
 
-    def _prefill_together(self, batch: Sequence[GenerationRequest]) -> None:
-        slots = [request.slot for request in batch]
-        texts = [request.prompt[self._cache.lengths[request.slot] : -1] for request in batch]
-        self._cache.extend(self.model, slots, texts)
+    def _fill_together(self, sizes: Mapping[GenerationRequest, int], requests: Sequence[GenerationRequest]) -> None:
+        starts = [int(self._cache.lengths[request.slot]) for request in requests]
+        texts = [one.prompt[start : start + sizes[one]] for one, start in zip(requests, starts, strict=True)]
+        self._cache.extend(self.model, [request.slot for request in requests], texts)
 
     def _decode(self) -> None:
-        """One token for every running request."""
-        running = [self._running[slot] for slot in sorted(self._running)]
+        """One token for every request whose prompt is computed."""
+        running = [each for _, each in sorted(self._running.items()) if self._missing(each) <= 0]
         for requests, logits in self._apart(running, self._next_logits) if running else ():
             self._cache.append_each([r.slot for r in requests], [r.pending for r in requests])
             self._advance(requests, logits)
