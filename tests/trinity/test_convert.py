@@ -334,6 +334,8 @@ def values(key: str) -> st.SearchStrategy[Any]:
         return st.lists(st.fixed_dictionaries({"trainer": st.just({"total_steps": 3})}), min_size=1, max_size=3)
     if key == "astune.trainer.updates_per_step":
         return st.integers(1, 64)  # more than there are episodes in a step make no sense
+    if key == "astune.algorithm.critic.warmup_updates":
+        return st.integers(0, 64)  # more than a run has are refused
     if key == "astune.model.device":
         return st.sampled_from(["auto", "cpu", "cuda", "cuda:1"])
     if key == "astune.algorithm.clip_dual":

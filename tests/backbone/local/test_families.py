@@ -63,7 +63,7 @@ def sample_of(prompt: list[int], answer: Generation, advantage: float) -> Sample
 
 @pytest.mark.parametrize("name", list(FAMILIES))
 async def test_sampler_and_learner_give_the_logprobs_of_a_plain_forward_pass(name: str) -> None:
-    tiny = in_double(make_family(name))  # in single precision a random Mamba alone is off by up to 4e-4
+    tiny = in_double(make_family(name))  # else a Mamba is off by up to 4e-4; its state is single
     calls = await conversations(tiny)
     samples = [sample_of(*call, 1.0) for call in calls]
     with torch.no_grad():
@@ -73,11 +73,11 @@ async def test_sampler_and_learner_give_the_logprobs_of_a_plain_forward_pass(nam
             for span in one.timeline.spans
         ]
         for (_, answer), logprobs in zip(calls, expected, strict=True):
-            assert answer.logprobs == pytest.approx(logprobs.tolist(), abs=1e-5)
+            assert answer.logprobs == pytest.approx(logprobs.tolist(), abs=5e-5)
         for batch in micro_batches(samples, 100, CPU, tiny.family.layout):
             learned = predict(tiny.model, batch).logprob
             assert learned.tolist() == pytest.approx(
-                torch.cat([expected[number] for number in batch.samples]).tolist(), abs=1e-5
+                torch.cat([expected[number] for number in batch.samples]).tolist(), abs=5e-5
             )
 
 
