@@ -48,6 +48,7 @@ from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest, ContextTracker
 from astune.gateway.app import Endpoint, OpenAIApp
 from astune.gateway.server import HttpServer
+from astune.support.short_pauses import short_pauses
 from astune.testing import ScriptedPolicy, write_test_model_dir
 from astune.types import Sampling, Task, Turn
 from astune.workflow.tuner import Tuner
@@ -139,7 +140,8 @@ async def serve(name: str, sessions: int) -> None:
     }
     urls, served = await start[name](sessions)
     print(json.dumps(urls), flush=True)
-    await asyncio.to_thread(sys.stdin.read)
+    with short_pauses():  # as where episodes are played
+        await asyncio.to_thread(sys.stdin.read)
     print(served(), flush=True)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.rollout.observer import Observer
 from astune.rollout.player import Player
 from astune.rollout.quorum import Quorum
+from astune.support.short_pauses import short_pauses
 from astune.task_judge.judge_base import GroupJudge, Judge
 from astune.task_judge.task_judges import TaskJudges
 from astune.types import Policy, Task
@@ -54,9 +55,12 @@ class RolloutSetup:
     player: Player | None = None
     """Plays the attempts in other processes; None: this one does."""
 
-    def opened(self) -> AbstractAsyncContextManager[object]:
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
         """Episodes are played within it: the workflow is set up, here or wherever they are. Raises SetupError."""
-        return lifetime(self.workflow_factory) if self.player is None else self.player
+        async with lifetime(self.workflow_factory) if self.player is None else self.player:
+            with short_pauses():
+                yield
 
     def judge_of(self, task: Task) -> Judge | None:
         """The judge that the task names, else the one of the run."""

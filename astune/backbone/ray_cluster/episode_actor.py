@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import gc
 import logging
 import os
 import queue
@@ -132,8 +131,6 @@ class EpisodeActor:
             setup = workflow_setup(start.config, self._gate, start.chat_format)
             self._setup: RolloutSetup = replace(setup, notes=ForwardedNotes(self._said.put))
             async with self._setup.opened():
-                gc.collect()
-                gc.freeze()
                 self._ready.set_result("")
                 with LoopWatch(logger.warning):
                     await self._over.wait()

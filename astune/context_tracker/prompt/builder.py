@@ -270,7 +270,7 @@ def _other_tools(match: Match, rewritten: Mapping[int, AnswerText]) -> bool:
         return rewritten[max(rewritten)].sampled.tools != match.tools
     if match.sampled or match.request is None or match.request.tools == match.tools:
         return False
-    return not match.answered()
+    return next(match.answered(), None) is None
 
 
 def _rewritten(later: dict[int, AnswerText], match: Match, sent_up_to: int) -> dict[int, AnswerText]:

@@ -80,10 +80,13 @@ class Match:
     changed_from: AnsweredRequest | None
     request: AnsweredRequest | None
 
-    def answered(self) -> list[SampledAnswer]:
-        """The answers that were given to the known part of it before, with the same tools."""
-        nodes = [node for same in list(self.path[-1].children.values()) for node in same] if self.path else []
-        return [node.sampled for node in nodes if node.sampled is not None and node.sampled.tools == self.tools]
+    def answered(self) -> Iterator[SampledAnswer]:
+        """The answers that were given to the known part of it before, with the same tools, of equal ones the newest
+        first."""
+        for same in list(self.path[-1].children.values()) if self.path else ():
+            for node in reversed(same):
+                if node.sampled is not None and node.sampled.tools == self.tools:
+                    yield node.sampled
 
 
 class Conversations:

@@ -33,6 +33,7 @@ from astune.store.database import shown
 from astune.store.versions import ModelVersion, register
 from astune.store.writer import Writer
 from astune.support.serving import BACKLOG, bound_socket, server_config, url_of
+from astune.support.short_pauses import short_pauses
 from astune.types import Sampling
 
 logger = logging.getLogger(__name__)
@@ -156,7 +157,8 @@ async def _serve(config: Config, model: Model, ready: Callable[[str], None]) -> 
         listener.listen(BACKLOG)
         ready(url_of(settings.host, listener))
         try:
-            await server.serve(sockets=[listener])
+            with short_pauses():
+                await server.serve(sockets=[listener])
         finally:
             polling.cancel()
 

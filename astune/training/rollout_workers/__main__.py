@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
-import gc
 import logging
 import os
 import select
@@ -77,8 +76,6 @@ async def serve(wire: Wire) -> None:
     try:
         worker = EpisodeWorker(start.config, start.chat_format, start.context_length, wire.send)
         async with worker.setup.opened():
-            gc.collect()
-            gc.freeze()
             wire.send(Ready())
             with LoopWatch(logger.warning):
                 await _work(worker, inbox)
