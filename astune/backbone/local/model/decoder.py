@@ -9,7 +9,7 @@ logits are compared with the model's own, and a model of another build is sample
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -28,6 +28,13 @@ ATTENTION_PARTS = {"q_proj", "k_proj", "v_proj", "o_proj"}
 HEAD_NORMS = {"q_norm", "k_norm"}
 MLP_PARTS = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 FOREIGN_ERRORS = (TypeError, ValueError, RuntimeError, AttributeError, LookupError, NotImplementedError)
+
+
+class Keeping(Layout, Protocol):
+    """A layout that keeps keys and values beyond the pass."""
+
+    def keep(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> object:
+        """What `attend` does with `key` and `value` before a query sees them."""
 
 
 class Joined:
@@ -75,21 +82,33 @@ class DecoderLayer:
     def forward(self, index: int, hidden: torch.Tensor, turn: tuple[torch.Tensor, ...], layout: Layout) -> torch.Tensor:
         """`hidden` (n, t, width) is overwritten; `turn` are cosines and signed sines (n, t, 1, dim)."""
         n, t, _ = hidden.shape
-        both = self.heads + self.kv_heads
-        new = functional.linear(_rms(hidden, self.norm), self.qkv.weight, self.qkv.bias).view(n, t, -1, self.dim)
-        turned = new[:, :, :both]
-        if self.norms is not None:
-            query, key = torch.split(turned, [self.heads, self.kv_heads], dim=2)
-            turned = torch.cat([_rms(query, self.norms[0]), _rms(key, self.norms[1])], dim=2)
-        turned = torch.addcmul(turned * turn[0], turned.roll(self.dim // 2, -1), turn[1]).transpose(1, 2)
-        query, key = turned[:, : self.heads], turned[:, self.heads :]
-        seen = layout.attend(index, query, key, new[:, :, both:].transpose(1, 2), self.rule)
+        turned, value = self._heads(hidden, turn, 0)
+        seen = layout.attend(index, turned[:, : self.heads], turned[:, self.heads :], value, self.rule)
         hidden += functional.linear(seen.reshape(n, t, -1), self.out.weight, self.out.bias)
-        gate, up = functional.linear(_rms(hidden, self.after_norm), self.gate_up.weight, self.gate_up.bias).chunk(
-            2, dim=-1
-        )
+        joined = functional.linear(_rms(hidden, self.after_norm), self.gate_up.weight, self.gate_up.bias)
+        gate, up = joined.chunk(2, dim=-1)
         hidden += functional.linear(self.act(gate).mul_(up), self.down.weight, self.down.bias)
         return hidden
+
+    def keep(self, index: int, hidden: torch.Tensor, turn: tuple[torch.Tensor, ...], layout: Keeping) -> None:
+        """Compute keys and values alone."""
+        layout.keep(index, *self._heads(hidden, turn, self.heads))
+
+    def _heads(
+        self, hidden: torch.Tensor, turn: tuple[torch.Tensor, ...], first: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Queries and keys as one, from head `first` on, and values: (n, heads, t, dim)."""
+        n, t, _ = hidden.shape
+        weight, bias = self.qkv.weight[first * self.dim :], self.qkv.bias
+        new = functional.linear(_rms(hidden, self.norm), weight, bias if bias is None else bias[first * self.dim :])
+        new = new.view(n, t, -1, self.dim)
+        turned, value = new[:, :, : -self.kv_heads], new[:, :, -self.kv_heads :]
+        if self.norms is not None:
+            query, key = turned[:, :, : -self.kv_heads], turned[:, :, -self.kv_heads :]
+            key = _rms(key, self.norms[1])
+            turned = torch.cat([_rms(query, self.norms[0]), key], dim=2) if first == 0 else key
+        turned = torch.addcmul(turned * turn[0], turned.roll(self.dim // 2, -1), turn[1])
+        return turned.transpose(1, 2), value.transpose(1, 2)
 
 
 class Decoder:
@@ -119,16 +138,28 @@ class Decoder:
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Logits (n, vocabulary) behind the last of `tokens` (n, t), which stand at `positions` (n, t)."""
+        hidden, turn = self._begin(tokens, positions)
+        for index, layer in enumerate(self.layers):
+            hidden = layer.forward(index, hidden, turn, layout)
+        return functional.linear(_rms(hidden[:, -1], self._norm), self._head.weight, self._head.bias)
+
+    def keep(self, tokens: torch.Tensor, positions: torch.Tensor, layout: Keeping) -> None:
+        """Leave keys and values of `tokens` in `layout`, and compute nothing that these do not need."""
+        hidden, turn = self._begin(tokens, positions)
+        *layers, last = self.layers
+        for index, layer in enumerate(layers):
+            hidden = layer.forward(index, hidden, turn, layout)
+        last.keep(len(layers), hidden, turn, layout)
+
+    def _begin(self, tokens: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """Embeddings, and what turns queries and keys to their positions."""
         for layer in self.layers:
             layer.qkv.refresh()
             layer.gate_up.refresh()
         hidden = functional.embedding(tokens, self._embedding.weight)
         cos, sin = (each[:, :, None] for each in self._rotary(hidden, positions))
         half = sin.shape[-1] // 2
-        turn = cos, torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
-        for index, layer in enumerate(self.layers):
-            hidden = layer.forward(index, hidden, turn, layout)
-        return functional.linear(_rms(hidden[:, -1], self._norm), self._head.weight, self._head.bias)
+        return hidden, (cos, torch.cat([-sin[..., :half], sin[..., half:]], dim=-1))
 
 
 def find_decoder(model: Any) -> Decoder | None:

@@ -86,7 +86,7 @@ class KVCache(Slots):
             ids = np.zeros((len(pieces), len(pieces[-1])), np.int64)
             for row, piece in enumerate(pieces):
                 ids[row, : len(piece)] = piece
-            self._forward(model, ids, own, torch.tensor(own, device=self.device))
+            self._keep(model, ids, own)
             for slot, piece in zip(own, pieces, strict=True):
                 self.append(slot, piece)
             done += size
@@ -113,13 +113,27 @@ class KVCache(Slots):
     def _forward(self, model: Any, ids: np.ndarray, slots: Sequence[int], rows: slice | torch.Tensor) -> torch.Tensor:
         """Run new tokens `ids` (n, t) of `slots`, which `rows` names too, behind what they hold; logits
         (n, vocabulary) of the last."""
+        tokens, layout = self._place(ids, slots, rows)
+        if (decoder := self._written_out(model)) is not None:
+            return decoder.forward(tokens, layout.positions, layout)
+        return self._own_forward(model, tokens, slots, layout)
+
+    def _keep(self, model: Any, ids: np.ndarray, slots: Sequence[int]) -> None:
+        """The same without logits."""
+        tokens, layout = self._place(ids, slots, torch.tensor(slots, device=self.device))
+        if (decoder := self._written_out(model)) is not None:
+            decoder.keep(tokens, layout.positions, layout)
+        else:
+            self._own_forward(model, tokens, slots, layout)
+
+    def _place(
+        self, ids: np.ndarray, slots: Sequence[int], rows: slice | torch.Tensor
+    ) -> tuple[torch.Tensor, CacheLayout]:
         starts = self.lengths[list(slots)]
         self.reserve(int(starts.max()) + ids.shape[1] + 1)
-        layout = CacheLayout(self, rows, starts, ids.shape[1])
-        tokens = torch.as_tensor(ids, device=self.device)
-        decoder = self._written_out(model)
-        if decoder is not None and not decoder.hooked:
-            return decoder.forward(tokens, layout.positions, layout)
+        return torch.as_tensor(ids, device=self.device), CacheLayout(self, rows, starts, ids.shape[1])
+
+    def _own_forward(self, model: Any, tokens: torch.Tensor, slots: Sequence[int], layout: CacheLayout) -> torch.Tensor:
         with self.using(slots):
             logits: torch.Tensor = model(
                 input_ids=tokens, position_ids=layout.positions, use_cache=False, logits_to_keep=1, layout=layout
@@ -130,7 +144,7 @@ class KVCache(Slots):
         if self._model is not model:
             self._decoder = find_decoder(model) if self._adapters is None else None
             self._model = model
-        return self._decoder
+        return self._decoder if self._decoder is not None and not self._decoder.hooked else None
 
 
 class CacheLayout:
@@ -156,15 +170,20 @@ class CacheLayout:
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: Rule
     ) -> torch.Tensor:
-        keys, values = self.cache.layer(layer, key, value)
-        places = self._places(keys)
-        keys.view(-1, keys.shape[3]).index_copy_(0, places, key.to(keys.dtype).reshape(-1, keys.shape[3]))
-        values.view(-1, values.shape[3]).index_copy_(0, places, value.to(values.dtype).reshape(-1, values.shape[3]))
+        keys, values = self.keep(layer, key, value)
         known, content = keys[self.rows, :, : self.width], values[self.rows, :, : self.width]
         case = rule.window, query.shape[1] // key.shape[1]
         if case not in self._masks:
             self._masks[case] = additive_mask(self._seen(rule.window), query, key)
         return grouped_attention(query, known, content, self._masks[case], rule)
+
+    def keep(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write keys and values of the new tokens; what the cache has of the layer."""
+        keys, values = self.cache.layer(layer, key, value)
+        places = self._places(keys)
+        keys.view(-1, keys.shape[3]).index_copy_(0, places, key.to(keys.dtype).reshape(-1, keys.shape[3]))
+        values.view(-1, values.shape[3]).index_copy_(0, places, value.to(values.dtype).reshape(-1, values.shape[3]))
+        return keys, values
 
     def _places(self, keys: torch.Tensor) -> torch.Tensor:
         """Where the keys of the new tokens stand among those of all slots, heads and positions (n heads t,)."""
