@@ -5,9 +5,10 @@
     .venv/bin/python benchmarks/sampler.py --short                # both sizes and precisions in small
 
 The same model, prompts of 128 tokens, 64 new tokens each, temperature 1, prefill included. The two take turns; medians.
-`--model 83M` is a Qwen3 with random weights. "bandwidth" is the share of what a core reads of memory, measured here by
-summing 256 MB, that a step reaches by its weights and the keys and values that it reads: a small model's weights stay
-in the processor's cache, so the column is about large ones.
+As in a run there is one sampler, which forgets its cache after each round; the first is warm-up on both sides.
+`--model 83M` is a Qwen3 with random weights. "bandwidth" is the share of what the cores read of memory, measured by
+summing 256 MB on all of them, that a step reaches by its weights and the keys and values that it reads: a small model's
+weights stay in the processor's cache, so the column is about large ones.
 The sampler gives more than `generate` does (a seed and a log-probability per token, requests that
 come and go), which is the part of a step called sampling and scheduling.
 """
@@ -24,6 +25,7 @@ import random
 import statistics
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,8 @@ from astune.context_tracker.model_dir import resolve_model_dir
 from astune.types import Sampling
 
 PROMPT, NEW = 128, 64
+SHORT = 32, 16
+"""The same for 83 million parameters."""
 IN_FLIGHT = (1, 16, 64)
 LARGE = {
     "hidden_size": 768,
@@ -83,6 +87,9 @@ class TimedSampler(Sampler):
 
     def __init__(self, model: Any, **options: Any) -> None:
         super().__init__(model, **options)
+        self.begin()
+
+    def begin(self) -> None:
         self.seconds = dict.fromkeys(("prefill", "decode", "forward", "sampling"), 0.0)
 
     def _timed(self, part: str, function: Any, *arguments: Any) -> Any:
@@ -106,8 +113,9 @@ class TimedSampler(Sampler):
         self._timed("sampling", super()._advance, *arguments)
 
 
-async def sample(sampler: Sampler, prompts: list[list[int]], new: int) -> float:
+async def sample(sampler: TimedSampler, prompts: list[list[int]], new: int) -> float:
     """Seconds."""
+    sampler.begin()
     started = time.perf_counter()
     requests = [sampler.generate(prompt, Sampling(new, seed=seed)) for seed, prompt in enumerate(prompts)]
     await asyncio.gather(*requests)
@@ -132,10 +140,35 @@ def generate(model: Any, prompts: list[list[int]], new: int) -> float:
     return time.perf_counter() - started
 
 
-def measure(path: str, in_flight: int, options: argparse.Namespace, dtype: str, bandwidth: float) -> list[str]:
+@dataclass(frozen=True)
+class Load:
+    """What a row of the table measures. `shared` requests have the same prompt."""
+
+    model: str
+    dtype: str
+    in_flight: int
+    prompt: int
+    new: int
+    rounds: int
+    shared: int = 1
+
+
+def loads(options: argparse.Namespace) -> list[Load]:
+    given = [options.model, options.dtype, options.prompt, options.new, options.rounds, options.shared]
+    both = ["float32", "bfloat16"]
+    sizes = [["tiny", both, PROMPT, NEW, 3, 1], ["83M", both, *SHORT, 3, 1]] if options.short else [given]
+    return [
+        Load(model, dtype, in_flight, prompt, new, rounds, shared)
+        for model, dtypes, prompt, new, rounds, shared in sizes
+        for dtype in dtypes
+        for in_flight in options.in_flight
+    ]
+
+
+def measure(path: str, load: Load, bandwidth: float) -> list[str]:
     """A row of the table."""
-    prompt, new, shared = options.prompt, options.new, options.shared
-    loaded = load_model(ModelConfig(path=path, device="cpu", dtype=dtype))
+    in_flight, prompt, new, shared = load.in_flight, load.prompt, load.new, load.shared
+    loaded = load_model(ModelConfig(path=path, device="cpu", dtype=load.dtype))
     plain = AutoModelForCausalLM.from_pretrained(resolve_model_dir(path), dtype=loaded.dtype).eval()
     chance = random.Random(0)
     distinct = [[chance.randrange(10, 1000) for _ in range(prompt)] for _ in range(max(in_flight // shared, 1))]
@@ -143,10 +176,10 @@ def measure(path: str, in_flight: int, options: argparse.Namespace, dtype: str, 
     ours: list[float] = []
     theirs: list[float] = []
     parts: dict[str, list[float]] = {}
-    for number in range(options.rounds + 1):
-        sampler = TimedSampler(loaded.sampling_model, slots=in_flight, context_length=loaded.context_length)
+    sampler = TimedSampler(loaded.sampling_model, slots=in_flight, context_length=loaded.context_length)
+    for number in range(load.rounds + 1):
         seconds, other = asyncio.run(sample(sampler, prompts, new)), generate(plain, prompts, new)
-        if number:  # the first is warm-up
+        if number:
             ours.append(seconds)
             theirs.append(other)
             for part, value in sampler.seconds.items():
@@ -156,9 +189,10 @@ def measure(path: str, in_flight: int, options: argparse.Namespace, dtype: str, 
     tokens = in_flight * new
     share = bytes_read(loaded.sampling_model, in_flight, prompt, new) * new / middle["decode"] / bandwidth
     return [
-        options.model,
-        dtype,
+        load.model,
+        load.dtype,
         str(in_flight),
+        f"{prompt} + {new}",
         f"{tokens / statistics.median(theirs):.0f}",
         f"{tokens / statistics.median(ours):.0f}",
         f"{statistics.median(b / a for a, b in zip(ours, theirs, strict=True)):.2f}",
@@ -181,21 +215,13 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="both sizes and precisions, few tokens, three rounds")
     options = parser.parse_args()
     logging.disable_progress_bar()
-    console, bandwidth, rows = Console(width=150), read_bandwidth(), []
+    console, bandwidth, rows = Console(width=160), read_bandwidth(), []
     with tempfile.TemporaryDirectory() as folder:
-        if options.short:
-            options.rounds, options.dtype = 3, ["float32", "bfloat16"]
-        for model in ("tiny", "83M") if options.short else (options.model,):
-            options.model = model
-            path = make_large(Path(folder)) if options.model == "83M" else options.model
-            if options.short:
-                options.prompt, options.new = (PROMPT, NEW) if path == "tiny" else (16, 8)
-            for dtype in options.dtype:
-                rows += [measure(path, in_flight, options, dtype, bandwidth) for in_flight in options.in_flight]
-    title = (
-        "short" if options.short else f"prompt {options.prompt}, {options.new} new tokens, medians of {options.rounds}"
-    )
-    columns = ("model", "dtype", "in flight", "generate tokens/s", "Sampler tokens/s", "ratio", "prefill ms")
+        for load in loads(options):
+            path = make_large(Path(folder)) if load.model == "83M" else load.model
+            rows.append(measure(path, load, bandwidth))
+    title = "short, medians of 3" if options.short else f"medians of {options.rounds}"
+    columns = ("model", "dtype", "in flight", "tokens", "generate tokens/s", "Sampler tokens/s", "ratio", "prefill ms")
     table = table_of(title, (*columns, "step ms", "= forward", "+ sampling", "+ scheduling", "bandwidth"), rows, left=2)
     console.print(
         f"torch {torch.__version__}, {torch.get_num_threads()} threads, load average {os.getloadavg()[0]:.1f}, "

@@ -37,7 +37,7 @@ def decode(job: Job) -> None:
     pending = dict.fromkeys(range(rows), 7)
 
     def step() -> None:
-        logits = cache.step(model, pending, pending)
+        logits = cache.step(model, pending)
         ids, logprobs = draw(logits, [1.0] * rows, [1.0] * rows, [0] * rows, [chance.random() for _ in range(rows)])
         cache.append_each(list(pending), list(pending.values()))
         pending.update(enumerate(ids.tolist()))

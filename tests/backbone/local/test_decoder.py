@@ -36,7 +36,7 @@ def logits_of(model: Any, *, own: bool) -> torch.Tensor:
         cache.extend(model, [0, 1, 2], [np.arange(3, 9), np.arange(5, 20), np.arange(7, 30)])
         for token in (4, 9, 40):
             for slots in ((0, 1, 2), (0, 2)):
-                steps.append(cache.step(model, dict.fromkeys(slots, token), slots))
+                steps.append(cache.step(model, dict.fromkeys(slots, token)))
                 cache.append_each(list(slots), [token] * len(slots))
     if handle is not None:
         handle.remove()
@@ -73,7 +73,7 @@ def test_joined_weights_are_the_parameters_themselves() -> None:
     def step() -> torch.Tensor:
         cache.clear()
         with torch.inference_mode():
-            return cache.step(model, {0: 5}, [0])
+            return cache.step(model, {0: 5})
 
     before = step()
     changes: list[Any] = [
@@ -89,7 +89,7 @@ def test_joined_weights_are_the_parameters_themselves() -> None:
         alone = copy.deepcopy(model)
         fresh = KVCache(1, torch.float32, CPU)
         with torch.inference_mode():
-            assert torch.equal(after, fresh.step(alone, {0: 5}, [0]))
+            assert torch.equal(after, fresh.step(alone, {0: 5}))
         before = after
 
 
@@ -100,7 +100,7 @@ def test_what_was_written_out_of_one_model_is_never_taken_for_another() -> None:
     def step(cache: KVCache, model: Any) -> torch.Tensor:
         cache.clear()
         with torch.inference_mode():
-            return cache.step(model, {0: 5}, [0])
+            return cache.step(model, {0: 5})
 
     step(cache, model)
     known = weakref.ref(model)

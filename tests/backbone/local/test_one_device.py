@@ -51,7 +51,7 @@ def test_a_decode_step_reads_nothing_back(elsewhere: Any) -> None:
         cache.extend(model, [0, 1, 3], texts)
         cache.copy_prefix(1, 2, 6)
         for pending in ({0: 1, 1: 2, 2: 3, 3: 4}, {0: 1, 3: 4}, {3: 2}):
-            logits = cache.step(model, pending, pending)
+            logits = cache.step(model, pending)
             n = len(pending)
             heats, masses, most = [1.0, 0.5, 0.0, 2.0], [1.0, 0.9, 1.0, 1.0], [0, 3, 0, 0]
             ids, logprobs = draw(logits, heats[:n], masses[:n], most[:n], [0.5] * n)

@@ -103,10 +103,10 @@ class DecoderLayer:
         new = functional.linear(_rms(hidden, self.norm), weight, bias if bias is None else bias[first * self.dim :])
         new = new.view(n, t, -1, self.dim)
         turned, value = new[:, :, : -self.kv_heads], new[:, :, -self.kv_heads :]
-        if self.norms is not None:
-            query, key = turned[:, :, : -self.kv_heads], turned[:, :, -self.kv_heads :]
-            key = _rms(key, self.norms[1])
-            turned = torch.cat([_rms(query, self.norms[0]), key], dim=2) if first == 0 else key
+        if self.norms is not None:  # all heads at once but for their weights
+            turned = functional.rms_norm(turned, (self.dim,), None, self.norms[0].variance_epsilon)
+            turned[:, :, : -self.kv_heads].mul_(self.norms[0].weight)
+            turned[:, :, -self.kv_heads :].mul_(self.norms[1].weight)
         turned = torch.addcmul(turned * turn[0], turned.roll(self.dim // 2, -1), turn[1])
         return turned.transpose(1, 2), value.transpose(1, 2)
 
@@ -237,6 +237,8 @@ def _is_usual(model: Any) -> bool:
             layer.post_attention_layernorm,
             *map(attention.get_submodule, named & HEAD_NORMS),
         ]
+        if named > ATTENTION_PARTS and attention.q_norm.variance_epsilon != attention.k_norm.variance_epsilon:
+            return False
         joined = [[attention.q_proj, attention.k_proj, attention.v_proj], [layer.mlp.gate_proj, layer.mlp.up_proj]]
         if any(len({type(one) for one in group}) != 1 for group in joined):
             return False

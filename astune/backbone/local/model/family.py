@@ -161,7 +161,7 @@ def _rows_fault(model: Any, row: np.ndarray, attention: str, continues: bool) ->
             cache.extend(model, [0], [row[start:stop]])
         stepped = []
         for token in row[half:].tolist():
-            stepped.append(cache.step(model, {0: token}, [0])[0])
+            stepped.append(cache.step(model, {0: token})[0])
             cache.append(0, [token])
     except FOREIGN_ERRORS as error:
         return f"{_layer(model, 0)} fails with {attention} attention: {type(error).__name__}: {error}"

@@ -23,19 +23,22 @@ def draw(
     Nothing is read back from the logits' device: a GPU would have to finish all it was told before the next order.
     """
     given = torch.tensor([temperature, top_p, top_k, uniform], dtype=torch.float64).to(logits.device)
-    heat, mass, most = given[:3].float()
-    greedy = heat == 0
-    logprobs = torch.log_softmax(logits.float() / torch.where(greedy, 1.0, heat)[:, None], dim=-1)
+    greedy, heated = 0 in temperature, logits.float()
+    if not {0, 1}.issuperset(temperature):
+        heat = given[0].float()
+        heated = heated / torch.where(heat == 0, 1.0, heat)[:, None]
+    logprobs = torch.log_softmax(heated, dim=-1)
     kept = logprobs.exp()
     if min(top_p) < 1 or any(top_k):
-        kept = _nucleus(kept, mass, most)
+        kept = _nucleus(kept, *given[1:3].float())
     cumulative = kept.cumsum(dim=-1, dtype=torch.float64)  # in float32 the unlikely tokens would vanish in the sum
     total = cumulative[:, -1]
     threshold = torch.minimum(given[3] * total, torch.nextafter(total, total.new_zeros(())))  # below the total
-    drawn = torch.searchsorted(cumulative, threshold[:, None], right=True).squeeze(1)
-    drawn = drawn.clamp(max=logits.shape[1] - 1)  # logits that are not numbers: the caller sees it in the logprob
-    ids = torch.where(greedy, logits.argmax(dim=-1), drawn) if 0 in temperature else drawn
-    return ids, logprobs.gather(1, ids[:, None]).squeeze(1)
+    drawn = torch.searchsorted(cumulative, threshold[:, None], right=True)
+    ids = drawn.clamp_(max=logits.shape[1] - 1)  # logits that are not numbers: the caller sees it in the logprob
+    if greedy:
+        ids = torch.where((given[0] == 0)[:, None], logits.argmax(dim=-1, keepdim=True), ids)
+    return ids.squeeze(1), logprobs.gather(1, ids).squeeze(1)
 
 
 def _nucleus(probs: torch.Tensor, top_p: torch.Tensor, top_k: torch.Tensor) -> torch.Tensor:

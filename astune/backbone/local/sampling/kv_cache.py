@@ -10,7 +10,7 @@ nothing else, by copying otherwise. So a prompt shared by a group is computed on
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -97,41 +97,39 @@ class KVCache(Slots):
         scores = int((math.sqrt(held**2 + 4 * SCORES_AT_ONCE / rows) - held) / 2)
         return max(1, min(TOKENS_AT_ONCE // rows, scores))
 
-    def step(self, model: Any, pending: Mapping[int, int], busy: Collection[int]) -> torch.Tensor:
+    def step(self, model: Any, pending: Mapping[int, int]) -> torch.Tensor:
         """Compute one token for each slot of `pending`, which are in order; logits (n, vocabulary) after them. What
-        the `busy` slots hold stays as it is. The caller notes the tokens, as soon as the logits are used."""
+        other slots hold stays as it is. The caller notes the tokens, as soon as the logits are used."""
         running = list(pending)
         rows = running[-1] + 1
-        others = sum(slot < rows for slot in busy) - len(running)  # a row is written to, whatever it is for
-        dense = 2 * len(running) >= rows and not others
+        dense = 2 * len(running) >= rows
         slots = list(range(rows)) if dense else running
-        ids = np.array([[pending.get(slot, 0)] for slot in slots])
-        where = slice(0, rows) if dense else torch.tensor(running, device=self.device)
-        logits = self._forward(model, ids, slots, where)
-        return logits[[slots.index(slot) for slot in running]] if len(slots) != len(running) else logits
-
-    def _forward(self, model: Any, ids: np.ndarray, slots: Sequence[int], rows: slice | torch.Tensor) -> torch.Tensor:
-        """Run new tokens `ids` (n, t) of `slots`, which `rows` names too, behind what they hold; logits
-        (n, vocabulary) of the last."""
-        tokens, layout = self._place(ids, slots, rows)
+        layout = self._layout(running, 1, rows if dense else None)
+        tokens = torch.as_tensor(np.array([[pending.get(slot, 0)] for slot in slots]), device=self.device)
         if (decoder := self._written_out(model)) is not None:
-            return decoder.forward(tokens, layout.positions, layout)
-        return self._own_forward(model, tokens, slots, layout)
+            logits = decoder.forward(tokens, layout.positions, layout)
+        else:
+            logits = self._own_forward(model, tokens, slots, layout)
+        return logits if len(running) == len(slots) else logits[running]
 
     def _keep(self, model: Any, ids: np.ndarray, slots: Sequence[int]) -> None:
-        """The same without logits."""
-        tokens, layout = self._place(ids, slots, torch.tensor(slots, device=self.device))
+        """Compute keys and values of new tokens `ids` (n, t), each row behind what its slot holds."""
+        layout = self._layout(slots, ids.shape[1])
+        tokens = torch.as_tensor(ids, device=self.device)
         if (decoder := self._written_out(model)) is not None:
             decoder.keep(tokens, layout.positions, layout)
         else:
             self._own_forward(model, tokens, slots, layout)
 
-    def _place(
-        self, ids: np.ndarray, slots: Sequence[int], rows: slice | torch.Tensor
-    ) -> tuple[torch.Tensor, CacheLayout]:
+    def _layout(self, slots: Sequence[int], new_tokens: int, rows: int | None = None) -> CacheLayout:
+        """Of new tokens in `slots`; with `rows` the slots before that number are rows too, of which nothing is kept."""
         starts = self.lengths[list(slots)]
-        self.reserve(int(starts.max()) + ids.shape[1] + 1)
-        return torch.as_tensor(ids, device=self.device), CacheLayout(self, rows, starts, ids.shape[1])
+        self.reserve(int(starts.max()) + new_tokens + 1)
+        if rows is None:
+            return CacheLayout(self, torch.tensor(slots, device=self.device), starts, starts, new_tokens)
+        begins, places = np.zeros(rows, np.int64), np.full(rows, self.positions - 1)  # where nothing ever stands
+        begins[slots] = places[slots] = starts
+        return CacheLayout(self, slice(0, rows), begins, places, new_tokens)
 
     def _own_forward(self, model: Any, tokens: torch.Tensor, slots: Sequence[int], layout: CacheLayout) -> torch.Tensor:
         with self.using(slots):
@@ -151,19 +149,21 @@ class CacheLayout:
     """New tokens of some slots, each row behind what its slot holds.
 
     `rows` are the slots (a slice from 0 gives views, no copy; an index tensor gathers). `starts[i]` is the position
-    of the first new token of row i, a number of the host's, so that nothing is read back from a GPU; every row has the
-    same number of new tokens, padding at the end included. Padding writes keys behind the valid ones of its own slot,
-    where the next real token overwrites them.
+    of the first new token of row i, and `places[i]` where its keys are written, numbers of the host's, so that nothing
+    is read back from a GPU; every row has the same number of new tokens, padding at the end included. Padding writes
+    keys behind the valid ones of its own slot, where the next real token overwrites them.
     """
 
-    def __init__(self, cache: KVCache, rows: slice | torch.Tensor, starts: np.ndarray, new_tokens: int) -> None:
+    def __init__(
+        self, cache: KVCache, rows: slice | torch.Tensor, starts: np.ndarray, places: np.ndarray, new_tokens: int
+    ) -> None:
         self.cache, self.rows = cache, rows
         device = cache.device
-        index = torch.arange(cache.slots, device=device)[rows] if isinstance(rows, slice) else rows
-        self._index = index[:, None]
-        self.positions = torch.as_tensor(starts, device=device)[:, None] + torch.arange(new_tokens, device=device)
+        self._index = torch.arange(rows.stop, device=device) if isinstance(rows, slice) else rows
+        new = torch.arange(new_tokens, device=device)
+        self.positions = torch.as_tensor(starts, device=device)[:, None] + new
+        self._places = self.positions if places is starts else torch.as_tensor(places, device=device)[:, None] + new
         self.width = int(starts.max()) + new_tokens
-        self._stands = torch.arange(self.width, device=device)
         self._masks: dict[tuple[int | None, int], torch.Tensor] = {}
         self._written: dict[int, torch.Tensor] = {}
 
@@ -180,21 +180,23 @@ class CacheLayout:
     def keep(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Write keys and values of the new tokens; what the cache has of the layer."""
         keys, values = self.cache.layer(layer, key, value)
-        places = self._places(keys)
+        places = self._written_at(keys)
         keys.view(-1, keys.shape[3]).index_copy_(0, places, key.to(keys.dtype).reshape(-1, keys.shape[3]))
         values.view(-1, values.shape[3]).index_copy_(0, places, value.to(values.dtype).reshape(-1, values.shape[3]))
         return keys, values
 
-    def _places(self, keys: torch.Tensor) -> torch.Tensor:
+    def _written_at(self, keys: torch.Tensor) -> torch.Tensor:
         """Where the keys of the new tokens stand among those of all slots, heads and positions (n heads t,)."""
         _, heads, positions, _ = keys.shape
         if heads not in self._written:
-            rows = self._index[:, :, None] * heads + torch.arange(heads, device=self._index.device)[:, None]
-            self._written[heads] = (rows * positions + self.positions[:, None]).flatten()
+            own = torch.arange(heads, device=self._index.device)[:, None]
+            rows = self._index[:, None, None] * heads + own
+            self._written[heads] = (rows * positions + self._places[:, None]).flatten()
         return self._written[heads]
 
     def _seen(self, window: int | None) -> torch.Tensor:
         """(n, 1, q, k): the positions up to the query's own, the last `window` of them."""
-        stands, positions = self._stands[None, None, :], self.positions[:, :, None]
+        stands = torch.arange(self.width, device=self._index.device)
+        positions = self.positions[:, :, None]
         seen = stands <= positions
         return (seen if window is None else seen & (stands > positions - window))[:, None]

@@ -318,7 +318,7 @@ class Sampler:
 
     def _next_logits(self, requests: Sequence[GenerationRequest]) -> torch.Tensor:
         """Logits (n, vocabulary) after the pending tokens of requests in the order of their slots."""
-        return self._cache.step(self.model, {r.slot: r.pending for r in requests}, self._running)
+        return self._cache.step(self.model, {r.slot: r.pending for r in requests})
 
     def _advance(self, requests: Sequence[GenerationRequest], logits: torch.Tensor) -> None:
         """Sample, record, and finish the requests whose answer is complete. `logits` (n, vocabulary)."""

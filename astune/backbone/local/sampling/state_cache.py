@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,7 +66,7 @@ class StateCache(Slots):
             self._take_in(model, slot, text)
             self.append(slot, text)
 
-    def step(self, model: Any, pending: Mapping[int, int], busy: Collection[int]) -> torch.Tensor:
+    def step(self, model: Any, pending: Mapping[int, int]) -> torch.Tensor:
         """Take in one token for each slot of `pending`; logits (n, vocabulary) after them. The caller notes the
         tokens, as soon as the logits are used."""
         return torch.cat([self._take_in(model, slot, np.array([token])) for slot, token in pending.items()])
