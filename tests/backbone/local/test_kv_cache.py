@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from astune.backbone.local.sampling import kv_cache
 from astune.backbone.local.sampling.kv_cache import KVCache
@@ -64,17 +69,17 @@ def test_no_tensor_grows_with_the_square_of_a_prompt(model: Any, monkeypatch: py
 @contextmanager
 def full_device(monkeypatch: pytest.MonkeyPatch, after: int) -> Iterator[None]:
     """A device that gives memory for so many more tensors of the cache."""
-    plain, given = torch.Tensor.new_zeros, 0
+    plain, given = kv_cache.zeros, 0
 
-    def new_zeros(self: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
+    def zeros(*arguments: Any) -> torch.Tensor:
         nonlocal given
         given += 1
         if given > after:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return plain(self, *arguments, **options)
+        return plain(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(torch.Tensor, "new_zeros", new_zeros)
+        patch.setattr(kv_cache, "zeros", zeros)
         yield
 
 
@@ -97,3 +102,66 @@ async def test_a_cache_that_could_not_grow_is_used_again(
         found, expected = await sampler.generate(prompt, sampling), await fresh.generate(prompt, sampling)
         assert found.output_ids == expected.output_ids
         assert found.logprobs == pytest.approx(expected.logprobs, abs=1e-5)
+
+
+def resident() -> int:
+    """Bytes of memory that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux says it there")
+def test_short_conversations_take_no_memory_for_a_long_one_beside_them(model: Any) -> None:
+    slots, dim, heads = 64, 128, 8
+    cache = KVCache(slots, torch.float32, CPU)
+    before = resident()
+    for length in (100, 4000):  # the second grows what the first began
+        cache.reserve(length)
+        key = torch.ones(1, heads, 1, dim)
+        for keys in cache.layer(0, key, key):
+            keys[:, :, :100] = 1
+            keys[5, :, :length] = 1
+        cache.lengths[:] = 100
+        cache.lengths[5] = length
+    token = 2 * heads * dim * 4
+    taken, whole = resident() - before, slots * cache.positions * token
+    assert (63 * 100 + 4000) * token <= taken + 2**22 and taken < whole / 5
+    del keys
+    assert bool((cache.keys[0][5, :, :4000] == 1).all()) and bool((cache.values[0][:, :, :100] == 1).all())
+    cache.clear()
+    assert resident() - before < whole / 50 and not cache.positions
+
+
+async def test_a_step_is_as_wide_as_the_conversations_that_take_part_in_it(model: Any) -> None:
+    """A long one waits for its agent meanwhile, and its keys stay what they were."""
+    cache = cache_with(model, texts_of(5, 9, 300))
+    held = [store[layer][2, :, :300].clone() for store in (cache.keys, cache.values) for layer in store]
+    widths: list[int] = []
+
+    class Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if "attention" in str(func):
+                widths.append(args[1].shape[2])
+            return func(*args, **(kwargs or {}))
+
+    for order in ({0: 3, 1: 4}, {1: 4}):
+        with torch.inference_mode(), Seen():  # type: ignore[no-untyped-call]
+            cache.step(model, order)
+    assert set(widths) == {10}
+    now = [store[layer][2, :, :300] for store in (cache.keys, cache.values) for layer in store]
+    assert all(torch.equal(one, other) for one, other in zip(now, held, strict=True))
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(1, 40), min_size=2, max_size=6), st.data())
+def test_a_step_of_any_of_the_slots_is_that_of_each_alone(model: Any, lengths: list[int], data: st.DataObject) -> None:
+    texts = texts_of(*lengths)
+    running = sorted(data.draw(st.sets(st.integers(0, len(texts) - 1), min_size=1)))
+    cache = cache_with(model, texts)
+    with torch.inference_mode():
+        together = cache.step(model, dict.fromkeys(running, 7))
+        for slot, logits in zip(running, together, strict=True):
+            alone = cache_with(model, [texts[slot]]).step(model, {0: 7})
+            assert torch.allclose(logits, alone[0], atol=1e-4)
+        for slot in set(range(len(texts))) - set(running):  # and then of those that did not take part
+            alone = cache_with(model, [texts[slot]]).step(model, {0: 7})
+            assert torch.allclose(cache.step(model, {slot: 7})[0], alone[0], atol=1e-4)

@@ -10,6 +10,8 @@ nothing else, by copying otherwise. So a prompt shared by a group is computed on
 from __future__ import annotations
 
 import math
+import mmap
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +22,7 @@ from astune.backbone.local.model.adapters import Adapters
 from astune.backbone.local.model.attention import Rule, additive_mask, grouped_attention
 from astune.backbone.local.model.decoder import Decoder, find_decoder
 from astune.backbone.local.sampling.slots import Slots
+from astune.backbone.lora.settings import SOLE
 
 GROWTH = 256
 """The cache grows by at least so many positions at a time."""
@@ -31,7 +34,8 @@ query head of a key head."""
 
 
 class KVCache(Slots):
-    """Keys and values, per layer (slots, kv_heads, positions, dim)."""
+    """Keys and values, per layer (slots, kv_heads, positions, dim). There is room for the longest conversation in every
+    slot; on a CPU the shorter ones take no memory beyond what they hold."""
 
     def __init__(self, slots: int, dtype: torch.dtype, device: torch.device, adapters: Adapters | None = None) -> None:
         super().__init__(slots, adapters)
@@ -48,17 +52,33 @@ class KVCache(Slots):
         grown = max(positions, self.positions + GROWTH)
         for store in (self.keys, self.values):
             for layer, old in store.items():
-                new = old.new_zeros((*old.shape[:2], grown, old.shape[3]))
-                new[:, :, : self.positions] = old[:, :, : self.positions]  # longer where memory ran out half-way
-                store[layer] = new
+                store[layer] = self._longer(old, grown)
         self.widen(grown)
+
+    def _longer(self, old: torch.Tensor, positions: int) -> torch.Tensor:
+        new = zeros((*old.shape[:2], positions, old.shape[3]), self.dtype, self.device)
+        if self.device.type == "cpu":  # what nobody holds is not touched
+            for slot, held in enumerate(self.lengths):
+                new[slot, :, :held] = old[slot, :, :held]
+        else:
+            new[:, :, : self.positions] = old[:, :, : self.positions]  # longer where memory ran out half-way
+        return new
+
+    def clear(self, owner: str = SOLE) -> np.ndarray:
+        """Forget everything of an adapter, and give the memory back once nobody holds anything."""
+        held = super().clear(owner)
+        if not self.lengths.any():
+            self.keys.clear()
+            self.values.clear()
+            self.widen(0)
+        return held
 
     def layer(self, index: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of one layer; the first use fixes the number of heads and their sizes."""
         for store, states in ((self.keys, key), (self.values, value)):
             if index not in store:
                 shape = (self.slots, states.shape[1], self.positions, states.shape[3])
-                store[index] = torch.zeros(shape, dtype=self.dtype, device=self.device)
+                store[index] = zeros(shape, self.dtype, self.device)
         return self.keys[index], self.values[index]
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
@@ -143,6 +163,16 @@ class KVCache(Slots):
             self._decoder = find_decoder(model) if self._adapters is None else None
             self._model = model
         return self._decoder if self._decoder is not None and not self._decoder.hooked else None
+
+
+def zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """On a CPU under Linux the memory of each page is taken when something is first written to it, and not before."""
+    if device.type != "cpu" or sys.platform != "linux":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    size = math.prod(shape) * dtype.itemsize
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)  # or a page would be as large as a short conversation
+    return torch.frombuffer(memory, dtype=dtype).view(tuple(shape))
 
 
 class CacheLayout:

@@ -24,8 +24,9 @@ class Slots:
         self.tokens = np.zeros((slots, 0), dtype=np.int64)
 
     def widen(self, positions: int) -> None:
-        """Make room for `positions` token ids in every slot, keeping what is there."""
-        self.tokens = np.pad(self.tokens, ((0, 0), (0, positions - self.positions)))
+        """Make room for `positions` token ids in every slot, keeping what is there; with less than there was, its
+        beginning."""
+        self.tokens = np.pad(self.tokens[:, :positions], ((0, 0), (0, max(positions - self.positions, 0))))
         self.positions = positions
 
     def using(self, slots: Sequence[int]) -> AbstractContextManager[None]:
