@@ -56,6 +56,20 @@ def test_it_computes_what_the_model_computes(name: str, changes: dict[str, objec
     assert torch.allclose(logits_of(model, own=False), logits_of(model, own=True), atol=2e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("changes", [{}, {"attention_bias": True}])
+def test_one_row_in_bfloat16_is_what_it_is_among_others(changes: dict[str, object]) -> None:
+    model = make_family("llama", **changes).model.to(torch.bfloat16)
+    cache = KVCache(3, torch.bfloat16, CPU)
+    with torch.inference_mode():
+        for module in model.modules():
+            if isinstance(module, torch.nn.Linear) and module.bias is not None:
+                module.bias.normal_()
+        cache.extend(model, [0, 1, 2], [np.arange(5, 20)] * 3)
+        together, alone = cache.step(model, {0: 4, 1: 4, 2: 4}), cache.step(model, {0: 4})
+    assert cache._decoder is not None
+    assert float((together - alone).float().abs().mean()) < 0.02 * float(together.float().std())
+
+
 def test_a_model_of_the_same_parts_that_computes_otherwise_is_left_to_itself() -> None:
     model = make_family("llama").model
     model.model.layers[1].mlp.act_fn = torch.nn.Tanh()

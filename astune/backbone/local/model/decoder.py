@@ -84,10 +84,10 @@ class DecoderLayer:
         n, t, _ = hidden.shape
         turned, value = self._heads(hidden, turn, 0)
         seen = layout.attend(index, turned[:, : self.heads], turned[:, self.heads :], value, self.rule)
-        hidden += functional.linear(seen.reshape(n, t, -1), self.out.weight, self.out.bias)
-        joined = functional.linear(_rms(hidden, self.after_norm), self.gate_up.weight, self.gate_up.bias)
+        hidden += _linear(seen.reshape(n, t, -1), self.out.weight, self.out.bias)
+        joined = _linear(_rms(hidden, self.after_norm), self.gate_up.weight, self.gate_up.bias)
         gate, up = joined.chunk(2, dim=-1)
-        hidden += functional.linear(self.act(gate).mul_(up), self.down.weight, self.down.bias)
+        hidden += _linear(self.act(gate).mul_(up), self.down.weight, self.down.bias)
         return hidden
 
     def keep(self, index: int, hidden: torch.Tensor, turn: tuple[torch.Tensor, ...], layout: Keeping) -> None:
@@ -100,7 +100,7 @@ class DecoderLayer:
         """Queries and keys as one, from head `first` on, and values: (n, heads, t, dim)."""
         n, t, _ = hidden.shape
         weight, bias = self.qkv.weight[first * self.dim :], self.qkv.bias
-        new = functional.linear(_rms(hidden, self.norm), weight, bias if bias is None else bias[first * self.dim :])
+        new = _linear(_rms(hidden, self.norm), weight, bias if bias is None else bias[first * self.dim :])
         new = new.view(n, t, -1, self.dim)
         turned, value = new[:, :, : -self.kv_heads], new[:, :, -self.kv_heads :]
         if self.norms is not None:  # all heads at once but for their weights
@@ -141,7 +141,7 @@ class Decoder:
         hidden, turn = self._begin(tokens, positions)
         for index, layer in enumerate(self.layers):
             hidden = layer.forward(index, hidden, turn, layout)
-        return functional.linear(_rms(hidden[:, -1], self._norm), self._head.weight, self._head.bias)
+        return _linear(_rms(hidden[:, -1], self._norm), self._head.weight, self._head.bias)
 
     def keep(self, tokens: torch.Tensor, positions: torch.Tensor, layout: Keeping) -> None:
         """Leave keys and values of `tokens` in `layout`, and compute nothing that these do not need."""
@@ -202,6 +202,15 @@ class _Rows:
         order = torch.arange(query.shape[2], device=query.device)
         seen = (order[None, :] <= order[:, None])[None, None].expand(len(query), 1, -1, -1)
         return grouped_attention(query, key, value, additive_mask(seen, query, key), rule)
+
+
+def _linear(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """One row in bfloat16 is on a CPU a product of its own: the one for several takes twice as long for it."""
+    if states.dtype != torch.bfloat16 or states.numel() != weight.shape[1] or states.device.type != "cpu":
+        return functional.linear(states, weight, bias)
+    row = states.reshape(-1)
+    product = torch.mv(weight, row) if bias is None else torch.addmv(bias, weight, row)
+    return product.view(*states.shape[:-1], -1)
 
 
 def _rms(states: torch.Tensor, norm: Any) -> torch.Tensor:
