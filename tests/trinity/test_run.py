@@ -38,6 +38,38 @@ from tests.launched import wait_for
 
 DEMO = tutorial_dir() / "math_agent" / "demo.yaml"
 RUN = Path("runs/math_agent/demo")
+AGENT = """\
+import os
+from pathlib import Path
+
+from workflow import MathAgent
+
+LOG = Path(__file__).with_name("log.txt")
+
+
+def note(word):
+    with LOG.open("a") as file:
+        file.write(f"{os.getpid()} {word}\\n")
+
+
+class Agent(MathAgent):
+    @classmethod
+    async def setup(cls):
+        note("setup")
+        if "BROKEN" in os.environ:
+            raise ConnectionError("nobody answers")
+        cls.opened = True
+
+    @classmethod
+    async def teardown(cls):
+        note("teardown")
+
+    async def execute(self, task, tuner):
+        assert self.opened
+        note("episode")
+        return await super().execute(task, tuner)
+"""
+"""The demo's, which says what is called in each process."""
 SETTINGS = (
     "trinity.model.tinker.enable=true",
     "trinity.explorer.runner_per_model=1",
@@ -54,20 +86,46 @@ SETTINGS = (
 )
 
 
-def command(*more: str) -> list[str]:
-    return [sys.executable, "-m", "astune", "--conf", str(DEMO), "--backbone=trinity", *SETTINGS, *more]
+OF_DEMOS_FILE = (
+    "astune.trainer.tasks_per_step=2",
+    "astune.rollout.num_repeat=4",
+    "astune.evaluation.before=false",
+    "astune.evaluation.every=0",
+    "astune.monitor.progress=plain",
+)
+"""Short, and else as the demo's file says, with nothing but the flag."""
 
 
-def launch(folder: Path, *more: str) -> subprocess.Popen[str]:
+def launch(folder: Path, *more: str, settings: Sequence[str] = SETTINGS, **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        command(*more), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
+        [sys.executable, "-m", "astune", "--conf", str(DEMO), "--backbone=trinity", *settings, *more],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment() | variables,
     )
 
 
 def environment() -> dict[str, str]:
-    root = str(Path(__file__).parents[2])
-    path = os.pathsep.join([root, str(Path(__file__).parent / "stubs"), os.environ.get("PYTHONPATH", "")])
+    folders = [Path(__file__).parents[2], Path(__file__).parent / "stubs", DEMO.parent]
+    path = os.pathsep.join([*map(str, folders), os.environ.get("PYTHONPATH", "")])
     return os.environ | {"PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+
+
+def with_notes(folder: Path) -> str:
+    """The setting that has `AGENT` play."""
+    (folder / "agent.py").write_text(AGENT)
+    return "astune.rollout.agentscope_learn_protocol=agent.py:Agent"
+
+
+def calls(folder: Path) -> list[list[str]]:
+    """What was called, in order, by each process."""
+    processes: dict[str, list[str]] = {}
+    for line in (folder / "log.txt").read_text().splitlines():
+        process, word = line.split()
+        processes.setdefault(process, []).append(word)
+    return [*processes.values()]
 
 
 def demo(*more: str) -> LoadedConfig:
@@ -76,9 +134,9 @@ def demo(*more: str) -> LoadedConfig:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder and the output of a run of three steps."""
+    """The folder and the output of a run of three steps, whose episodes two processes play."""
     folder = tmp_path_factory.mktemp("run")
-    process = launch(folder)
+    process = launch(folder, with_notes(folder), "trinity.explorer.runner_per_model=2")
     output, _ = process.communicate(timeout=400)
     assert process.returncode == 0, output
     return folder / RUN, output
@@ -100,6 +158,15 @@ def test_the_run_makes_all_its_steps_and_looks_like_one_on_local(finished: tuple
     for line in ("step 3/3", "held-out at step 0", "held-out at step 2", "held-out at step 3", "Done after 3 steps"):
         assert line in output
     assert (run / "report.html").is_file() and list((run / "tensorboard").iterdir())
+
+
+def test_every_process_sets_up_and_tears_down_once(finished: tuple[Path, str]) -> None:
+    run, _ = finished
+    processes = calls(run.parents[len(RUN.parts) - 1])
+    assert len(processes) > 1
+    for words in processes:
+        assert words[0] == "setup" and words[-1] == "teardown"
+        assert set(words[1:-1]) == {"episode"}
 
 
 def test_evaluations_are_played_with_the_weights_of_their_step(finished: tuple[Path, str]) -> None:
@@ -250,8 +317,9 @@ def test_a_run_goes_on_from_its_checkpoint_and_ctrl_c_saves_where_it_is(killed: 
     "Runs and resuming", "Trinity's explorer is killed", "the run fails, names the process and leaves none behind"
 )
 def test_an_explorer_that_dies_is_a_loud_failure_that_leaves_nothing_behind(tmp_path: Path) -> None:
-    process = launch(tmp_path, *LONG)
-    wait_for(process, trained(tmp_path / RUN, 1), 240.0)
+    """A run of the demo's file as it is, which trains until then."""
+    process = launch(tmp_path, *LONG, settings=OF_DEMOS_FILE)
+    wait_for(process, trained(tmp_path / RUN, 2), 240.0)
     family = psutil.Process(process.pid).children(recursive=True)
     kill_actor(process, "ray::Explorer")
     output = end(process)
@@ -263,6 +331,19 @@ def test_an_explorer_that_dies_is_a_loud_failure_that_leaves_nothing_behind(tmp_
 def assert_gone(family: Sequence[psutil.Process]) -> None:
     _, alive = psutil.wait_procs(family, timeout=20)
     assert [child.name() for child in alive] == []
+
+
+@pytest.mark.fault(
+    "Runs and resuming",
+    "`setup` of the workflow fails in a process of Trinity's",
+    "the run ends before its first episode and names the line",
+)
+def test_a_setup_that_fails_ends_the_run_and_says_why(tmp_path: Path) -> None:
+    process = launch(tmp_path, with_notes(tmp_path), "astune.evaluation.before=false", BROKEN="1")
+    said = " ".join(end(process).split())
+    assert process.returncode == 1
+    assert "ConnectionError: nobody answers" in said and "agent.py" in said
+    assert {word for words in calls(tmp_path) for word in words} == {"setup"}
 
 
 @pytest.mark.fault("What a run says", "no Ray cluster answers", "an error with the address before a run folder is made")

@@ -10,6 +10,7 @@ FOLDER/ALGORITHM_RANKS.json has the figures.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import sys
@@ -65,12 +66,18 @@ def find_tests() -> None:
 
 
 def main(folder: Path, groups: list[tuple[str, int, int]]) -> int:
-    """The processes are forks, so that all of them import verl once."""
+    """The processes are forks, so that all of them import verl once, and what verl has transformers import: a
+    configuration of every model that sees. What they have from here their collectors leave alone."""
     find_tests()
     os.environ.update(CPU_ENVIRONMENT)
     warnings.simplefilter("ignore")
+    from transformers import AutoModelForImageTextToText
+
     import tests.verl.one_process
     import tests.verl.test_critic  # noqa: F401
+
+    AutoModelForImageTextToText._model_mapping.keys()
+    gc.freeze()
 
     checkpoints: dict[str, Path] = {}
     for algorithm, ranks, updates in groups:
