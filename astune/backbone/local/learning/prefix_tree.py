@@ -14,11 +14,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
 import torch
 
+from astune.backbone.local.learning.tree_attention import Block, Parts, Shared, attend_in_parts
 from astune.backbone.local.model.attention import Rule, additive_mask, grouped_attention
 
 QUERY_BLOCK = 128
@@ -28,6 +30,11 @@ SMALLEST_BLOCK, SMALLEST_WIDTH = 16, 64
 LONG_WIDTH = 4096
 """Pieces of so many keys that stand side by side are computed one by one and read the keys where they are: copies for
 each piece of a row of n tokens would be n / 256 times its keys."""
+LEAST_SHARED = 64
+"""Fewest keys that queries of several branches read where they are, on the CPU: to merge what a part gives costs about
+as much as to attend to a few tens of keys."""
+LEAST_AREA = 2**15
+"""Fewest pairs of a query and a key for which that is a call by itself."""
 
 TokenRow: TypeAlias = "Sequence[int] | np.ndarray"
 """Token ids."""
@@ -92,13 +99,11 @@ def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Up to `QUERY_BLOCK` queries, the first at position `first`, and the keys of their path that one of them sees, the
-    first of them at position `start`; packed indices."""
+    """Up to `QUERY_BLOCK` queries that follow one another, and the keys of their path that one of them sees in a block;
+    packed indices."""
 
     queries: np.ndarray
     keys: np.ndarray
-    first: int
-    start: int
 
     @property
     def is_long(self) -> bool:
@@ -107,22 +112,11 @@ class _Piece:
 
 
 @dataclass(frozen=True)
-class _Block:
-    """Queries (n, q) and keys (n, k) as packed indices, padded with 0, or keys of one piece as a slice; `seen`
-    (n, 1, q, k)."""
-
-    queries: torch.Tensor
-    keys: torch.Tensor | slice
-    seen: torch.Tensor
-
-
-@dataclass(frozen=True)
 class _Plan:
-    """What is computed for layers of one window: the blocks, and for each packed token the place of its query among
-    those of all blocks. `masks` are filled in by the first layer, by the number of query heads per key head."""
+    """What is computed for layers of one rule. `masks` are filled in by the first layer, by the number of query heads
+    per key head."""
 
-    blocks: tuple[_Block, ...]
-    where: torch.Tensor
+    parts: Parts
     masks: dict[int, list[torch.Tensor]]
 
 
@@ -132,43 +126,103 @@ class TreeLayout:
 
     def __init__(self, tree: PackedTree, device: torch.device) -> None:
         self._tree, self._device = tree, device
-        self._plans: dict[int | None, _Plan] = {}
+        self._plans: dict[tuple[int | None, bool], _Plan] = {}
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: Rule
     ) -> torch.Tensor:
-        if rule.window not in self._plans:
-            self._plans[rule.window] = _plan(self._tree, rule.window, self._device)
-        plan, shared = self._plans[rule.window], query.shape[1] // key.shape[1]
-        if shared not in plan.masks:
-            plan.masks[shared] = [additive_mask(block.seen, query, key) for block in plan.blocks]
-        queries, keys, values = (states[0].transpose(0, 1) for states in (query, key, value))
-        outputs = []
-        for block, mask in zip(plan.blocks, plan.masks[shared], strict=True):
-            q, k, v = _gather(queries, block.queries), _gather(keys, block.keys), _gather(values, block.keys)
-            outputs.append(grouped_attention(q, k, v, mask, rule).flatten(0, 1))
-        return torch.cat(outputs).index_select(0, plan.where)[None]
+        in_parts = _is_for_parts(query, value, rule)
+        if (rule.window, in_parts) not in self._plans:
+            shared = shared_parts(self._tree) if in_parts else ()
+            self._plans[rule.window, in_parts] = _Plan(_parts(self._tree, rule.window, shared, self._device), {})
+        plan = self._plans[rule.window, in_parts]
+        if in_parts:
+            return _attend_in_parts(plan, query, key, value, rule)
+        return _attend_in_blocks(plan, query, key, value, rule)
 
 
-def _plan(tree: PackedTree, window: int | None, device: torch.device) -> _Plan:
+def _is_for_parts(query: torch.Tensor, value: torch.Tensor, rule: Rule) -> bool:
+    """Whether torch's kernel for the CPU computes a layer, and gives the sums by which parts are merged."""
+    plain = rule.window is None and rule.softcap is None and rule.sinks is None
+    return plain and query.device.type == "cpu" and query.shape[3] == value.shape[3]
+
+
+def _attend_in_parts(
+    plan: _Plan, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: Rule
+) -> torch.Tensor:
+    each = query.shape[1] // key.shape[1]
+    if each not in plan.masks:
+        plan.masks[each] = [
+            additive_mask(block.seen.repeat_interleave(each, dim=2), key, key) for block in plan.parts.blocks
+        ]
+    masks = plan.masks[each]
+    states = (states[0].to(masks[0].dtype) for states in (query, key, value))  # as autocast does with a fused kernel
+    return attend_in_parts(*states, plan.parts, masks, rule.scaling)[None]
+
+
+def _attend_in_blocks(
+    plan: _Plan, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: Rule
+) -> torch.Tensor:
+    shared = query.shape[1] // key.shape[1]
+    if shared not in plan.masks:
+        plan.masks[shared] = [additive_mask(block.seen, query, key) for block in plan.parts.blocks]
+    queries, keys, values = (states[0].transpose(0, 1) for states in (query, key, value))
+    outputs = []
+    for block, mask in zip(plan.parts.blocks, plan.masks[shared], strict=True):
+        q, k, v = _gather(queries, block.queries), _gather(keys, block.keys), _gather(values, block.keys)
+        outputs.append(grouped_attention(q, k, v, mask, rule).flatten(0, 1))
+    return torch.cat(outputs).index_select(0, plan.parts.where)[None]
+
+
+def shared_parts(tree: PackedTree) -> tuple[Shared, ...]:
+    """The stretches of a tree with enough tokens below them, all of which see all of the stretch."""
+    rows, begins, stops = np.array(tree.segments).T
+    first = np.concatenate([[0], np.cumsum(stops - begins)])  # the packed index at which each segment begins
+    forks = [tree.paths[row][begin - 1] + 1 for row, begin in zip(rows, begins, strict=True) if begin]
+    cuts = np.unique(np.concatenate([first, np.array(forks, np.int64)]))
+    found = []
+    for start, stop in pairwise(cuts.tolist()):
+        if stop - start < LEAST_SHARED:
+            continue
+        later = int(np.searchsorted(first, stop))  # the first segment behind it; those that leave it end what is below
+        leaves = begins[later:] <= tree.positions[stop - 1]
+        end = int(first[later + leaves.argmax()]) if leaves.any() else len(tree.tokens)
+        if (stop - start) * (end - stop) >= LEAST_AREA:
+            found.append(Shared(start, stop, end))
+    return tuple(found)
+
+
+def _parts(tree: PackedTree, window: int | None, shared: tuple[Shared, ...], device: torch.device) -> Parts:
     buckets: dict[tuple[int, int, int], list[_Piece]] = defaultdict(list)
-    for row, begin, stop in tree.segments:
-        path = tree.paths[row]
-        for first in range(begin, stop, QUERY_BLOCK):
-            last = min(first + QUERY_BLOCK, stop)
-            start = 0 if window is None else max(0, first - window + 1)
-            width = max(SMALLEST_WIDTH, _power_of_two(last - start))
-            piece = _Piece(path[first:last], path[start:last], first, start)
-            own = len(buckets) if piece.is_long else -1
-            buckets[max(SMALLEST_BLOCK, _power_of_two(last - first)), width, own].append(piece)
+    for piece in _pieces(tree, window, shared):
+        width = max(SMALLEST_WIDTH, _power_of_two(len(piece.keys)))
+        own = len(buckets) if piece.is_long else -1
+        buckets[max(SMALLEST_BLOCK, _power_of_two(len(piece.queries))), width, own].append(piece)
     where = np.empty(len(tree.tokens), np.int64)
     place = 0
     for (queries, *_), bucket in buckets.items():
         for piece in bucket:
             where[piece.queries] = place + np.arange(len(piece.queries))
             place += queries
-    blocks = tuple(_block(bucket, queries, window, device) for (queries, *_), bucket in buckets.items())
-    return _Plan(blocks, torch.as_tensor(where, device=device), {})
+    blocks = tuple(_block(tree, bucket, queries, window, device) for (queries, *_), bucket in buckets.items())
+    return Parts(blocks, shared, torch.as_tensor(where, device=device))
+
+
+def _pieces(tree: PackedTree, window: int | None, shared: tuple[Shared, ...]) -> Iterator[_Piece]:
+    """Queries in order; each piece sees the same of `shared`, which are not among its keys."""
+    stops, ends = (np.array(values, np.int64) for values in ([s.stop for s in shared], [s.end for s in shared]))
+    for row, begin, stop in tree.segments:
+        path = tree.paths[row]
+        within = stops[(path[begin] < stops) & (stops <= path[stop - 1])]
+        cuts = [begin, *tree.positions[within].tolist(), stop]
+        for left, right in pairwise(cuts):
+            kept = np.ones(right, bool)
+            for number in np.flatnonzero((stops <= path[left]) & (path[left] < ends)):
+                kept[tree.positions[shared[number].start : shared[number].stop]] = False
+            for first in range(left, right, QUERY_BLOCK):
+                last = min(first + QUERY_BLOCK, right)
+                start = 0 if window is None else max(0, first - window + 1)
+                yield _Piece(path[first:last], path[start:last][kept[start:last]])
 
 
 def _power_of_two(number: int) -> int:
@@ -184,20 +238,21 @@ def _gather(states: torch.Tensor, index: torch.Tensor | slice) -> torch.Tensor:
     return picked.view(*index.shape, *states.shape[1:]).transpose(1, 2)
 
 
-def _block(pieces: Sequence[_Piece], size: int, window: int | None, device: torch.device) -> _Block:
+def _block(tree: PackedTree, pieces: Sequence[_Piece], size: int, window: int | None, device: torch.device) -> Block:
     width = max(len(piece.keys) for piece in pieces)
     queries = np.zeros((len(pieces), size), np.int64)
     keys = np.zeros((len(pieces), width), np.int64)
+    stands = np.full((len(pieces), width), np.iinfo(np.int64).max)
     for number, piece in enumerate(pieces):
         queries[number, : len(piece.queries)] = piece.queries
         keys[number, : len(piece.keys)] = piece.keys
-    positions = np.array([piece.first for piece in pieces])[:, None] + np.arange(size)
-    stands = np.array([piece.start for piece in pieces])[:, None] + np.arange(width)
+        stands[number, : len(piece.keys)] = tree.positions[piece.keys]
+    positions = tree.positions[queries[:, :1]] + np.arange(size)
     seen = stands[:, None, :] <= positions[:, :, None]
+    padding = np.arange(size) >= np.array([[len(piece.queries)] for piece in pieces])
     if window is not None:
         # Padding behind the queries of a piece would see nothing, and its softmax be no number.
-        padding = np.arange(size) >= np.array([[len(piece.queries)] for piece in pieces])
         seen &= (stands[:, None, :] > positions[:, :, None] - window) | padding[:, :, None]
-    at, of, mask = (torch.as_tensor(array, device=device) for array in (queries, keys, seen[:, None]))
+    at, of, mask, empty = (torch.as_tensor(array, device=device) for array in (queries, keys, seen[:, None], padding))
     is_long = len(pieces) == 1 and pieces[0].is_long
-    return _Block(at, slice(int(keys[0, 0]), int(keys[0, -1]) + 1) if is_long else of, mask)
+    return Block(at, slice(int(keys[0, 0]), int(keys[0, -1]) + 1) if is_long else of, mask, empty)
