@@ -6,7 +6,10 @@ R is the ratio of tokens in the rows to tokens in the trees: the speed-up if a t
 are given every advantage that a plain trainer has: sorted by length, cut into batches of the same number of tokens
 as the trees, causal attention without a mask, logits only where there is a loss. The gradients of the two are
 compared. "demo" are real episodes of the demo's agent (tools, several turns); "a x b (p + n)" are a groups of b
-attempts with p tokens of prompt and n of answer.
+attempts with p tokens of prompt and n of answer. "20 turns" are four attempts of 200 + 20 x (60 sampled + 30) tokens;
+"reasoning dropped" two of 20 turns of which 60 tokens are forgotten at each and 50 stay; "sub-agents" four, each with
+four agents of three turns below one, that share a prompt of 300. "MiB" is what the largest batch keeps for its backward
+pass beside the weights.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +52,50 @@ from astune.types import Sample, Span, Timeline
 SHAPES = ((8, 8, 90, 64), (2, 8, 512, 64), (2, 8, 512, 256), (1, 16, 1024, 128))
 DEMO = Path(__file__).parents[1] / "tutorial/math_agent/demo.yaml"
 CPU = torch.device("cpu")
+
+
+def row(tokens: Sequence[int], spans: Sequence[tuple[int, int]], group: str, attempt: int) -> Sample:
+    found = tuple(
+        Span(turn, start, stop, 0, 1.0, True, (-7.0,) * (stop - start)) for turn, (start, stop) in enumerate(spans)
+    )
+    weights = (1 / 4096,) * len(found)
+    return Sample(
+        Timeline("agent", tuple(tokens), found), (attempt % 2 - 0.5,) * len(found), weights, group, f"{attempt}"
+    )
+
+
+def growing(some: Any, prompt: Sequence[int], turns: int, sampled: int, read: int, attempt: int) -> Sample:
+    """A history that only grows: one row."""
+    spans = [
+        (len(prompt) + turn * (sampled + read), len(prompt) + turn * (sampled + read) + sampled)
+        for turn in range(turns)
+    ]
+    return row((*prompt, *some(turns * (sampled + read) - read)), spans, "growing", attempt)
+
+
+def agents() -> dict[str, list[Sample]]:
+    """Episodes of many turns, by name."""
+    chance = random.Random(0)
+
+    def some(count: int) -> tuple[int, ...]:
+        return tuple(chance.randrange(10, 1000) for _ in range(count))
+
+    prompt, task = some(200), some(300)
+    dropping = []
+    for attempt in range(2):
+        history = prompt
+        for _ in range(20):
+            turn = (*history, *some(60), *some(20))
+            dropping.append(row(turn, [(len(history), len(turn))], "dropping", attempt))
+            history = (*history, *turn[-20:], *some(30))
+    nested = [growing(some, task, 4, 40, 20, attempt) for attempt in range(4)]
+    below = some(300)
+    nested += [growing(some, below, 3, 40, 20, attempt) for attempt in range(4) for _ in range(4)]
+    return {
+        "20 turns": [growing(some, prompt, 20, 60, 30, attempt) for attempt in range(4)],
+        "reasoning dropped": dropping,
+        "sub-agents": nested,
+    }
 
 
 def synthetic(groups: int, repeat: int, prompt: int, answer: int) -> list[Sample]:
@@ -103,6 +151,21 @@ def train_padded(model: Any, batch: Sequence[Sample]) -> None:
     (-(logprobs.gather(1, ids[mask][:, None])[:, 0] * credit[mask]).sum()).backward()
 
 
+@contextlib.contextmanager
+def keeping(model: Any) -> Iterator[dict[int, int]]:
+    """The bytes that are kept for a backward pass within, by address, but for the weights."""
+    weights, kept = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}, {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        yield kept
+
+
 def gradient(model: Any) -> torch.Tensor:
     found = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
     model.zero_grad(set_to_none=True)
@@ -116,22 +179,30 @@ def measure(path: str, name: str, samples: list[Sample], rounds: int) -> list[st
     sampler = Sampler(loaded.sampling_model, slots=1, context_length=loaded.context_length)
     learner = LocalLearner(loaded, sampler, AlgorithmConfig(loss="reinforce"), trainer)
 
-    def trees() -> None:
+    def trees() -> Iterator[Callable[[], object]]:
         for batch in micro_batches(samples, trainer.micro_batch_tokens, CPU):
-            learner._backward(batch, True, None)
+            yield partial(learner._backward, batch, True, None)
 
-    def rows() -> None:
+    def rows() -> Iterator[Callable[[], object]]:
         for batch in padded_batches(samples, trainer.micro_batch_tokens):
-            train_padded(plain, batch)
+            yield partial(train_padded, plain, batch)
 
+    kept: dict[Any, int] = {}  # measured while warming up
+    for train, model in ((rows, plain), (trees, loaded.model)):
+        kept[train] = 0
+        for step in train():
+            with keeping(model) as found:
+                step()
+            kept[train] = max(kept[train], sum(found.values()))
+        gradient(model)
     seconds: dict[Any, list[float]] = {trees: [], rows: []}
-    for number in range(rounds + 1):
+    for _ in range(rounds):
         gradients = {}
         for train, model in ((rows, plain), (trees, loaded.model)):
             started = time.perf_counter()
-            train()
-            if number:  # the first is warm-up
-                seconds[train].append(time.perf_counter() - started)
+            for step in train():
+                step()
+            seconds[train].append(time.perf_counter() - started)
             gradients[train] = gradient(model)
     difference = (gradients[rows] - gradients[trees]).norm() / gradients[rows].norm()
     flattened = sum(len(sample.timeline.token_ids) for sample in samples)
@@ -146,6 +217,8 @@ def measure(path: str, name: str, samples: list[Sample], rounds: int) -> list[st
         f"{statistics.median(seconds[trees]):.3f}",
         f"{speedup:.2f}",
         f"{speedup / (flattened / packed):.2f}",
+        f"{kept[rows] / 2**20:.0f}",
+        f"{kept[trees] / 2**20:.0f}",
         f"{difference:.0e}",
     ]
 
@@ -155,12 +228,14 @@ def main() -> None:
     parser.add_argument("--model", default="tiny", help="'tiny' or a folder with a Qwen3 model")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    columns = ("", "tokens in rows", "in trees", "R", "rows s", "trees s", "speed-up", "of R", "gradients differ by")
+    columns = ("", "tokens in rows", "in trees", "R", "rows s", "trees s", "speed-up", "of R")
+    columns += ("MiB, rows", "MiB, trees", "gradients differ by")
     rows = [measure(options.model, "demo", demo_episodes(), options.rounds)]
     for groups, repeat, prompt, answer in SHAPES:
         samples = synthetic(groups, repeat, prompt, answer)
         rows.append(measure(options.model, f"{groups} x {repeat} ({prompt} + {answer})", samples, options.rounds))
-    console = Console(width=140)
+    rows += [measure(options.model, name, samples, options.rounds) for name, samples in agents().items()]
+    console = Console(width=160)
     console.print(
         f"torch {torch.__version__}, {torch.get_num_threads()} threads, load average {os.getloadavg()[0]:.1f}"
     )
