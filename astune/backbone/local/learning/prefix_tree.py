@@ -33,6 +33,8 @@ each piece of a row of n tokens would be n / 256 times its keys."""
 LEAST_SHARED = 64
 """Fewest keys that queries of several branches read where they are, on the CPU: to merge what a part gives costs about
 as much as to attend to a few tens of keys."""
+MOST_SHARED = 256
+"""Most keys of such a part: longer stretches are cut, so that what follows in the same row reads them so too."""
 LEAST_AREA = 2**15
 """Fewest pairs of a query and a key for which that is a call by itself."""
 
@@ -175,13 +177,14 @@ def _attend_in_blocks(
 
 
 def shared_parts(tree: PackedTree) -> tuple[Shared, ...]:
-    """The stretches of a tree with enough tokens below them, all of which see all of the stretch."""
+    """The stretches of a tree with enough tokens behind them that all see all of the stretch."""
     rows, begins, stops = np.array(tree.segments).T
     first = np.concatenate([[0], np.cumsum(stops - begins)])  # the packed index at which each segment begins
     forks = [tree.paths[row][begin - 1] + 1 for row, begin in zip(rows, begins, strict=True) if begin]
-    cuts = np.unique(np.concatenate([first, np.array(forks, np.int64)]))
+    nodes = np.unique(np.concatenate([first, np.array(forks, np.int64)])).tolist()
+    cuts = [cut for start, stop in pairwise(nodes) for cut in range(start, stop, MOST_SHARED)] + nodes[-1:]
     found = []
-    for start, stop in pairwise(cuts.tolist()):
+    for start, stop in pairwise(cuts):
         if stop - start < LEAST_SHARED:
             continue
         later = int(np.searchsorted(first, stop))  # the first segment behind it; those that leave it end what is below
