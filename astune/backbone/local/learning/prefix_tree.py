@@ -158,8 +158,8 @@ def _attend_in_parts(
             additive_mask(block.seen.repeat_interleave(each, dim=2), key, key) for block in plan.parts.blocks
         ]
     masks = plan.masks[each]
-    states = (states[0].to(masks[0].dtype) for states in (query, key, value))  # as autocast does with a fused kernel
-    return attend_in_parts(*states, plan.parts, masks, rule.scaling)[None]
+    q, k, v = (states[0].to(masks[0].dtype) for states in (query, key, value))  # as autocast does with a fused kernel
+    return attend_in_parts(q, k, v, plan.parts, masks, rule.scaling)[None]
 
 
 def _attend_in_blocks(
