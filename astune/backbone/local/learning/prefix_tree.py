@@ -20,7 +20,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from astune.backbone.local.learning.tree_attention import Block, Parts, Shared, attend_in_parts
+from astune.backbone.local.learning.tree_attention import SharedKeys, TreeBlock, TreeParts, attend_in_parts
 from astune.backbone.local.model.attention import Rule, additive_mask, grouped_attention
 
 QUERY_BLOCK = 128
@@ -118,7 +118,7 @@ class _Plan:
     """What is computed for layers of one rule. `masks` are filled in by the first layer, by the number of query heads
     per key head."""
 
-    parts: Parts
+    parts: TreeParts
     masks: dict[int, list[torch.Tensor]]
 
 
@@ -176,7 +176,7 @@ def _attend_in_blocks(
     return torch.cat(outputs).index_select(0, plan.parts.where)[None]
 
 
-def shared_parts(tree: PackedTree) -> tuple[Shared, ...]:
+def shared_parts(tree: PackedTree) -> tuple[SharedKeys, ...]:
     """The stretches of a tree with enough tokens behind them that all see all of the stretch."""
     rows, begins, stops = np.array(tree.segments).T
     first = np.concatenate([[0], np.cumsum(stops - begins)])  # the packed index at which each segment begins
@@ -191,11 +191,11 @@ def shared_parts(tree: PackedTree) -> tuple[Shared, ...]:
         leaves = begins[later:] <= tree.positions[stop - 1]
         end = int(first[later + leaves.argmax()]) if leaves.any() else len(tree.tokens)
         if (stop - start) * (end - stop) >= LEAST_AREA:
-            found.append(Shared(start, stop, end))
+            found.append(SharedKeys(start, stop, end))
     return tuple(found)
 
 
-def _parts(tree: PackedTree, window: int | None, shared: tuple[Shared, ...], device: torch.device) -> Parts:
+def _parts(tree: PackedTree, window: int | None, shared: tuple[SharedKeys, ...], device: torch.device) -> TreeParts:
     buckets: dict[tuple[int, int, int], list[_Piece]] = defaultdict(list)
     for piece in _pieces(tree, window, shared):
         width = max(SMALLEST_WIDTH, _power_of_two(len(piece.keys)))
@@ -208,10 +208,10 @@ def _parts(tree: PackedTree, window: int | None, shared: tuple[Shared, ...], dev
             where[piece.queries] = place + np.arange(len(piece.queries))
             place += queries
     blocks = tuple(_block(tree, bucket, queries, window, device) for (queries, *_), bucket in buckets.items())
-    return Parts(blocks, shared, torch.as_tensor(where, device=device))
+    return TreeParts(blocks, shared, torch.as_tensor(where, device=device))
 
 
-def _pieces(tree: PackedTree, window: int | None, shared: tuple[Shared, ...]) -> Iterator[_Piece]:
+def _pieces(tree: PackedTree, window: int | None, shared: tuple[SharedKeys, ...]) -> Iterator[_Piece]:
     """Queries in order; each piece sees the same of `shared`, which are not among its keys."""
     stops, ends = (np.array(values, np.int64) for values in ([s.stop for s in shared], [s.end for s in shared]))
     for row, begin, stop in tree.segments:
@@ -241,7 +241,9 @@ def _gather(states: torch.Tensor, index: torch.Tensor | slice) -> torch.Tensor:
     return picked.view(*index.shape, *states.shape[1:]).transpose(1, 2)
 
 
-def _block(tree: PackedTree, pieces: Sequence[_Piece], size: int, window: int | None, device: torch.device) -> Block:
+def _block(
+    tree: PackedTree, pieces: Sequence[_Piece], size: int, window: int | None, device: torch.device
+) -> TreeBlock:
     width = max(len(piece.keys) for piece in pieces)
     queries = np.zeros((len(pieces), size), np.int64)
     keys = np.zeros((len(pieces), width), np.int64)
@@ -258,4 +260,4 @@ def _block(tree: PackedTree, pieces: Sequence[_Piece], size: int, window: int | 
         seen &= (stands[:, None, :] > positions[:, :, None] - window) | padding[:, :, None]
     at, of, mask, empty = (torch.as_tensor(array, device=device) for array in (queries, keys, seen[:, None], padding))
     is_long = len(pieces) == 1 and pieces[0].is_long
-    return Block(at, slice(int(keys[0, 0]), int(keys[0, -1]) + 1) if is_long else of, mask, empty)
+    return TreeBlock(at, slice(int(keys[0, 0]), int(keys[0, -1]) + 1) if is_long else of, mask, empty)

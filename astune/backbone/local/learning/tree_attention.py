@@ -4,7 +4,7 @@ The tokens below a stretch of a tree follow it without a gap, and all of them se
 such a part are slices, and it needs no mask. What is left of a token's path is computed in blocks with a mask. A part
 gives the logarithm of its sum of exponentials too, by which its output is weighed against the others': together they
 are the softmax over the whole path. The backward pass of a part takes output and logarithm of the whole, and so gives
-that part's share of the exact gradient (as blocks of FlashAttention are merged, arXiv 2205.14135).
+that part's share of the exact gradient (so does FlashAttention with its blocks).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 @dataclass(frozen=True)
-class Block:
+class TreeBlock:
     """Queries (n, q) and keys (n, k) as packed indices, padded with 0, or keys of one piece as a slice; `seen`
     (n, 1, q, k); `padding` (n, q)."""
 
@@ -31,7 +31,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedKeys:
     """The packed tokens from `start` to `stop`, whose keys are seen by all tokens from `stop` to `end`."""
 
     start: int
@@ -40,12 +40,12 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class Parts:
+class TreeParts:
     """`blocks` and `shared` are all that is seen, no key twice by one query. `where` is, for each packed token, the
     place of its query among those of all blocks."""
 
-    blocks: tuple[Block, ...]
-    shared: tuple[Shared, ...]
+    blocks: tuple[TreeBlock, ...]
+    shared: tuple[SharedKeys, ...]
     where: torch.Tensor
 
 
@@ -53,7 +53,7 @@ def attend_in_parts(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    parts: Parts,
+    parts: TreeParts,
     masks: Sequence[torch.Tensor],
     scaling: float,
 ) -> torch.Tensor:
@@ -76,7 +76,7 @@ class _InParts(torch.autograd.Function):
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
-        parts: Parts,
+        parts: TreeParts,
         masks: Sequence[torch.Tensor],
         scaling: float,
     ) -> torch.Tensor:
@@ -130,13 +130,13 @@ class _InParts(torch.autograd.Function):
         return of_query.to(query.dtype), of_key.to(key.dtype), of_value.to(value.dtype), None, None, None
 
 
-def _queries(states: torch.Tensor, block: Block) -> torch.Tensor:
+def _queries(states: torch.Tensor, block: TreeBlock) -> torch.Tensor:
     """(tokens, shared, heads, dim) as (n, heads, queries x shared, dim)."""
     picked = states.index_select(0, block.queries.flatten())
     return picked.view(len(block.queries), -1, *states.shape[2:]).transpose(1, 2)
 
 
-def _keys(states: torch.Tensor, block: Block) -> torch.Tensor:
+def _keys(states: torch.Tensor, block: TreeBlock) -> torch.Tensor:
     """(tokens, heads, dim) as (n, heads, keys, dim)."""
     if isinstance(block.keys, slice):
         return _heads(states[block.keys])
