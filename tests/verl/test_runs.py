@@ -62,10 +62,10 @@ def assert_gone(family: list[psutil.Process]) -> None:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run that was killed after two steps, none of whose processes is left."""
+    """The folder of a run that was killed after its first step, none of whose processes is left."""
     folder = tmp_path_factory.mktemp("killed")
     process = launch(folder)
-    wait_for(process, lambda: saved(folder / RUN, 2), PATIENCE)
+    wait_for(process, lambda: saved(folder / RUN, 1), PATIENCE)
     family = family_of(process)
     assert any("AstuneWorker" in " ".join(child.cmdline()) for child in family)
     process.kill()
@@ -82,9 +82,9 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.fault("Runs and resuming", "a run on verl gets SIGTERM", "the steps done are saved; it ends with 130")
 def test_a_killed_run_goes_on_with_more_workers_and_sigterm_saves_it(killed: Path) -> None:
     run = killed / RUN
-    before = json.loads((run / "checkpoints" / "step_000002" / "trainer_state.json").read_text())
+    before = json.loads((run / "checkpoints" / "step_000001" / "trainer_state.json").read_text())
     process = launch(killed, "--resume", "astune.trainer.save_every=0", *SEPARATE)
-    wait_for(process, lambda: 4 in steps_of(run), PATIENCE)
+    wait_for(process, lambda: 3 in steps_of(run), PATIENCE)
     family = family_of(process)
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=PATIENCE)
