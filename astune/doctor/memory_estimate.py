@@ -19,6 +19,9 @@ at a time, P tokens of the longest, T tokens of a micro-batch, a = b (20 h + 5 i
 | the layer that is recomputed | T a | the same |
 | masks | T min(P, T) / 2 (b H / K + 1) | the same |
 
+With `rollout.engine: vllm` there are no copy and no cache of the sampler's, but a server: b N and its cache beside all that
+on a CPU; on the same GPU, while agents play, `vllm.gpu_memory_utilization` of it in place of all that training makes.
+
 20 h + 5 i was counted on small models: `tests/doctor/test_memory_estimate.py` compares it with what torch keeps,
 `benchmarks/memory.py` the whole with what a process takes. Experts, states of linear attention and what the allocator
 loses are not in it.
@@ -30,6 +33,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from astune.backbone.model_size import ModelSize, adapter_numbers, layer_bytes
+from astune.backbone.vllm.settings import BESIDE_TRAINER
 from astune.config.schema import AstuneConfig
 from astune.support.units import show_count
 
@@ -46,16 +50,32 @@ AVERAGES = {"adamw": 8, "adamw_fused": 8, "adamw_8bit": 2}
 """Bytes of the optimizer for each trained number."""
 
 
+STANDING = ("weights", "adapters", "Adam", "the reference", "the critic")
+"""What stays in memory between two updates, by the beginnings of its names."""
+CPU_CACHE_GIB = 1
+"""A vLLM server's on a CPU, unless VLLM_CPU_KVCACHE_SPACE says otherwise."""
+
+
+@dataclass(frozen=True)
+class GpuOfRun:
+    """The GPU that trains: its number, and its bytes."""
+
+    index: int
+    total: float
+
+
 @dataclass(frozen=True)
 class Extent:
     """`reduced`: sampling is in bfloat16. `trains`: there is a learner. `positions` of the longest conversation,
-    `tokens` of a micro-batch. `begun`: training begins with an adapter that was trained before."""
+    `tokens` of a micro-batch. `begun`: training begins with an adapter that was trained before. `gpu` is the one that
+    trains, None for a CPU."""
 
     reduced: bool
     trains: bool
     positions: int
     tokens: int
     begun: bool = False
+    gpu: GpuOfRun | None = None
 
     @property
     def number(self) -> int:
@@ -66,6 +86,8 @@ def estimate(size: ModelSize, config: AstuneConfig, extent: Extent) -> Mapping[s
     """Bytes by what they are for, at the fullest moment of a step. Sampling and learning take turns but both keep what
     they have."""
     parts = _weights(size, config, extent)
+    if extent.trains and config.rollout.engine == "vllm":
+        return _with_server(parts | _training(size, config, extent), size, config, extent)
     slots, positions = config.rollout.max_concurrent, extent.positions + CACHE_GROWTH
     per_position = 2 * size.layers * size.kv_heads * size.head_dim * extent.number
     parts[f"key-value cache ({slots} x {positions} positions x {per_position:,} bytes)"] = float(
@@ -74,11 +96,30 @@ def estimate(size: ModelSize, config: AstuneConfig, extent: Extent) -> Mapping[s
     return parts | _training(size, config, extent) if extent.trains else parts
 
 
+def _with_server(
+    parts: Mapping[str, float], size: ModelSize, config: AstuneConfig, extent: Extent
+) -> Mapping[str, float]:
+    """The parts with those of a vLLM server, where it is on the same machine or GPU."""
+    vllm = config.rollout.vllm
+    if vllm.base_url is not None:
+        return parts
+    if extent.gpu is None:
+        told = f"vLLM's server ({show_count(size.parameters)} x {extent.number} bytes, cache of {CPU_CACHE_GIB} GiB)"
+        return {**parts, told: float(extent.number * size.parameters + CPU_CACHE_GIB * 2**30)}
+    if vllm.gpus and extent.gpu.index not in vllm.gpus:
+        return parts
+    share = vllm.gpu_memory_utilization or BESIDE_TRAINER
+    playing = {name: part for name, part in parts.items() if name.startswith(STANDING)}
+    playing[f"vLLM's server while agents play ({share:g} of the GPU)"] = share * extent.gpu.total
+    return max(parts, playing, key=lambda moment: sum(moment.values()))
+
+
 def _weights(size: ModelSize, config: AstuneConfig, extent: Extent) -> dict[str, float]:
     count, short, number = size.parameters, show_count(size.parameters), extent.number
     if config.model.lora.rank is None or not extent.trains:
         parts = {f"weights ({short} x 4 bytes)": 4.0 * count}
         copied = extent.reduced or (extent.trains and config.synchronizer.style == "async")
+        copied = copied and not (extent.trains and config.rollout.engine == "vllm")
         return parts | ({f"the sampler's copy (x {number})": float(number * count)} if copied else {})
     if config.model.lora.base == "dtype":
         return {f"weights ({short} x {number} bytes)": float(number * count)}

@@ -14,11 +14,13 @@ from astune.doctor.checked_config import CheckedConfig, Missing
 from astune.doctor.checks.context import longest_prompt
 from astune.doctor.checks.packages import version_of
 from astune.doctor.findings import Finding, fail, ok, skip, warn
-from astune.doctor.memory_estimate import Extent, estimate
+from astune.doctor.memory_estimate import Extent, GpuOfRun, estimate
 from astune.support import machine_memory
+from astune.support.machine_memory import MachineMemory
 from astune.support.units import show_bytes
 
 FIXES = {
+    "vLLM": "lower astune.rollout.vllm.gpu_memory_utilization, or name other GPUs in astune.rollout.vllm.gpus",
     "cache": "lower astune.rollout.max_concurrent, or astune.model.max_model_len",
     "weights": "train an adapter (astune.model.lora.rank: 16), over weights in 4 bits (astune.model.lora.base: nf4)",
     "gradient": "train an adapter: set astune.model.lora.rank: 16",
@@ -46,7 +48,7 @@ def check_memory(checked: CheckedConfig) -> Iterator[Finding]:
             fix="set it to 'auto' or 'cpu'; on the machine with the GPU, run the doctor there",
         )
         return
-    parts = estimate(checked.size, checked.config, _extent(checked, memory.is_cuda))
+    parts = estimate(checked.size, checked.config, _extent(checked, memory))
     needed = sum(parts.values()) + LIBRARIES
     sum_of = " + ".join(f"{name} {show_bytes(size)}" for name, size in parts.items())
     said = f"about {show_bytes(needed)} of {show_bytes(memory.total)} ({memory.name}): {sum_of} + Python and torch"
@@ -110,16 +112,17 @@ def _on_cpu(checked: CheckedConfig, memory: VerlMemory) -> Iterator[Finding]:
         yield ok(said)
 
 
-def _extent(checked: CheckedConfig, is_cuda: bool) -> Extent:
+def _extent(checked: CheckedConfig, memory: MachineMemory) -> Extent:
     config = checked.config
     positions = _positions(checked)
     in_step = config.trainer.tasks_per_step * config.rollout.num_repeat * positions
     return Extent(
-        reduced=config.model.dtype == "bfloat16" or (config.model.dtype == "auto" and is_cuda),
+        reduced=config.model.dtype == "bfloat16" or (config.model.dtype == "auto" and memory.is_cuda),
         trains=not covers(checked.backbone.ignored_sections, "astune.trainer"),
         positions=positions,
         tokens=min(config.trainer.micro_batch_tokens, in_step),
         begun=checked.begun or adapter_dir(config.model.path) is not None,
+        gpu=GpuOfRun(int(config.model.device.partition(":")[2] or 0), memory.total) if memory.is_cuda else None,
     )
 
 
