@@ -19,8 +19,8 @@ at a time, P tokens of the longest, T tokens of a micro-batch, a = b (20 h + 5 i
 | the layer that is recomputed | T a | the same |
 | masks | T min(P, T) / 2 (b H / K + 1) | the same |
 
-With `rollout.engine: vllm` there are no copy and no cache of the sampler's, but a server: b N and its cache beside all that
-on a CPU; on the same GPU, while agents play, `vllm.gpu_memory_utilization` of it in place of all that training makes.
+With `rollout.engine: vllm` there are no copy and no cache of the sampler's, but a server: b N and its cache beside all
+that on a CPU; on the same GPU, while agents play, `vllm.gpu_memory_utilization` of it in place of what an update makes.
 
 20 h + 5 i was counted on small models: `tests/doctor/test_memory_estimate.py` compares it with what torch keeps,
 `benchmarks/memory.py` the whole with what a process takes. Experts, states of linear attention and what the allocator
