@@ -136,9 +136,10 @@ def test_a_model_without_layers_to_recompute_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reduced", [False, True])
-def test_all_layers_keep_the_same_masks(reduced: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["qwen3", "mistral"], ids=["in parts", "in blocks"])
+def test_all_layers_keep_the_same_masks(name: str, reduced: bool, tmp_path: Path) -> None:
     """For the backward pass. A cast of its own for each layer would be the largest thing of a long row."""
-    made = make_family("qwen3", num_hidden_layers=4).model
+    made = make_family(name, num_hidden_layers=4).model
     made.save_pretrained(tmp_path)
     dtype = "bfloat16" if reduced else "float32"
     loaded = load_model(ModelConfig(path=str(tmp_path), device="cpu", dtype=dtype))
@@ -153,9 +154,13 @@ def test_all_layers_keep_the_same_masks(reduced: bool, tmp_path: Path) -> None:
     with loaded.training(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         predict(loaded.model, batch)
     assert batch.layout is not None
+    ((_, in_parts),) = batch.layout._plans
     (plan,) = batch.layout._plans.values()
-    assert len(kept) == len(plan.blocks)
-    assert {mask.dtype for mask in kept.values()} == {loaded.dtype}
+    (masks,) = plan.masks.values()
+    assert in_parts == (name == "qwen3")
+    assert {*kept} == (set() if in_parts else {mask.untyped_storage().data_ptr() for mask in masks})
+    assert len(masks) == len(plan.parts.blocks)
+    assert {mask.dtype for mask in masks} == {loaded.dtype}
 
 
 @given(st.integers(1, 5), st.integers(1, 40), st.integers(1, 50), st.integers(1, 4))
