@@ -27,7 +27,7 @@ from astune.environment.instances import Instances
 from astune.environment.metrics import Metrics
 from astune.environment.protocol import CallError, ServiceReply, failure, parse
 from astune.errors import ConfigError
-from astune.support.serving import BACKLOG, bound_socket, server_config, url_of
+from astune.support.serving import BACKLOG, bound_socket, serve_until_signal, server_config, url_of
 
 MAX_INSTANCES = 512
 TTL = 1800.0
@@ -230,8 +230,7 @@ def run_server(app: Starlette, host: str, port: int, ready: Callable[[str], None
     """Serves until the process gets SIGINT or SIGTERM, then closes all instances. `ready` is told the URL once
     connections are taken."""
     with _listen(host, port) as listener:
-        ready(url_of(host, listener))
-        uvicorn.Server(_config(app)).run(sockets=[listener])
+        asyncio.run(serve_until_signal(_config(app), listener, lambda: ready(url_of(host, listener))))
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -59,6 +60,33 @@ def server_config(app: ASGIApp, *, lifespan: bool = False, **more: Any) -> uvico
         access_log=False,
         **more,
     )
+
+
+async def serve_until_signal(
+    config: uvicorn.Config,
+    listener: socket.socket,
+    ready: Callable[[], None],
+    *,
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Serve until SIGINT or SIGTERM, or until `stop` says so; what is under way may end. `ready` is called when the
+    server answers and hears signals: one that came earlier would end the process in the middle of its start."""
+    listener.listen(BACKLOG)
+    await _Server(config, ready, stop).serve(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], stop: Callable[[], bool]) -> None:
+        super().__init__(config)
+        self._ready, self._stop = ready, stop
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
+
+    async def on_tick(self, counter: int) -> bool:
+        return self._stop() or await super().on_tick(counter)
 
 
 class _Bounded(HttpToolsProtocol):

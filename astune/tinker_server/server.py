@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-import uvicorn
 from pydantic import ValidationError
 
 from astune.config.schema import ModelConfig
 from astune.errors import ConfigError
 from astune.sampling import LEAST_TEMPERATURE, MOST_TEMPERATURE, is_greedy
-from astune.support.serving import BACKLOG, bound_socket, server_config, url_of
+from astune.support.serving import bound_socket, serve_until_signal, server_config, url_of
 from astune.tinker_server.app import tinker_app
 from astune.tinker_server.service import TinkerService
 
@@ -80,17 +79,10 @@ async def _serve(config: TinkerServerConfig, ready: Callable[[str], None], stop:
     )
     try:
         await service.open()
-        server = _Server(
-            server_config(
-                tinker_app(service, config.api_key),
-                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-                timeout_graceful_shutdown=1,
-            ),
-            stop,
+        served = server_config(
+            tinker_app(service, config.api_key), timeout_keep_alive=_KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=1
         )
-        listener.listen(BACKLOG)
-        ready(url_of(config.host, listener))
-        await server.serve(sockets=[listener])
+        await serve_until_signal(served, listener, lambda: ready(url_of(config.host, listener)), stop=stop)
     finally:
         listener.close()
         service.close()
@@ -102,15 +94,6 @@ def _model_config(config: TinkerServerConfig) -> ModelConfig:
     except ValidationError as error:
         told = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
         raise ConfigError(f"the model to serve: {told}") from error
-
-
-class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, stop: Callable[[], bool]) -> None:
-        super().__init__(config)
-        self._stop = stop
-
-    async def on_tick(self, counter: int) -> bool:
-        return self._stop() or await super().on_tick(counter)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ import pytest
 import uvicorn
 
 from astune.support import serving
-from astune.support.serving import MOST_HEAD_BYTES, bound_socket, server_config
+from astune.support.serving import MOST_HEAD_BYTES, bound_socket, serve_until_signal, server_config
+from astune.support.signals import on_ctrl_c, signals_as_ctrl_c
 
 pytestmark = pytest.mark.filterwarnings("error")
 AREA = "The OpenAI-compatible endpoint"
@@ -233,3 +235,26 @@ def test_two_requests_at_once_are_both_answered(patient: Served) -> None:
         large = GOOD.replace(b": 3", b": 99999")[:-3] + b"x" * 99_999
         connection.sendall(large + GOOD + large + GOOD)
         assert [answer(connection) for _ in range(4)] == [b"99999", b"3", b"99999", b"3"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_comes_as_soon_as_the_address_is_told_ends_the_server_in_order(number: int) -> None:
+    events: list[str] = []
+
+    async def app(scope, receive, send) -> None:
+        while (event := (await receive())["type"]) != "lifespan.shutdown":
+            await send({"type": f"{event}.complete"})
+        events.append("closed")
+        await send({"type": "lifespan.shutdown.complete"})
+
+    def ready() -> None:
+        events.append("told")
+        signal.raise_signal(number)
+
+    with (
+        signals_as_ctrl_c(),
+        on_ctrl_c(lambda: events.append("heard afterwards")),
+        closing(bound_socket("127.0.0.1", 0)) as listener,
+    ):
+        asyncio.run(serve_until_signal(server_config(app, lifespan=True), listener, ready))
+    assert events == ["told", "closed", "heard afterwards"]

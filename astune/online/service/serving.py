@@ -11,8 +11,6 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import uvicorn
-
 from astune import __version__
 from astune.config.schema import Config
 from astune.context_tracker.prompt.chat_format import ChatFormat
@@ -32,7 +30,7 @@ from astune.store import open_database
 from astune.store.database import shown
 from astune.store.versions import ModelVersion, register
 from astune.store.writer import Writer
-from astune.support.serving import BACKLOG, bound_socket, server_config, url_of
+from astune.support.serving import bound_socket, serve_until_signal, server_config, url_of
 from astune.support.short_pauses import short_pauses
 from astune.types import Sampling
 
@@ -146,19 +144,13 @@ async def _serve(config: Config, model: Model, ready: Callable[[str], None]) -> 
             f"cannot serve at {settings.host}:{settings.port}: {told}; astune.online.serve.port=0 takes a free one"
         ) from error
     with contextlib.closing(listener), contextlib.closing(OnlineService(config, model)) as service:
-        server = uvicorn.Server(
-            server_config(
-                service.app.asgi,
-                timeout_keep_alive=KEEP_ALIVE_SECONDS,
-                timeout_graceful_shutdown=GRACE_SECONDS,
-            )
+        served = server_config(
+            service.app.asgi, timeout_keep_alive=KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=GRACE_SECONDS
         )
         polling = asyncio.create_task(service.poll_forever(settings.poll_seconds))
-        listener.listen(BACKLOG)
-        ready(url_of(settings.host, listener))
         try:
             with short_pauses():
-                await server.serve(sockets=[listener])
+                await serve_until_signal(served, listener, lambda: ready(url_of(settings.host, listener)))
         finally:
             polling.cancel()
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from astune.errors import ConfigError
 from astune.monitor import RunDir
-from astune.support.serving import BACKLOG, bound_socket, server_config, url_of
+from astune.support.serving import bound_socket, serve_until_signal, server_config, url_of
 from astune.viewer.run_page.page import check_run, view_policy, write_view
 
 HOST = "127.0.0.1"
@@ -74,7 +74,5 @@ def serve_view(run: Path, port: int, ready: Callable[[str], None]) -> None:
         raise ConfigError(f"--port {port}: {told}; another one may be free, --port 0 takes any") from error
     with tempfile.TemporaryDirectory(prefix="astune_view_") as folder, listener:
         app = view_app(run, Path(folder))
-        listener.listen(BACKLOG)
-        ready(f"{url_of(HOST, listener)}/")
         with suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
-            uvicorn.Server(server_config(app)).run(sockets=[listener])
+            asyncio.run(serve_until_signal(server_config(app), listener, lambda: ready(f"{url_of(HOST, listener)}/")))
