@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Mapping
+from operator import ne
 from typing import Any
 
 import openai
@@ -57,6 +58,7 @@ class _Completions(AsyncCompletions):
     def __init__(self, client: openai.AsyncOpenAI, app: OpenAIApp, token: str) -> None:
         super().__init__(client)
         self._app, self._token = app, token
+        self._last: dict[str, Any] = {}
 
     async def create(  # type: ignore[override]
         self,
@@ -74,7 +76,7 @@ class _Completions(AsyncCompletions):
         streamed = stream is True
         if not (streamed or extra_headers or extra_query) and self._app.runs_here(self._token):
             try:
-                plain = _copied(body | dict(extra_body or {}), MOST_NESTED)
+                plain = self._plain(body | dict(extra_body or {}))
             except ValueError:
                 pass
             else:
@@ -91,6 +93,14 @@ class _Completions(AsyncCompletions):
             stream=streamed,
             stream_cls=openai.AsyncStream[ChatCompletionChunk],
         )
+
+    def _plain(self, body: dict[str, Any]) -> dict[str, Any]:
+        """`body` as it would come out of JSON: its own copy but for messages and tools that are those of the request
+        before. Raises ValueError as `_copied` does."""
+        plain = _copied({name: () if name in _REPEATED else value for name, value in body.items()}, MOST_NESTED)
+        for name in body.keys() & _REPEATED:
+            plain[name] = self._last[name] = _copied_after(self._last.get(name, ()), body[name])
+        return plain
 
     async def _straight(self, body: object) -> ChatCompletion:
         try:
@@ -115,6 +125,18 @@ def _dumped(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_dumped(item) for item in value]
     return value
+
+
+_REPEATED = frozenset(("messages", "tools"))
+"""What a request repeats of the one before, so that only what is new in it is copied."""
+
+
+def _copied_after(last: Any, value: Any) -> Any:
+    """`_copied` of a value in a body. Of a list, what it begins with as `last` does, a copy from before, is taken over."""
+    if type(value) is not list or type(last) is not list:
+        return _copied(value, MOST_NESTED - 1)
+    known = next((place for place, new in enumerate(map(ne, last, value)) if new), min(len(last), len(value)))
+    return last[:known] + _copied(value[known:], MOST_NESTED - 1)
 
 
 def _copied(value: Any, deepest: int) -> Any:

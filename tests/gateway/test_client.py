@@ -56,33 +56,29 @@ FIELDS = st.dictionaries(st.sampled_from([
     "parallel_tool_calls", "response_format", "return_token_ids", "user", "top_k", "unheard_of",
 ]), ODD, max_size=3)
 # fmt: on
-Outcome = tuple[object, list[tuple[int, ...]]]
+Outcome = tuple[list[object], list[tuple[int, ...]]]
 
 
-async def outcome(make_tuner: Any, body: dict[str, Any], **over_http: Any) -> Outcome:
-    """What a client is given, and the prompts that the policy saw."""
+async def outcome(make_tuner: Any, bodies: list[dict[str, Any]], **over_http: Any) -> Outcome:
+    """What a client is given, request by request, and the prompts that the policy saw."""
     tuner, _, policy = make_tuner(
         lambda prompt: 'Well: <tool_call>\n{"name": "add", "arguments": {"x":1}}\n</tool_call>'
     )
     client = tuner.openai_client("solver")
+    told = [await answer_to(client, body, **over_http) for body in bodies]
+    return told, [prompt for prompt, _ in policy.calls]
+
+
+async def answer_to(client: openai.AsyncOpenAI, body: dict[str, Any], **over_http: Any) -> object:
     try:
         answer = await client.chat.completions.create(**body, **over_http)
     except openai.APIStatusError as error:
-        told: object = (
-            type(error),
-            error.status_code,
-            str(error),
-            error.body,
-            error.response.headers["x-should-retry"],
-        )
+        return type(error), error.status_code, str(error), error.body, error.response.headers["x-should-retry"]
     except (TypeError, ValueError) as error:
-        told = type(error)
-    else:
-        told = answer.model_copy(
-            update={"id": "", "created": 0, "choices": [without_ids(each) for each in answer.choices]}
-        )
-        assert told.model_dump() == ChatCompletion.construct(**told.model_dump()).model_dump()
-    return told, [prompt for prompt, _ in policy.calls]
+        return type(error)
+    told = answer.model_copy(update={"id": "", "created": 0, "choices": [without_ids(each) for each in answer.choices]})
+    assert told.model_dump() == ChatCompletion.construct(**told.model_dump()).model_dump()
+    return told
 
 
 def without_ids(choice: Any) -> Any:
@@ -92,11 +88,23 @@ def without_ids(choice: Any) -> Any:
     return choice
 
 
+def body_of(messages: list[Any], fields: dict[str, Any]) -> dict[str, Any]:
+    return {"messages": messages, **({"extra_body": fields} if {"top_k", "unheard_of"} & set(fields) else fields)}
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(MESSAGES, max_size=4), FIELDS)
-async def test_a_call_that_goes_straight_gives_what_it_gives_over_http(
-    make_tuner: Any, messages: list[Any], fields: dict[str, Any]
+@given(st.lists(st.builds(body_of, st.lists(MESSAGES, max_size=4), FIELDS), min_size=1, max_size=3))
+async def test_calls_that_go_straight_give_what_they_give_over_http(
+    make_tuner: Any, bodies: list[dict[str, Any]]
 ) -> None:
-    body = {"messages": messages, **({"extra_body": fields} if {"top_k", "unheard_of"} & set(fields) else fields)}
-    straight = await outcome(make_tuner, body)
-    assert straight == await outcome(make_tuner, body, extra_headers={"x-anything": "over HTTP"})
+    straight = await outcome(make_tuner, bodies)
+    assert straight == await outcome(make_tuner, bodies, extra_headers={"x-anything": "over HTTP"})
+
+
+async def test_what_an_agent_changes_in_its_messages_is_seen_and_changes_no_earlier_call(make_tuner: Any) -> None:
+    tuner, tracker, _ = make_tuner(lambda prompt: "4")
+    create, messages = tuner.openai_client("solver").chat.completions.create, [{"role": "user", "content": "2 + 2?"}]
+    await create(model="m", messages=messages)
+    messages[0]["content"] = "2 + 3?"
+    await create(model="m", messages=messages)
+    assert [turn.messages[0]["content"] for turn in tracker.turns] == ["2 + 2?", "2 + 3?"]

@@ -67,8 +67,12 @@ class Beginnings:
         while link is not None and id(link) not in self._found:
             links.append(link)
             link = link.before
+        links.reverse()
         good = link is None or self._found[id(link)]
-        for link in reversed(links):
+        if links and good and self._rendering.startswith("".join([link.own for link in links]), links[0].start):
+            self._found |= dict.fromkeys(map(id, links), True)
+            return True
+        for link in links:
             good = good and self._rendering.startswith(link.own, link.start)
             self._found[id(link)] = good
         return good
