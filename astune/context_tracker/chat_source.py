@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from astune.config.chat_models import AuxiliaryModelConfig
 from astune.context_tracker.prompt.builder import Prompt
-from astune.context_tracker.prompt.chat_format import LONG_TEXT, ChatFormat
+from astune.context_tracker.prompt.chat_format import ChatFormat
+from astune.context_tracker.prompt.encoding import LONG_TEXT
 from astune.context_tracker.request import ChatRequest
 from astune.context_tracker.sources import Answer, Call
 from astune.context_tracker.write_answer import written_after

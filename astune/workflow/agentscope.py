@@ -50,9 +50,7 @@ _FIXED = ("credential", "model", "model_name", "api_key", "organization", "clien
 """Arguments of `OpenAIChatModel` that decide where calls go; `tuner.model` sets them."""
 
 
-def chat_model(
-    client: Any, http_client: Any, log: ToolLog, *, context_size: int | None, options: dict[str, Any]
-) -> Any:
+def chat_model(client: Any, log: ToolLog, *, context_size: int | None, options: dict[str, Any]) -> Any:
     """The installed AgentScope's `OpenAIChatModel` on top of `client` (an `AsyncOpenAI`), without retries. On 2.x it
     tells `log` of the tool results that it is shown.
 
@@ -70,8 +68,7 @@ def chat_model(
     logging.getLogger("as").addFilter(_told_by_the_episode)  # adding it again does nothing
     _check_options(options, model_class)
     # A client of AgentScope's own making would load certificates for a connection that is never opened.
-    client_kwargs = {"http_client": http_client}
-    arguments: dict[str, Any] = {"stream": False, "client_kwargs": client_kwargs}
+    arguments: dict[str, Any] = {"stream": False, "client_kwargs": {"http_client": client._client}}
     if major == 1:
         arguments |= {"model_name": MODEL_NAME, "api_key": client.api_key}
     else:

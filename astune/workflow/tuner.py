@@ -78,7 +78,7 @@ class Tuner:
 
         client = self.openai_client(name, trainable=trainable, source=source)
         context_size = self._context_length if source is None else None
-        return chat_model(client, client._client, self.tools, context_size=context_size, options=options)
+        return chat_model(client, self.tools, context_size=context_size, options=options)
 
     def auxiliary_models(self) -> dict[str, Any]:
         """An AgentScope chat model for each of `astune.rollout.auxiliary_models`; the agents bear their names."""

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from astune.context_tracker.prompt import chat_format as chat_format_module
 from astune.context_tracker.prompt.chat_format import ChatFormat
+from astune.context_tracker.prompt.encoding import LONG_TEXT
 from astune.context_tracker.prompt.vocabulary import Vocabulary
 from astune.support.resources import tiny_model_dir
 
@@ -131,7 +131,7 @@ def test_long_texts_have_the_same_tokens():
     chance = Random(0)
     words = [chance.choice(["word", " 12", "\n", "é", "🌍", "<|im_end|>", "  "]) for _ in range(40_000)]
     text = "".join(words)
-    assert len(text) > chat_format_module.LONG_TEXT
+    assert len(text) > LONG_TEXT
     assert chat_format.encode(text) == chat_format._tokenizer.encode(text, add_special_tokens=False).ids
 
 

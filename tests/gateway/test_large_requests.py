@@ -10,8 +10,8 @@ import openai
 import pytest
 
 from astune.context_tracker import tracker as tracker_module
-from astune.context_tracker.prompt import chat_format as chat_format_module
 from astune.context_tracker.prompt.builder import PromptBuilder
+from astune.context_tracker.prompt.encoding import LONG_TEXT
 from astune.context_tracker.tracker import ChatRequest
 from astune.errors import ContextOverflow
 from astune.gateway.body import most_bytes
@@ -120,7 +120,7 @@ def threads_of(monkeypatch, name):
 async def test_long_texts_are_tokenized_in_a_thread_and_short_ones_are_not(make_tuner, monkeypatch):
     tuner, _, _ = make_tuner(["one", "two", "three"], context_length=200_000)
     here, seen = threading.get_ident(), threads_of(monkeypatch, "finish")
-    long = "word " * (chat_format_module.LONG_TEXT // 5 + 1)
+    long = "word " * (LONG_TEXT // 5 + 1)
     await tuner.chat(ChatRequest([user(long)]))
     assert here not in seen
     answer = tuner._tracker.turns[0].response

@@ -19,8 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from astune.context_tracker import forks
-from astune.context_tracker.prompt.chat_format import LONG_TEXT, ChatFormat
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.conversations import Conversations, Match
+from astune.context_tracker.prompt.encoding import LONG_TEXT
 from astune.context_tracker.prompt.messages import Message
 from astune.context_tracker.prompt.rendering import Rendering
 from astune.context_tracker.prompt.sampled_answer import (

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from astune.context_tracker.prompt.answer_formats import FORMATS, any_of, detect_format
 from astune.context_tracker.prompt.call_style import CallStyle, find_call_style
-from astune.context_tracker.prompt.encoding import LONG_TEXT, TextEncoder
+from astune.context_tracker.prompt.encoding import TextEncoder
 from astune.context_tracker.prompt.messages import for_template
 from astune.context_tracker.prompt.rendering import Rendering, TemplateRun, same_start
 from astune.context_tracker.prompt.resumable import Resumable
@@ -29,7 +29,7 @@ from astune.context_tracker.prompt.tool_calls import ParsedMessage, WrittenCall
 from astune.context_tracker.prompt.vocabulary import Vocabulary
 from astune.errors import ModelError, WorkflowError, nearest
 
-__all__ = ["LONG_TEXT", "ChatFormat", "ParsedMessage", "WrittenCall"]
+__all__ = ["ChatFormat", "ParsedMessage", "WrittenCall"]
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _PROBE = "ANSWER-PROBE"

@@ -135,6 +135,6 @@ def model_of(shadow: ShadowRun) -> Any:
     client = shadow.client
     key = "extra_body" if major_version() == 2 else "generate_kwargs"
     options = {key: dict(shadow.sampling)} if shadow.sampling else {}
-    made = chat_model(client, client._client, ToolLog(), context_size=None, options=options)
+    made = chat_model(client, ToolLog(), context_size=None, options=options)
     setattr(made, "model" if major_version() == 2 else "model_name", shadow.model)
     return made

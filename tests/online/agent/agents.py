@@ -29,7 +29,7 @@ def model_of(service: ScriptedOnlineService) -> Any:
     http = http_library()
     inside = http.AsyncClient(transport=http.ASGITransport(app=service.app))
     client = openai.AsyncOpenAI(api_key="none", base_url="http://live/v1", max_retries=0, http_client=inside)
-    return chat_model(client, client._client, ToolLog(), context_size=None, options={})
+    return chat_model(client, ToolLog(), context_size=None, options={})
 
 
 class Bank:
