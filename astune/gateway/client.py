@@ -132,7 +132,7 @@ _REPEATED = frozenset(("messages", "tools"))
 
 
 def _copied_after(last: Any, value: Any) -> Any:
-    """`_copied` of a value in a body. Of a list, what it begins with as `last` does, a copy from before, is taken over."""
+    """`_copied` of a value in a body. What a list and `last`, a copy from before, begin with alike is taken over."""
     if type(value) is not list or type(last) is not list:
         return _copied(value, MOST_NESTED - 1)
     known = next((place for place, new in enumerate(map(ne, last, value)) if new), min(len(last), len(value)))
