@@ -97,7 +97,9 @@ class _Completions(AsyncCompletions):
     def _plain(self, body: dict[str, Any]) -> dict[str, Any]:
         """`body` as it would come out of JSON: its own copy but for messages and tools that are those of the request
         before. Raises ValueError as `_copied` does."""
-        plain = _copied({name: () if name in _REPEATED else value for name, value in body.items()}, MOST_NESTED)
+        plain: dict[str, Any] = _copied(
+            {name: () if name in _REPEATED else value for name, value in body.items()}, MOST_NESTED
+        )
         for name in body.keys() & _REPEATED:
             plain[name] = self._last[name] = _copied_after(self._last.get(name, ()), body[name])
         return plain
