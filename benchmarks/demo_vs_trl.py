@@ -1,0 +1,259 @@
+"""How long until the demo's agent solves 90 % of the held-out tasks: ASTune's local backbone beside TRL's GRPOTrainer.
+
+    .venv-bench/bin/python benchmarks/demo_vs_trl.py --seeds 42 1 2
+
+The task is the demo's (`tutorial/math_agent`): word problems, a calculator as a tool, the model that ASTune ships, a
+reward for the right answer. Both have its 16 tasks x 8 attempts a step, temperature 1, learning rate and warm-up,
+AdamW, full weights in float32, and no reference model. ASTune plays an AgentScope agent, as `astune demo` does. TRL
+plays its own loop of turns with `tools=[calculator]`, which needs no agent; it takes the same messages and tokens,
+`loss_type` and advantages as its authors set them, and as many tokens for a whole conversation as the longest of ASTune
+has room for.
+
+Both run in this one process with the same threads and take turns step by step, so that whatever else the machine does
+falls on both. Every `--every` steps the held-out tasks are played greedily by ASTune's evaluation with the weights of
+each, off the clock. A side is done when it solves `--wanted` of them. What counts are the seconds of the steps until
+then.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as ASTune's local backbone sets it; torch reads it when imported
+
+import argparse
+import asyncio
+import contextlib
+import io
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+import trl
+from agentscope.tool import FunctionTool, Toolkit
+from bench_table import table_of
+from datasets import Dataset
+from rich.console import Console
+from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from astune.backbone.local.engine import load_engine
+from astune.config.load import load_config
+from astune.context_tracker.model_dir import resolve_model_dir
+from astune.monitor.metrics import read_metrics
+from astune.rollout.evaluation_metrics import evaluation_metrics
+from astune.task_judge.math.compare import Relation, compare
+from astune.task_judge.math.final_answer import extract_answer
+from astune.training.loop import train_step
+from astune.training.rollout_setup import sampling_for
+from astune.training.run import roll_out
+from astune.training.start import assemble, read_inputs
+from astune.types import Task
+
+DEMO = Path(__file__).parents[1] / "tutorial" / "math_agent"
+sys.path.insert(0, str(DEMO))
+SYSTEM = "Use the calculator. End with: The answer is N."
+CONVERSATION = 192
+"""Tokens that TRL gives a conversation after its prompt: two answers of 48 and the calculator's between them fit."""
+ASTUNE, TRL = "ASTune, AgentScope agent", f"TRL {trl.__version__}, its own loop"
+
+
+@dataclass
+class Side:
+    """What a side has done: the seconds of its steps, and how much of the held-out tasks it solved after which."""
+
+    seconds: list[float] = field(default_factory=list)
+    success: list[float] = field(default_factory=list)
+    """Of the training episodes of each step."""
+    solved: dict[int, float] = field(default_factory=dict)
+
+    def reached(self, wanted: float) -> int | None:
+        """The first step after which so much was solved, as far as it was looked."""
+        return next((step for step, share in self.solved.items() if share >= wanted), None)
+
+
+class Ours:
+    """A run of the demo that stands between two steps."""
+
+    def __init__(self, seed: int, steps: int, tasks: int, folder: Path, stack: contextlib.ExitStack) -> None:
+        overrides = (
+            f"astune.runs_dir={folder}",
+            f"astune.seed={seed}",
+            f"astune.trainer.total_steps={steps}",
+            "astune.evaluation={before: false, every: 0, after: true, decoding: [greedy]}",
+            "astune.monitor={progress: 'off', tensorboard: false}",
+        )
+        loaded = load_config(DEMO / "demo.yaml", overrides)
+        self._run = assemble(loaded, read_inputs(loaded.config.astune, stack), None, load_engine, stack, None)
+        self._loop = asyncio.new_event_loop()
+        stack.callback(self._loop.close)
+        (evaluation,) = self._run.evaluations
+        self._held_out = evaluation._replace(tasks=evaluation.tasks[:tasks])
+
+    def tasks(self, step: int) -> list[Task]:
+        """Those of a step."""
+        return list(self._run.schedule.tasks(step))  # type: ignore[union-attr]
+
+    def step(self) -> float:
+        """Train a step; the success of its episodes."""
+        self._loop.run_until_complete(train_step(self._run))
+        return read_metrics(self._run.run_dir.metrics_path)[-1]["success/mean"]
+
+    def solved(self, weights: Mapping[str, torch.Tensor] | None = None) -> float:
+        """The share of the held-out tasks that are solved, by its own weights or by those that are given."""
+        return self._loop.run_until_complete(self._solved(weights))
+
+    async def _solved(self, weights: Mapping[str, torch.Tensor] | None) -> float:
+        run, held_out = self._run, self._held_out
+        if weights is not None:
+            run.learner._loaded.model.load_state_dict(weights)  # type: ignore[attr-defined]
+        await run.learner.publish()
+        sampling = sampling_for(run.config, held_out.decoding)
+        groups = await roll_out(run, held_out.tasks, 1, sampling, "held out", "held out")
+        await run.learner.publish()
+        return evaluation_metrics(groups, 0.0)["success"]
+
+
+def rewards(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
+    """1 where the last message marks the right answer, as the demo's judge has it; all answers are whole numbers."""
+
+    def right(messages: list[Any], reference: str) -> bool:
+        found = extract_answer(messages[-1].get("content") or "", "the_answer_is")
+        return found is not None and compare(reference, found.text) is Relation.EQUAL
+
+    return [float(right(messages, reference)) for messages, reference in zip(completions, answer, strict=True)]
+
+
+class TakeTurns(TrainerCallback):
+    """Times TRL's steps, and between two of them lets others have their turn."""
+
+    def __init__(self, side: Side, others: Callable[[int], bool]) -> None:
+        self._side, self._others = side, others
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        self._began = time.perf_counter()
+
+    def on_log(self, *_: Any, logs: dict[str, float], **__: Any) -> None:
+        if "reward" in logs:
+            self._side.success.append(logs["reward"])
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._side.seconds.append(time.perf_counter() - self._began)
+        control.should_training_stop = not self._others(state.global_step)
+        self._began = time.perf_counter()
+
+
+def trl_trainer(tasks: list[Task], steps: int, seed: int, folder: Path) -> GRPOTrainer:
+    from calculator import calculator
+
+    settings = GRPOConfig(
+        output_dir=str(folder),
+        seed=seed,
+        per_device_train_batch_size=len(tasks) // steps * 8,
+        num_generations=8,
+        max_completion_length=CONVERSATION,
+        max_tool_calling_iterations=5,
+        max_steps=steps,
+        learning_rate=6e-4,
+        warmup_steps=5,
+        lr_scheduler_type="linear",
+        shuffle_dataset=False,
+        beta=0.0,
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        logging_steps=1,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
+    )
+    model_dir = resolve_model_dir("tiny")
+    rows = [
+        {
+            "prompt": [{"role": "system", "content": SYSTEM}, {"role": "user", "content": task.query}],
+            "answer": task.answer,
+        }
+        for task in tasks
+    ]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model_dir, padding_side="left")
+    tokenizer.response_template = trl.chat_template_utils.qwen3_template
+    trainer = GRPOTrainer(
+        model=AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32),
+        processing_class=tokenizer,
+        reward_funcs=rewards,
+        args=settings,
+        train_dataset=Dataset.from_list(rows),
+        tools=[calculator],
+    )
+    tools = Toolkit(tools=[FunctionTool(calculator)])
+    trainer.tools = asyncio.run(tools.get_tool_schemas())  # as the prompt of the agent has them
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def race(seed: int, given: argparse.Namespace) -> dict[str, Side]:
+    """Both sides of one seed, until both have reached what is wanted or the steps are over."""
+    ours, theirs = Side(), Side()
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        run = Ours(seed, given.steps, given.tasks, folder / "run", stack)
+        examiner = Ours(seed, given.steps, given.tasks, folder / "examiner", stack)
+        tasks = [task for step in range(given.steps) for task in run.tasks(step)]
+        trainer = trl_trainer(tasks, given.steps, seed, folder / "trl")
+
+        def others(step: int) -> bool:
+            began = time.perf_counter()
+            ours.success.append(run.step())
+            ours.seconds.append(time.perf_counter() - began)
+            if step % given.every == 0:
+                ours.solved[step] = run.solved()
+                theirs.solved[step] = examiner.solved(trainer.model.state_dict())
+                told = ", ".join(f"{side.solved[step]:.0%} after {sum(side.seconds):.0f} s" for side in (ours, theirs))
+                print(f"seed {seed}, step {step}: ASTune {told.replace(', ', ', TRL ')}", file=sys.stderr, flush=True)
+            return not all(side.reached(given.wanted) for side in (ours, theirs))
+
+        trainer.add_callback(TakeTurns(theirs, others))
+        with contextlib.redirect_stdout(io.StringIO()):
+            trainer.train()
+    return {ASTUNE: ours, TRL: theirs}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[42])
+    parser.add_argument("--steps", type=int, default=100, help="most steps of each side")
+    parser.add_argument("--every", type=int, default=5, help="steps between two looks at the held-out tasks")
+    parser.add_argument("--tasks", type=int, default=200, help="held-out tasks that are played")
+    parser.add_argument("--wanted", type=float, default=0.9)
+    given = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    rows = []
+    for seed in given.seeds:
+        sides = race(seed, given)
+        first = None
+        for name, side in sides.items():
+            step = side.reached(given.wanted)
+            seconds = None if step is None else sum(side.seconds[:step])
+            first = first or seconds
+            times = "" if first is None or seconds is None or name == ASTUNE else f"{seconds / first:.2f}"
+            reached = ("not reached", "") if step is None else (str(step), f"{seconds:.0f}")
+            best = f"{max(side.solved.values(), default=0.0):.1%}"
+            rows.append((str(seed), name, *reached, f"{statistics.median(side.seconds):.2f}", best, times))
+    columns = ("seed", "", "steps", "seconds", "s a step", "most solved", "times ASTune")
+    Console(width=140).print(table_of(f"To {given.wanted:.0%} of the held-out tasks", columns, rows, left=2))
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, load average {os.getloadavg()[0]:.1f}")
+
+
+if __name__ == "__main__":
+    main()
