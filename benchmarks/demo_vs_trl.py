@@ -10,9 +10,9 @@ plays its own loop of turns with `tools=[calculator]`, which needs no agent; it 
 has room for.
 
 Both run in this one process with the same threads and take turns step by step, so that whatever else the machine does
-falls on both. Every `--every` steps the held-out tasks are played by ASTune's evaluation with the weights of each, off the
-clock; greedily, 90 % is a matter of five steps. A side is done when it solves `--wanted` of them. What counts are the seconds of the steps until
-then.
+falls on both. Every `--every` steps the held-out tasks are played by ASTune's evaluation with the weights of each, off
+the clock (greedily, 90 % is a matter of five steps). A side is done when it solves `--wanted` of them. What counts are
+the seconds of the steps until then.
 """
 
 from __future__ import annotations
