@@ -50,6 +50,7 @@ from astune.config.load import load_config
 from astune.context_tracker.model_dir import resolve_model_dir
 from astune.monitor.metrics import read_metrics
 from astune.rollout.evaluation_metrics import evaluation_metrics
+from astune.support.short_pauses import short_pauses
 from astune.task_judge.math.compare import Relation, compare
 from astune.task_judge.math.final_answer import extract_answer
 from astune.training.loop import train_step
@@ -203,7 +204,7 @@ def trl_trainer(tasks: list[Task], steps: int, seed: int, folder: Path) -> GRPOT
 def race(seed: int, given: argparse.Namespace) -> dict[str, Side]:
     """Both sides of one seed, until both have reached what is wanted or the steps are over."""
     ours, theirs = Side(), Side()
-    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack, short_pauses():  # as in a run
         folder = Path(name)
         run = Ours(seed, given, folder / "run", stack)
         examiner = Ours(seed, given, folder / "examiner", stack)

@@ -52,6 +52,7 @@ from astune.backbone.local.engine import load_engine
 from astune.config.load import load_config
 from astune.context_tracker.model_dir import resolve_model_dir
 from astune.monitor.metrics import read_metrics
+from astune.support.short_pauses import short_pauses
 from astune.training.loop import train_step
 from astune.training.start import assemble, read_inputs
 from astune.types import Generation, Policy, Sampling
@@ -226,7 +227,7 @@ def measure(model: str, steps: int, prompt_tokens: int) -> dict[str, list[Step]]
         "ASTune, tuner.openai_client": OpenAIClient,
         "ASTune, tuner.chat": TunerChat,
     }
-    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack, short_pauses():  # as in a run
         folder = Path(name)
         sides = {way: Ours(agent, model, queries, folder / agent.__name__, stack) for way, agent in agents.items()}
         floor = Floor(model_dir, prompt_length(queries, tokenizer))
