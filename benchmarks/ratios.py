@@ -91,7 +91,7 @@ PARTS = (
         "--rounds 2",
         300,
         tuple(
-            Ratio(f"training on trees, {shape}: share of R", lambda t, shape=shape: t[0]("of R", shape))  # type: ignore[misc]
+            Ratio(f"training on trees, {shape}: share of the limit", lambda t, shape=shape: t[0]("of limit", shape))  # type: ignore[misc]
             for shape in ("demo", "8 x 8 (90 + 64)", "1 x 16 (1024 + 128)")
         ),
     ),

@@ -2,14 +2,16 @@
 
     .venv-bench/bin/python benchmarks/training_step.py
 
-R is the ratio of tokens in the rows to tokens in the trees: the speed-up if a token always cost the same. Padded rows
+R is the ratio of tokens in the rows to tokens in the trees: the speed-up if a token always cost the same. It does not:
+every token looks at all before it, in a tree as in a row. "limit" is the ratio of the floating-point operations of the
+two: products with weights, logits where there is a loss, and attention over the pairs that see each other. Padded rows
 are given every advantage that a plain trainer has: sorted by length, cut into batches of the same number of tokens
 as the trees, causal attention without a mask, logits only where there is a loss. The gradients of the two are
 compared. "demo" are real episodes of the demo's agent (tools, several turns); "a x b (p + n)" are a groups of b
 attempts with p tokens of prompt and n of answer. "20 turns" are four attempts of 200 + 20 x (60 sampled + 30) tokens;
 "reasoning dropped" two of 20 turns of which 60 tokens are forgotten at each and 50 stay; "sub-agents" four, each with
 four agents of three turns below one, that share a prompt of 300. "MiB" is what the largest batch keeps for its backward
-pass beside the weights, "processor" the share of R in time of the processor, which a busy machine changes less.
+pass beside the weights, "processor" the share of the limit in time of the processor, which a busy machine changes less.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from transformers import AutoModelForCausalLM
 
 from astune.algorithm import to_samples
 from astune.backbone.local.engine import load_engine
-from astune.backbone.local.learning.batch import micro_batches
+from astune.backbone.local.learning.batch import MicroBatch, micro_batches
 from astune.backbone.local.learning.learner import LocalLearner
 from astune.backbone.local.model.model import load_model
 from astune.backbone.local.sampling.sampler import Sampler
@@ -172,6 +174,22 @@ def gradient(model: Any) -> torch.Tensor:
     return found
 
 
+def operations(config: Any, tokens: int, logits: int, pairs: int) -> float:
+    """Of a forward pass, of which a backward pass has twice as many; `pairs` are a token and one that it looks at."""
+    heads, groups = config.num_attention_heads, config.num_key_value_heads
+    weights = 2 * (heads + groups) * config.head_dim * config.hidden_size
+    weights += 3 * config.hidden_size * config.intermediate_size
+    attention = 2 * heads * config.head_dim * pairs
+    return 2.0 * (
+        config.num_hidden_layers * (weights * tokens + attention) + config.vocab_size * config.hidden_size * logits
+    )
+
+
+def looked_at(batch: MicroBatch) -> tuple[int, int]:
+    """The logits that are needed, and the pairs of tokens of which one looks at the other."""
+    return batch.predictors.numel(), int((batch.positions + 1).sum())
+
+
 def measure(path: str, name: str, samples: list[Sample], rounds: int) -> list[str]:
     loaded = load_model(ModelConfig(path=path, device="cpu"))
     plain = AutoModelForCausalLM.from_pretrained(resolve_model_dir(path), dtype=torch.float32)
@@ -207,8 +225,13 @@ def measure(path: str, name: str, samples: list[Sample], rounds: int) -> list[st
             worked[train].append(time.process_time() - busy)
             gradients[train] = gradient(model)
     difference = (gradients[rows] - gradients[trees]).norm() / gradients[rows].norm()
-    flattened = sum(len(sample.timeline.token_ids) for sample in samples)
-    packed = sum(batch.tokens.numel() for batch in micro_batches(samples, trainer.micro_batch_tokens, CPU))
+    lengths = [len(sample.timeline.token_ids) for sample in samples]
+    sampled = sum(span.stop - span.start for sample in samples for span in sample.timeline.spans)
+    batches = list(micro_batches(samples, trainer.micro_batch_tokens, CPU))
+    flattened, packed = sum(lengths), sum(batch.tokens.numel() for batch in batches)
+    alone = operations(plain.config, flattened, sampled, sum(length * (length + 1) // 2 for length in lengths))
+    logits, pairs = (sum(column) for column in zip(*map(looked_at, batches), strict=True))
+    limit = alone / operations(plain.config, packed, logits, pairs)
     less = statistics.median(a / b for a, b in zip(worked[rows], worked[trees], strict=True))
     speedup = statistics.median(a / b for a, b in zip(seconds[rows], seconds[trees], strict=True))
     return [
@@ -220,7 +243,9 @@ def measure(path: str, name: str, samples: list[Sample], rounds: int) -> list[st
         f"{statistics.median(seconds[trees]):.3f}",
         f"{speedup:.2f}",
         f"{speedup / (flattened / packed):.2f}",
-        f"{less / (flattened / packed):.2f}",
+        f"{limit:.2f}",
+        f"{speedup / limit:.2f}",
+        f"{less / limit:.2f}",
         f"{kept[rows] / 2**20:.0f}",
         f"{kept[trees] / 2**20:.0f}",
         f"{difference:.0e}",
@@ -232,7 +257,7 @@ def main() -> None:
     parser.add_argument("--model", default="tiny", help="'tiny' or a folder with a Qwen3 model")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    columns = ["", "tokens in rows", "in trees", "R", "rows s", "trees s", "speed-up", "of R"]
+    columns = ["", "tokens in rows", "in trees", "R", "rows s", "trees s", "speed-up", "of R", "limit", "of limit"]
     columns += ["processor", "MiB, rows", "MiB, trees", "gradients differ by"]
     rows = [measure(options.model, "demo", demo_episodes(), options.rounds)]
     for groups, repeat, prompt, answer in SHAPES:
