@@ -78,6 +78,17 @@ PARTS = (
         ),
     ),
     Part(
+        "demo_vs_trl.py",
+        "--steps 6 --every 6 --tasks 50",
+        200,
+        (
+            Ratio(
+                "a step of the demo, several turns with a tool, times TRL",
+                lambda t: t[0]("s a step", "42", f"{TRL[2:]}, its own loop") / t[0]("s a step", "42", AGENT),
+            ),
+        ),
+    ),
+    Part(
         "sampler.py",
         "--rounds 2",
         300,
