@@ -114,7 +114,7 @@ class Connection(asyncio.Protocol):
 
 def request(call: str, body: Mapping[str, Any] | None, key: str = "") -> bytes:
     content = b"" if body is None else json.dumps(body).encode()
-    head = f"{'GET' if body is None else 'POST'} /{call} HTTP/1.1\r\nHost: server\r\nIdempotency-Key: {key}\r\n"
+    head = f"{'GET' if body is None else 'POST'} /{call} HTTP/1.1\r\nHost: 127.0.0.1\r\nIdempotency-Key: {key}\r\n"
     return f"{head}Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content
 
 

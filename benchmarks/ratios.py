@@ -72,9 +72,11 @@ PARTS = (
         400,
         (
             Ratio("a step with an AgentScope agent, times TRL", lambda t: t[0](TRL, AGENT)),
-            Ratio("the same, prompts of 400 tokens", lambda t: t[1](TRL, AGENT)),
+            Ratio("a step with an AgentScope agent, prompts of 400 tokens, times TRL", lambda t: t[1](TRL, AGENT)),
             Ratio("a step with tuner.chat, times the floor", lambda t: t[0]("x floor", CHAT), False),
-            Ratio("the same, prompts of 400 tokens", lambda t: t[1]("x floor", CHAT), False),
+            Ratio(
+                "a step with tuner.chat, prompts of 400 tokens, times the floor", lambda t: t[1]("x floor", CHAT), False
+            ),
         ),
     ),
     Part(

@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import os
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as ASTune's local backbone sets it; torch reads it when imported
+# As ASTune's local backbone sets them; torch reads them when it is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 import argparse
 import asyncio
