@@ -1,6 +1,6 @@
 """How long until the demo's agent solves 90 % of the held-out tasks: ASTune's local backbone beside TRL's GRPOTrainer.
 
-    .venv-bench/bin/python benchmarks/demo_vs_trl.py --seeds 42 1 2              # forty minutes
+    .venv-bench/bin/python benchmarks/demo_vs_trl.py --seeds 42 1 2              # twenty minutes
 
 The task is the demo's (`tutorial/math_agent`): word problems, a calculator as a tool, the model that ASTune ships, a
 reward for the right answer. Both have its 16 tasks x 8 attempts a step, temperature 1, learning rate and warm-up,
