@@ -6,8 +6,8 @@ The task is the demo's (`tutorial/math_agent`): word problems, a calculator as a
 reward for the right answer. Both have its 16 tasks x 8 attempts a step, temperature 1, learning rate and warm-up,
 AdamW, full weights in float32, and no reference model. ASTune plays an AgentScope agent, as `astune demo` does. TRL
 plays its own loop of turns with `tools=[calculator]`, which needs no agent; it takes the same messages and tokens,
-`loss_type` and advantages as its authors set them, and as many tokens for a whole conversation as the longest of ASTune
-has room for.
+`loss_type` and advantages as its authors set them. It limits a conversation (192 tokens after the prompt) and not, as
+ASTune does, each answer (48, at most six).
 
 Both run in this one process with the same threads and take turns step by step, so that whatever else the machine does
 falls on both. Every `--every` steps the held-out tasks are played by ASTune's evaluation with the weights of each, off
@@ -17,16 +17,13 @@ the seconds of the steps until then.
 
 from __future__ import annotations
 
-import os
-
-# As ASTune's local backbone sets them; torch reads them when it is imported.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+import astune.backbone.local  # noqa: F401  # isort: skip  (before torch: it says how torch's threads wait)
 
 import argparse
 import asyncio
 import contextlib
 import io
+import os
 import statistics
 import sys
 import tempfile
@@ -46,11 +43,11 @@ from datasets import Dataset
 from rich.console import Console
 from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
+from trl_settings import ON_A_CPU
 
 from astune.backbone.local.engine import load_engine
 from astune.config.load import load_config
 from astune.context_tracker.model_dir import resolve_model_dir
-from astune.monitor.metrics import read_metrics
 from astune.rollout.evaluation_metrics import evaluation_metrics
 from astune.support.short_pauses import short_pauses
 from astune.task_judge.math.compare import Relation, compare
@@ -65,7 +62,7 @@ DEMO = Path(__file__).parents[1] / "tutorial" / "math_agent"
 sys.path.insert(0, str(DEMO))
 SYSTEM = "Use the calculator. End with: The answer is N."
 CONVERSATION = 192
-"""Tokens that TRL gives a conversation after its prompt: two answers of 48 and the calculator's between them fit."""
+"""Tokens that TRL gives a conversation after its prompt; the task takes up to three answers of some 25."""
 ASTUNE, TRL = "ASTune, AgentScope agent", f"TRL {trl.__version__}, its own loop"
 
 
@@ -74,13 +71,15 @@ class Side:
     """What a side has done: the seconds of its steps, and how much of the held-out tasks it solved after which."""
 
     seconds: list[float] = field(default_factory=list)
-    success: list[float] = field(default_factory=list)
-    """Of the training episodes of each step."""
     solved: dict[int, float] = field(default_factory=dict)
 
     def reached(self, wanted: float) -> int | None:
         """The first step after which so much was solved, as far as it was looked."""
         return next((step for step, share in self.solved.items() if share >= wanted), None)
+
+    def seconds_to(self, wanted: float) -> float | None:
+        step = self.reached(wanted)
+        return None if step is None else sum(self.seconds[:step])
 
 
 class Ours:
@@ -105,10 +104,8 @@ class Ours:
         """Those of a step."""
         return list(self._run.schedule.tasks(step))  # type: ignore[union-attr]
 
-    def step(self) -> float:
-        """Train a step; the success of its episodes."""
+    def step(self) -> None:
         self._loop.run_until_complete(train_step(self._run))
-        return read_metrics(self._run.run_dir.metrics_path)[-1]["success/mean"]
 
     def solved(self, weights: Mapping[str, torch.Tensor] | None = None) -> float:
         """The share of the held-out tasks that are solved, by its own weights or by those that are given."""
@@ -144,10 +141,6 @@ class TakeTurns(TrainerCallback):
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         self._began = time.perf_counter()
 
-    def on_log(self, *_: Any, logs: dict[str, float], **__: Any) -> None:
-        if "reward" in logs:
-            self._side.success.append(logs["reward"])
-
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._side.seconds.append(time.perf_counter() - self._began)
         control.should_training_stop = not self._others(state.global_step)
@@ -170,14 +163,7 @@ def trl_trainer(tasks: list[Task], steps: int, seed: int, folder: Path) -> GRPOT
         lr_scheduler_type="linear",
         shuffle_dataset=False,
         beta=0.0,
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        logging_steps=1,
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-        dataloader_pin_memory=False,
+        **ON_A_CPU,
     )
     model_dir = resolve_model_dir("tiny")
     rows = [
@@ -215,13 +201,13 @@ def race(seed: int, given: argparse.Namespace) -> dict[str, Side]:
 
         def others(step: int) -> bool:
             began = time.perf_counter()
-            ours.success.append(run.step())
+            run.step()
             ours.seconds.append(time.perf_counter() - began)
             if step % given.every == 0:
                 ours.solved[step] = run.solved()
                 theirs.solved[step] = examiner.solved(trainer.model.state_dict())
-                told = ", ".join(f"{side.solved[step]:.0%} after {sum(side.seconds):.0f} s" for side in (ours, theirs))
-                print(f"seed {seed}, step {step}: ASTune {told.replace(', ', ', TRL ')}", file=sys.stderr, flush=True)
+                one, other = (f"{side.solved[step]:.0%} after {sum(side.seconds):.0f} s" for side in (ours, theirs))
+                print(f"seed {seed}, step {step}: ASTune {one}, TRL {other}", file=sys.stderr, flush=True)
             return not all(side.reached(given.wanted) for side in (ours, theirs))
 
         trainer.add_callback(TakeTurns(theirs, others))
@@ -245,11 +231,9 @@ def main() -> None:
     rows = []
     for seed in given.seeds:
         sides = race(seed, given)
-        first = None
+        first = sides[ASTUNE].seconds_to(given.wanted)
         for name, side in sides.items():
-            step = side.reached(given.wanted)
-            seconds = None if step is None else sum(side.seconds[:step])
-            first = first or seconds
+            step, seconds = side.reached(given.wanted), side.seconds_to(given.wanted)
             times = "" if first is None or seconds is None or name == ASTUNE else f"{seconds / first:.2f}"
             reached = ("not reached", "") if step is None else (str(step), f"{seconds:.0f}")
             best = f"{max(side.solved.values(), default=0.0):.1%}"

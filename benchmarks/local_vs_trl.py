@@ -18,17 +18,14 @@ Prompts have about 97 tokens, and in a second table about 400, as tool descripti
 
 from __future__ import annotations
 
-import os
-
-# As ASTune's local backbone sets them; torch reads them when it is imported.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+import astune.backbone.local  # noqa: F401  # isort: skip  (before torch: it says how torch's threads wait)
 
 import argparse
 import asyncio
 import contextlib
 import io
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -49,6 +46,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
+from trl_settings import ON_A_CPU
 
 from astune.backbone.local.engine import load_engine
 from astune.config.load import load_config
@@ -178,14 +176,7 @@ def trl_trainer(model_dir: Path, queries: list[str], steps: int, folder: Path, t
         learning_rate=LEARNING_RATE,
         lr_scheduler_type="constant",
         beta=0.0,
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        logging_steps=1,
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-        dataloader_pin_memory=False,
+        **ON_A_CPU,
     )
 
     def reward_function(completions: list[Any], **_: Any) -> list[float]:
@@ -308,7 +299,7 @@ def main() -> None:
         found = measure(options.model, options.steps, prompt_tokens)
         console.print(
             f"torch {torch.__version__}, {torch.get_num_threads()} threads, transformers {transformers.__version__}, "
-            f"GOMP_SPINCOUNT={os.environ['GOMP_SPINCOUNT']}, load average {os.getloadavg()[0]:.1f}"
+            f"GOMP_SPINCOUNT={os.environ.get('GOMP_SPINCOUNT')}, load average {os.getloadavg()[0]:.1f}"
         )
         console.print(table(found))
 

@@ -15,14 +15,11 @@ come and go), which is the part of a step called sampling and scheduling.
 
 from __future__ import annotations
 
-import os
-
-# As ASTune's local backbone sets them; torch reads them when it is imported.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+import astune.backbone.local  # noqa: F401  # isort: skip  (before torch: it says how torch's threads wait)
 
 import argparse
 import asyncio
+import os
 import random
 import statistics
 import tempfile

@@ -16,15 +16,12 @@ pass beside the weights, "processor" the share of the limit in time of the proce
 
 from __future__ import annotations
 
-import os
-
-# As ASTune's local backbone sets them; torch reads them when it is imported.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+import astune.backbone.local  # noqa: F401  # isort: skip  (before torch: it says how torch's threads wait)
 
 import argparse
 import asyncio
 import contextlib
+import os
 import random
 import statistics
 import tempfile
@@ -36,12 +33,13 @@ from typing import Any
 
 import torch
 from bench_table import table_of
+from gpu.shapes import Shape, tree_flops
 from rich.console import Console
 from transformers import AutoModelForCausalLM
 
 from astune.algorithm import to_samples
 from astune.backbone.local.engine import load_engine
-from astune.backbone.local.learning.batch import MicroBatch, micro_batches
+from astune.backbone.local.learning.batch import micro_batches
 from astune.backbone.local.learning.learner import LocalLearner
 from astune.backbone.local.model.model import load_model
 from astune.backbone.local.sampling.sampler import Sampler
@@ -176,22 +174,6 @@ def gradient(model: Any) -> torch.Tensor:
     return found
 
 
-def operations(config: Any, tokens: int, logits: int, pairs: int) -> float:
-    """Of a forward pass, of which a backward pass has twice as many; `pairs` are a token and one that it looks at."""
-    heads, groups = config.num_attention_heads, config.num_key_value_heads
-    weights = 2 * (heads + groups) * config.head_dim * config.hidden_size
-    weights += 3 * config.hidden_size * config.intermediate_size
-    attention = 2 * heads * config.head_dim * pairs
-    return 2.0 * (
-        config.num_hidden_layers * (weights * tokens + attention) + config.vocab_size * config.hidden_size * logits
-    )
-
-
-def looked_at(batch: MicroBatch) -> tuple[int, int]:
-    """The logits that are needed, and the pairs of tokens of which one looks at the other."""
-    return batch.predictors.numel(), int((batch.positions + 1).sum())
-
-
 def measure(path: str, name: str, samples: list[Sample], rounds: int) -> list[str]:
     loaded = load_model(ModelConfig(path=path, device="cpu"))
     plain = AutoModelForCausalLM.from_pretrained(resolve_model_dir(path), dtype=torch.float32)
@@ -229,11 +211,10 @@ def measure(path: str, name: str, samples: list[Sample], rounds: int) -> list[st
     difference = (gradients[rows] - gradients[trees]).norm() / gradients[rows].norm()
     lengths = [len(sample.timeline.token_ids) for sample in samples]
     sampled = sum(span.stop - span.start for sample in samples for span in sample.timeline.spans)
-    batches = list(micro_batches(samples, trainer.micro_batch_tokens, CPU))
-    flattened, packed = sum(lengths), sum(batch.tokens.numel() for batch in batches)
-    alone = operations(plain.config, flattened, sampled, sum(length * (length + 1) // 2 for length in lengths))
-    logits, pairs = (sum(column) for column in zip(*map(looked_at, batches), strict=True))
-    limit = alone / operations(plain.config, packed, logits, pairs)
+    flattened = sum(lengths)
+    packed = sum(batch.tokens.numel() for batch in micro_batches(samples, trainer.micro_batch_tokens, CPU))
+    shape, seen = Shape(path, plain.config), sum(length * (length + 1) / 2 for length in lengths)
+    limit = shape.forward_flops(flattened, seen, sampled) / tree_flops(shape, samples, trainer.micro_batch_tokens)
     less = statistics.median(a / b for a, b in zip(worked[rows], worked[trees], strict=True))
     speedup = statistics.median(a / b for a, b in zip(seconds[rows], seconds[trees], strict=True))
     return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import gettempdir
@@ -10,6 +11,9 @@ from tempfile import gettempdir
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging
+
+from astune.backbone.local.learning.batch import micro_batches
+from astune.types import Sample
 
 NUMBERS = {
     "0.6B": {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16},
@@ -54,6 +58,15 @@ class Shape:
     def forward_flops(self, tokens: int, seen: float, heads: int) -> float:
         """`heads` is for how many tokens there are logits."""
         return 2.0 * (self.matrices * tokens + self.head * heads) + self.attention_flops(seen)
+
+
+def tree_flops(made: Shape, samples: Sequence[Sample], most: int) -> float:
+    """Of a forward pass over the trees of `samples`, in batches of at most `most` tokens."""
+    total = 0.0
+    for batch in micro_batches(samples, most, torch.device("cpu")):
+        seen = float((batch.positions + 1).sum())
+        total += made.forward_flops(batch.tokens.numel(), seen, len(batch.predictors))
+    return total
 
 
 def shape(name: str) -> Shape:

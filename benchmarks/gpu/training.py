@@ -11,7 +11,7 @@ import asyncio
 import gc
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 from gpu.job import Job, says_out_of_memory
 from gpu.machine import MATRIX
 from gpu.sampling import load
-from gpu.shapes import Shape, model_folder
+from gpu.shapes import model_folder, tree_flops
 from gpu.shapes import shape as shape_of
 from training_step import padded_batches, synthetic, train_padded
 from transformers import AutoModelForCausalLM
@@ -68,7 +68,7 @@ def run(job: Job, shape: str, prompt: int) -> None:
                 "most GiB": job.most_gib(),
             }
             if who.startswith("ASTune"):
-                done = 3 * flops(shape_of(name), samples, most)
+                done = 3 * tree_flops(shape_of(name), samples, most)
                 row["of the FLOP/s"] = done / seconds / 1e12 / job.peaks()[MATRIX]
             job.row("", row)
         del train
@@ -85,15 +85,6 @@ def _seconds(job: Job, train: Train, samples: list[Sample]) -> float:
         job.finish()
         found.append(time.perf_counter() - started)
     return statistics.median(found[1:])
-
-
-def flops(made: Shape, samples: Sequence[Sample], most: int) -> float:
-    """Of a forward pass over the trees of `samples`."""
-    total = 0.0
-    for batch in micro_batches(samples, most, torch.device("cpu")):
-        seen = float((batch.positions + 1).sum())
-        total += made.forward_flops(batch.tokens.numel(), seen, len(batch.predictors))
-    return total
 
 
 def _own(job: Job, name: str, most: int, optimizer: Any) -> Train:

@@ -20,7 +20,13 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from astune.backbone.local.learning.tree_attention import SharedKeys, TreeBlock, TreeParts, attend_in_parts
+from astune.backbone.local.learning.tree_attention import (
+    SharedKeys,
+    TreeBlock,
+    TreeParts,
+    attend_in_parts,
+    gathered,
+)
 from astune.backbone.local.model.attention import Rule, additive_mask, grouped_attention
 
 QUERY_BLOCK = 128
@@ -171,7 +177,7 @@ def _attend_in_blocks(
     queries, keys, values = (states[0].transpose(0, 1) for states in (query, key, value))
     outputs = []
     for block, mask in zip(plan.parts.blocks, plan.masks[shared], strict=True):
-        q, k, v = _gather(queries, block.queries), _gather(keys, block.keys), _gather(values, block.keys)
+        q, k, v = gathered(queries, block.queries), gathered(keys, block.keys), gathered(values, block.keys)
         outputs.append(grouped_attention(q, k, v, mask, rule).flatten(0, 1))
     return torch.cat(outputs).index_select(0, plan.parts.where)[None]
 
@@ -231,14 +237,6 @@ def _pieces(tree: PackedTree, window: int | None, shared: tuple[SharedKeys, ...]
 def _power_of_two(number: int) -> int:
     """The next one that is not smaller."""
     return 1 << (number - 1).bit_length()
-
-
-def _gather(states: torch.Tensor, index: torch.Tensor | slice) -> torch.Tensor:
-    """(tokens, heads, dim) at `index` (n, width), as (n, heads, width, dim)."""
-    if isinstance(index, slice):
-        return states[index].transpose(0, 1)[None]
-    picked = states.index_select(0, index.flatten())
-    return picked.view(*index.shape, *states.shape[1:]).transpose(1, 2)
 
 
 def _block(

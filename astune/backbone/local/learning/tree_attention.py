@@ -82,7 +82,7 @@ class _InParts(torch.autograd.Function):
     ) -> torch.Tensor:
         outputs, sums = [], []
         for block, mask in zip(parts.blocks, masks, strict=True):
-            states = _queries(query, block), _keys(key, block), _keys(value, block)
+            states = _queries(query, block), gathered(key, block.keys), gathered(value, block.keys)
             found, total = _forward(*states, attn_mask=mask, scale=scaling)
             outputs.append(_unfolded(found, query))
             sums.append(total.transpose(1, 2).reshape(-1, *query.shape[1:3]))
@@ -106,7 +106,7 @@ class _InParts(torch.autograd.Function):
         gradient = gradients[0].contiguous()
         of_query, of_key, of_value = (torch.zeros_like(each, dtype=sum_of.dtype) for each in (query, key, value))
         for block, mask in zip(parts.blocks, masks, strict=True):
-            states = _queries(query, block), _keys(key, block), _keys(value, block)
+            states = _queries(query, block), gathered(key, block.keys), gathered(value, block.keys)
             total = sum_of.index_select(0, block.queries.flatten()).view(*block.queries.shape, *sum_of.shape[1:])
             # A query that stands for nothing: the exponential of minus infinity, so that all its shares are 0.
             total = total.masked_fill(block.padding[:, :, None, None], torch.inf).flatten(1, 2).transpose(1, 2)
@@ -136,12 +136,12 @@ def _queries(states: torch.Tensor, block: TreeBlock) -> torch.Tensor:
     return picked.view(len(block.queries), -1, *states.shape[2:]).transpose(1, 2)
 
 
-def _keys(states: torch.Tensor, block: TreeBlock) -> torch.Tensor:
-    """(tokens, heads, dim) as (n, heads, keys, dim)."""
-    if isinstance(block.keys, slice):
-        return _heads(states[block.keys])
-    picked = states.index_select(0, block.keys.flatten())
-    return picked.view(*block.keys.shape, *states.shape[1:]).transpose(1, 2)
+def gathered(states: torch.Tensor, index: torch.Tensor | slice) -> torch.Tensor:
+    """(tokens, heads, dim) at `index` (n, k) as (n, heads, k, dim); n is 1 for a slice."""
+    if isinstance(index, slice):
+        return _heads(states[index])
+    picked = states.index_select(0, index.flatten())
+    return picked.view(*index.shape, *states.shape[1:]).transpose(1, 2)
 
 
 def _rows(states: torch.Tensor) -> torch.Tensor:
