@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,11 +60,13 @@ RATE = 1e-3
 
 
 @pytest.fixture(scope="module", autouse=True)
-def quiet_loggers() -> Iterator[None]:
-    """The engines set the level of Trinity's logs in this process. Clusters of later modules would inherit it."""
+def nothing_is_left() -> Iterator[None]:
+    """The engines set the level of Trinity's logs in this process. Clusters of later modules would inherit it, and their
+    tests be failed by the connection."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRINITY_LOG_LEVEL", "CRITICAL")
         yield
+    gc.collect()
 
 
 @st.composite
