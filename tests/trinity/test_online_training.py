@@ -61,8 +61,8 @@ RATE = 1e-3
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    """The engines set the level of Trinity's logs in this process. Clusters of later modules would inherit it, and their
-    tests be failed by the connection."""
+    """The engines set the level of Trinity's logs in this process. Clusters of later modules would inherit it,
+    and the connection would fail one of their tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRINITY_LOG_LEVEL", "CRITICAL")
         yield
