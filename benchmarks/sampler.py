@@ -3,12 +3,13 @@
     .venv-bench/bin/python benchmarks/sampler.py
     .venv-bench/bin/python benchmarks/sampler.py --shared 8       # prompts in groups of 8 equal ones, as in training
     .venv/bin/python benchmarks/sampler.py --short                # both sizes and precisions in small
+    .venv-bench/bin/python benchmarks/sampler.py --model 0.6B --prompt 32 --new 16 --rounds 2 --in-flight 1 16
 
 The same model, prompts of 128 tokens, 64 new tokens each, temperature 1, prefill included. The two take turns; medians.
 As in a run there is one sampler, which forgets its cache after each round; the first is warm-up on both sides.
-`--model 83M` is a Qwen3 with random weights. "bandwidth" is the share of what the cores read of memory, measured by
-summing 256 MB on all of them, that a step reaches by its weights and the keys and values that it reads: a small model's
-weights stay in the processor's cache, so the column is about large ones.
+`--model 83M` and `--model 0.6B` are Qwen3 with random weights. "bandwidth" is the share of what the cores read of
+memory, measured by summing 256 MB on all of them, that a step reaches by its weights and the keys and values that it
+reads: a small model's weights stay in the processor's cache, so the column is about large ones.
 The sampler gives more than `generate` does (a seed and a log-probability per token, requests that
 come and go), which is the part of a step called sampling and scheduling.
 """
@@ -30,6 +31,7 @@ from typing import Any
 
 import torch
 from bench_table import table_of
+from gpu.shapes import model_folder
 from rich.console import Console
 from transformers import AutoModelForCausalLM, Qwen3Config
 from transformers.utils import logging
@@ -57,10 +59,15 @@ LARGE = {
 """83 million parameters."""
 
 
-def make_large(folder: Path) -> str:
+def folder_of(model: str, new: Path) -> str:
+    """Where the model is, which is made if need be: in `new`, or where it stays for the next run."""
+    if model == "0.6B":
+        return str(model_folder(model, torch.device("cpu")))
+    if model != "83M":
+        return model
     torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(Qwen3Config(**LARGE)).save_pretrained(folder)
-    return str(folder)
+    AutoModelForCausalLM.from_config(Qwen3Config(**LARGE)).save_pretrained(new)
+    return str(new)
 
 
 def read_bandwidth() -> float:
@@ -204,7 +211,7 @@ def measure(path: str, load: Load, bandwidth: float) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="tiny", help="'tiny', '83M' or a folder")
+    parser.add_argument("--model", default="tiny", help="'tiny', '83M', '0.6B' or a folder")
     parser.add_argument("--dtype", nargs="+", default=["float32"], choices=["float32", "bfloat16"])
     parser.add_argument("--in-flight", type=int, nargs="+", default=list(IN_FLIGHT))
     parser.add_argument("--prompt", type=int, default=PROMPT)
@@ -217,8 +224,7 @@ def main() -> None:
     console, bandwidth, rows = Console(width=160), read_bandwidth(), []
     with tempfile.TemporaryDirectory() as folder:
         for load in loads(options):
-            path = make_large(Path(folder)) if load.model == "83M" else load.model
-            rows.append(measure(path, load, bandwidth))
+            rows.append(measure(folder_of(load.model, Path(folder)), load, bandwidth))
     title = "short, medians of 3" if options.short else f"medians of {options.rounds}"
     columns = ("model", "dtype", "in flight", "tokens", "generate tokens/s", "Sampler tokens/s", "ratio", "prefill ms")
     table = table_of(title, (*columns, "step ms", "= forward", "+ sampling", "+ scheduling", "bandwidth"), rows, left=2)
