@@ -5,7 +5,7 @@
 An agent with a tool is asked once and calls the tool so often before it answers. It runs on
 
 - AgentScope's `OpenAIChatModel` whose client answers at once with an object that is there already: what AgentScope
-  takes, and the limit;
+  takes by itself, which writes the schemas of its tools for every agent, and the limit;
 - `tuner.model()` over a policy that answers at once with token ids that are there already: with the request's checks,
   the prompt's tokens, the turn that is kept and the answer's message. That is all that ASTune adds to a call but the
   engine.
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import cProfile
 import gc
 import itertools
@@ -27,23 +28,25 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from inspect import unwrap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import openai.types.chat
-from agentscope.agent import Agent, ReActConfig
+from agentscope.agent import Agent, ContextConfig, ReActConfig
 from agentscope.credential import OpenAICredential
 from agentscope.message import UserMsg
 from agentscope.model import OpenAIChatModel
-from agentscope.tool import FunctionTool, Toolkit
+from agentscope.tool import FunctionTool, ResetTools, Toolkit
 from bench_table import table_of
 from rich.console import Console
 
 from astune.clients.openai_http import http_library
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ContextTracker
+from astune.support.short_pauses import short_pauses
 from astune.testing import write_test_model_dir
 from astune.types import Generation, Sampling, Task
 from astune.workflow.agentscope import training_defaults
@@ -127,6 +130,25 @@ async def ask(model: Any, calls: int) -> None:
         raise SystemExit(f"the agent said {reply.get_text_content()!r}")
 
 
+@contextlib.contextmanager
+def as_it_comes() -> Iterator[None]:
+    """AgentScope without `write_schemas_once`."""
+    places: list[tuple[Any, str]] = [
+        (FunctionTool, "__init__"),
+        (ContextConfig, "__init__"),
+        (ResetTools, "input_schema"),
+    ]
+    ours = [getattr(owner, name) for owner, name in places]
+    for (owner, name), made in zip(places, ours, strict=True):
+        theirs = property(unwrap(made.fget)) if isinstance(made, property) else unwrap(made)
+        setattr(owner, name, theirs)
+    try:
+        yield
+    finally:
+        for (owner, name), made in zip(places, ours, strict=True):
+            setattr(owner, name, made)
+
+
 async def bare(calls: int) -> None:
     answers = iter([completion(True, number) for number in range(calls)] + [completion(False, calls)])
 
@@ -136,7 +158,8 @@ async def bare(calls: int) -> None:
     credential, own = OpenAICredential(api_key="none"), {"http_client": NOBODY}
     model = OpenAIChatModel(credential, "m", stream=False, context_size=CONTEXT, max_retries=0, client_kwargs=own)
     model.client = SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create)))  # type: ignore[assignment]
-    await ask(model, calls)
+    with as_it_comes():
+        await ask(model, calls)
 
 
 async def tuned(calls: int, chat_format: ChatFormat) -> None:
@@ -234,4 +257,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    with short_pauses():  # as in a run
+        asyncio.run(main())

@@ -50,9 +50,11 @@ from trl_settings import ON_A_CPU
 
 from astune.backbone.local.engine import load_engine
 from astune.config.load import load_config
+from astune.config.schema import AstuneConfig
 from astune.context_tracker.model_dir import resolve_model_dir
 from astune.monitor.metrics import read_metrics
 from astune.support.short_pauses import short_pauses
+from astune.training.engine import Engine
 from astune.training.loop import train_step
 from astune.training.start import assemble, read_inputs
 from astune.types import Generation, Policy, Sampling
@@ -86,10 +88,32 @@ class FullLength:
         return await self._policy.generate(prompt_ids, replace(sampling, stop_token_ids=()))
 
 
+@dataclass(frozen=True)
+class Way:
+    """How an answer is asked for."""
+
+    agent: type
+    workers: int = 0
+    """Processes that play the episodes; 0: the one that samples."""
+
+
+WAYS = {
+    "ASTune, AgentScope agent": Way(AgentScope),
+    "the same, two workers": Way(AgentScope, 2),
+    "ASTune, tuner.openai_client": Way(OpenAIClient),
+    "ASTune, tuner.chat": Way(TunerChat),
+}
+
+
+def full_length(config: AstuneConfig) -> Engine:
+    engine = load_engine(config)
+    return replace(engine, policy=FullLength(engine.policy))
+
+
 class Ours:
     """A run of the local backbone that stands between two steps."""
 
-    def __init__(self, agent: type, model: str, queries: list[str], folder: Path, stack: contextlib.ExitStack) -> None:
+    def __init__(self, way: Way, model: str, queries: list[str], folder: Path, stack: contextlib.ExitStack) -> None:
         folder.mkdir()
         (folder / "tasks.jsonl").write_text("\n".join(json.dumps({"query": query}) for query in queries))
         astune_config = {
@@ -97,7 +121,8 @@ class Ours:
             "model": {"path": model, "device": "cpu"},
             "task_reader": {"jsonl": {"training": {"file_path": "tasks.jsonl"}}},
             "rollout": {
-                "agentscope_learn_protocol": f"{Path(__file__).with_name('answer_agents.py')}:{agent.__name__}",
+                "agentscope_learn_protocol": f"{Path(__file__).with_name('answer_agents.py')}:{way.agent.__name__}",
+                "workers": way.workers,
                 "num_repeat": REPEAT,
                 "max_concurrent": PROMPTS * REPEAT,
                 "max_tokens": ANSWER,
@@ -107,9 +132,11 @@ class Ours:
         }
         (folder / "job.yaml").write_text(json.dumps({"astune": astune_config}))
         loaded = load_config(folder / "job.yaml")
-        self._run = assemble(loaded, read_inputs(loaded.config.astune, stack), None, load_engine, stack, None)
-        self._run.setup = replace(self._run.setup, policy=FullLength(self._run.setup.policy))
         self._loop = asyncio.new_event_loop()
+        self._run = assemble(loaded, read_inputs(loaded.config.astune, stack), None, full_length, stack, None)
+        opened = self._run.setup.opened()
+        self._loop.run_until_complete(opened.__aenter__())
+        stack.callback(lambda: self._loop.run_until_complete(opened.__aexit__(None, None, None)))
 
     def step(self) -> Step:
         started = time.perf_counter()
@@ -215,14 +242,9 @@ def measure(model: str, steps: int, prompt_tokens: int) -> dict[str, list[Step]]
     model_dir = resolve_model_dir(model)
     tokenizer = transformers.AutoTokenizer.from_pretrained(model_dir)
     queries = [padded(json.loads(line)["query"], prompt_tokens, tokenizer) for line in TASKS.open()]
-    agents = {
-        "ASTune, AgentScope agent": AgentScope,
-        "ASTune, tuner.openai_client": OpenAIClient,
-        "ASTune, tuner.chat": TunerChat,
-    }
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack, short_pauses():  # as in a run
         folder = Path(name)
-        sides = {way: Ours(agent, model, queries, folder / agent.__name__, stack) for way, agent in agents.items()}
+        sides = {side: Ours(way, model, queries, folder / side, stack) for side, way in WAYS.items()}
         floor = Floor(model_dir, prompt_length(queries, tokenizer))
         found: dict[str, list[Step]] = {side: [] for side in (*sides, "floor")}
 

@@ -27,16 +27,20 @@ def read_messages(fields: Fields) -> tuple[Mapping[str, Any], ...]:
             raise invalid(f"messages[{i}]", message, "an object")
         if message.get("role") not in _ROLES:
             raise invalid(f"messages[{i}].role", message.get("role"), f"one of {', '.join(_ROLES)}")
-        _check_content(f"messages[{i}].content", message.get("content"))
-        _check_calls(f"messages[{i}].tool_calls", message.get("tool_calls"))
-        _check_id(f"messages[{i}].tool_call_id", message.get("tool_call_id"))
+        # A request repeats its whole history: what is usual needs no name of its place.
+        if not isinstance(content := message.get("content"), str):
+            _check_content(f"messages[{i}].content", content)
+        if (calls := message.get("tool_calls")) is not None:
+            _check_calls(f"messages[{i}].tool_calls", calls)
+        if not isinstance(answered := message.get("tool_call_id"), str):
+            _check_id(f"messages[{i}].tool_call_id", answered)
         if message.get("function_call") is not None:
             raise unsupported(f"messages[{i}].function_call", "function_call is not supported here. Use tool_calls.")
     return tuple(messages)
 
 
 def _check_content(name: str, content: object) -> None:
-    if content is None or isinstance(content, str):
+    if content is None:
         return
     if not isinstance(content, list):
         raise invalid(name, content, "text or a list of parts")
@@ -46,15 +50,14 @@ def _check_content(name: str, content: object) -> None:
 
 
 def _check_calls(name: str, calls: object) -> None:
-    if calls is None:
-        return
     if not isinstance(calls, list):
         raise invalid(name, calls, "a list of tool calls")
     for call in calls:
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise invalid(name, call, 'a list of {"id": ..., "type": "function", "function": {"name": ..., ...}}')
-        _check_id(f"{name}.id", call.get("id"))
+        if not isinstance(call.get("id"), str):
+            _check_id(f"{name}.id", call.get("id"))
 
 
 def _check_id(name: str, value: object) -> None:

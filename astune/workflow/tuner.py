@@ -74,9 +74,12 @@ class Tuner:
             MissingDependency: AgentScope is not installed.
             WorkflowError: an option that the class does not have, or a source that is not configured.
         """
-        from astune.workflow.agentscope import chat_model
+        from astune.workflow.agentscope import chat_model, major_version
+        from astune.workflow.agentscope_schemas import write_schemas_once
 
         client = self.openai_client(name, trainable=trainable, source=source)
+        if major_version() == 2:
+            write_schemas_once()
         context_size = self._context_length if source is None else None
         return chat_model(client, self.tools, context_size=context_size, options=options)
 
