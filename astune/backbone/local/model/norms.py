@@ -1,0 +1,79 @@
+"""RMSNorm in float32 on a CPU, in a third of the passes over the numbers that its parts take in transformers.
+
+There it is five operators, and ten in the backward pass, each of which reads and writes all numbers. A layer norm is
+one operator each way. Told that the mean is zero, its backward pass is that of RMSNorm but for one term: it takes from
+the gradient of each row its mean, which is put back here.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+TOLERANCE = 1e-5
+"""Largest difference to the module's own, of the largest number."""
+PROBE = (2.0, 1.0, 1e-3, 1e-6)
+"""Sizes of the rows by which a norm is known: with the last two, what is added to the square counts."""
+
+
+def quicken(model: nn.Module) -> int:
+    """Let the norms of `model`, in float32 on a CPU, compute as above, and others as they do; how many. Nothing is
+    believed of a module: it is an RMSNorm if it computes the same."""
+    norms = [module for module in model.modules() if _is_rms_norm(module)]
+    for norm in norms:
+        norm.forward = partial(_forward, norm)  # a copy of the model has a copy of it
+    return len(norms)
+
+
+def _is_rms_norm(module: Any) -> bool:
+    """Whether a module has one weight for each number of a row, and computes an RMSNorm."""
+    weight, eps = module._parameters.get("weight"), vars(module).get("variance_epsilon")
+    if set(module._parameters) != {"weight"} or module._buffers or module._modules or not isinstance(eps, float):
+        return False
+    if weight is None or weight.ndim != 1 or weight.dtype != torch.float32 or weight.device.type != "cpu":
+        return False
+    sizes = torch.tensor(PROBE)[:, None]
+    rows = sizes * torch.sin(torch.arange(1, 4 * len(weight) + 1)).view(4, -1) + sizes / 3
+    try:
+        with torch.no_grad():
+            own, found = module(rows), _RMSNorm.apply(rows, weight, eps)
+            return bool((own - found).abs().max() <= TOLERANCE * own.abs().max())
+    except (TypeError, ValueError, RuntimeError):  # it takes something else
+        return False
+
+
+def _forward(norm: Any, states: torch.Tensor) -> torch.Tensor:
+    if states.dtype == norm.weight.dtype == torch.float32:
+        normed: torch.Tensor = _RMSNorm.apply(states, norm.weight, norm.variance_epsilon)
+        return normed
+    own: torch.Tensor = type(norm).forward(norm, states)  # a copy of the model in another precision
+    return own
+
+
+class _RMSNorm(torch.autograd.Function):
+    """`states` (..., n) over the root of their mean square, times `weight` (n,)."""
+
+    @staticmethod
+    def forward(context: Any, states: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        size = states.shape[-1]
+        length = torch.linalg.vector_norm(states, dim=-1, keepdim=True)
+        scale = length.square_().div_(size).add_(eps).rsqrt_()
+        context.save_for_backward(states, weight, scale)
+        return (states * scale).mul_(weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
+        states, weight, scale = context.saved_tensors
+        size = states.shape[-1]
+        wanted = [*context.needs_input_grad[:2], False]
+        of_states, of_weight, _ = torch.ops.aten.native_layer_norm_backward(
+            gradient, states, [size], torch.zeros_like(scale), scale, weight, None, wanted
+        )
+        if of_states is not None:
+            of_states.add_((gradient @ weight)[..., None].mul_(scale).div_(size))
+        return of_states, of_weight, None
