@@ -40,7 +40,7 @@ def _is_rms_norm(module: Any) -> bool:
     rows = sizes * torch.sin(torch.arange(1, 4 * len(weight) + 1)).view(4, -1) + sizes / 3
     try:
         with torch.no_grad():
-            own, found = module(rows), _RMSNorm.apply(rows, weight, eps)
+            own, found = module(rows), _normed(rows, weight, eps)
             return bool((own - found).abs().max() <= TOLERANCE * own.abs().max())
     except (TypeError, ValueError, RuntimeError):  # it takes something else
         return False
@@ -48,10 +48,14 @@ def _is_rms_norm(module: Any) -> bool:
 
 def _forward(norm: Any, states: torch.Tensor) -> torch.Tensor:
     if states.dtype == norm.weight.dtype == torch.float32:
-        normed: torch.Tensor = _RMSNorm.apply(states, norm.weight, norm.variance_epsilon)
-        return normed
+        return _normed(states, norm.weight, norm.variance_epsilon)
     own: torch.Tensor = type(norm).forward(norm, states)  # a copy of the model in another precision
     return own
+
+
+def _normed(states: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    normed: torch.Tensor = _RMSNorm.apply(states, weight, eps)  # type: ignore[no-untyped-call]
+    return normed
 
 
 class _RMSNorm(torch.autograd.Function):
@@ -63,7 +67,8 @@ class _RMSNorm(torch.autograd.Function):
         length = torch.linalg.vector_norm(states, dim=-1, keepdim=True)
         scale = length.square_().div_(size).add_(eps).rsqrt_()
         context.save_for_backward(states, weight, scale)
-        return (states * scale).mul_(weight)
+        normed: torch.Tensor = (states * scale).mul_(weight)
+        return normed
 
     @staticmethod
     @once_differentiable
