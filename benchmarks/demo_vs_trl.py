@@ -9,49 +9,41 @@ plays its own loop of turns with `tools=[calculator]`, which needs no agent; it 
 `loss_type` and advantages as its authors set them. It limits a conversation (192 tokens after the prompt) and not, as
 ASTune does, each answer (48, at most six).
 
-Both run in this one process with the same threads and take turns step by step, so that whatever else the machine does
-falls on both. Every `--every` steps the held-out tasks are played by ASTune's evaluation with the weights of each, off
-the clock (greedily, 90 % is a matter of five steps). A side is done when it solves `--wanted` of them. What counts are
-the seconds of the steps until then.
+Each has a process of its own, as it comes, with as many threads, and they take turns step by step, so that whatever
+else the machine does falls on both. Every `--every` steps the held-out tasks are played by ASTune's evaluation with
+the weights of each, off the clock (greedily, 90 % is a matter of five steps). A side is done when it solves `--wanted`
+of them. What counts are the seconds of the steps until then.
 """
 
 from __future__ import annotations
 
+from trl_beside import NAME as TRL_NAME, trl  # isort: skip  (before astune: as things were)
 import astune.backbone.local  # noqa: F401  # isort: skip  (before torch: it says how torch's threads wait)
 
 import argparse
 import asyncio
 import contextlib
-import io
 import os
 import statistics
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-import trl
-from agentscope.tool import FunctionTool, Toolkit
 from bench_table import table_of
-from datasets import Dataset
 from rich.console import Console
-from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
-from trl_settings import ON_A_CPU
 
 from astune.backbone.local.engine import load_engine
 from astune.config.load import load_config
 from astune.context_tracker.model_dir import resolve_model_dir
 from astune.rollout.evaluation_metrics import evaluation_metrics
 from astune.support.short_pauses import short_pauses
-from astune.task_judge.math.compare import Relation, compare
-from astune.task_judge.math.final_answer import extract_answer
 from astune.training.loop import train_step
 from astune.training.rollout_setup import sampling_for
 from astune.training.run import roll_out
@@ -59,11 +51,10 @@ from astune.training.start import assemble, read_inputs
 from astune.types import Task
 
 DEMO = Path(__file__).parents[1] / "tutorial" / "math_agent"
-sys.path.insert(0, str(DEMO))
 SYSTEM = "Use the calculator. End with: The answer is N."
 CONVERSATION = 192
 """Tokens that TRL gives a conversation after its prompt; the task takes up to three answers of some 25."""
-ASTUNE, TRL = "ASTune, AgentScope agent", f"TRL {trl.__version__}, its own loop"
+ASTUNE, TRL = "ASTune, AgentScope agent", f"{TRL_NAME}, its own loop"
 
 
 @dataclass
@@ -122,71 +113,24 @@ class Ours:
         return evaluation_metrics(groups, 0.0)["success"]
 
 
-def rewards(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
-    """1 where the last message marks the right answer, as the demo's judge has it; all answers are whole numbers."""
-
-    def right(messages: list[Any], reference: str) -> bool:
-        found = extract_answer(messages[-1].get("content") or "", "the_answer_is")
-        return found is not None and compare(reference, found.text) is Relation.EQUAL
-
-    return [float(right(messages, reference)) for messages, reference in zip(completions, answer, strict=True)]
-
-
-class TakeTurns(TrainerCallback):
-    """Times TRL's steps, and between two of them lets others have their turn."""
-
-    def __init__(self, side: Side, others: Callable[[int], bool]) -> None:
-        self._side, self._others = side, others
-
-    def on_train_begin(self, *_: Any, **__: Any) -> None:
-        self._began = time.perf_counter()
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._side.seconds.append(time.perf_counter() - self._began)
-        control.should_training_stop = not self._others(state.global_step)
-        self._began = time.perf_counter()
+def grpo(steps: int, seed: int, tasks: int) -> dict[str, Any]:
+    """What TRL's GRPOConfig is given."""
+    return {
+        "seed": seed,
+        "per_device_train_batch_size": tasks * 8,
+        "num_generations": 8,
+        "max_completion_length": CONVERSATION,
+        "max_tool_calling_iterations": 5,
+        "max_steps": steps,
+        "learning_rate": 6e-4,
+        "warmup_steps": 5,
+        "lr_scheduler_type": "linear",
+        "shuffle_dataset": False,
+    }
 
 
-def trl_trainer(tasks: list[Task], steps: int, seed: int, folder: Path) -> GRPOTrainer:
-    from calculator import calculator
-
-    settings = GRPOConfig(
-        output_dir=str(folder),
-        seed=seed,
-        per_device_train_batch_size=len(tasks) // steps * 8,
-        num_generations=8,
-        max_completion_length=CONVERSATION,
-        max_tool_calling_iterations=5,
-        max_steps=steps,
-        learning_rate=6e-4,
-        warmup_steps=5,
-        lr_scheduler_type="linear",
-        shuffle_dataset=False,
-        beta=0.0,
-        **ON_A_CPU,
-    )
-    model_dir = resolve_model_dir("tiny")
-    rows = [
-        {
-            "prompt": [{"role": "system", "content": SYSTEM}, {"role": "user", "content": task.query}],
-            "answer": task.answer,
-        }
-        for task in tasks
-    ]
-    tokenizer = transformers.AutoTokenizer.from_pretrained(model_dir, padding_side="left")
-    tokenizer.response_template = trl.chat_template_utils.qwen3_template
-    trainer = GRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32),
-        processing_class=tokenizer,
-        reward_funcs=rewards,
-        args=settings,
-        train_dataset=Dataset.from_list(rows),
-        tools=[calculator],
-    )
-    tools = Toolkit(tools=[FunctionTool(calculator)])
-    trainer.tools = asyncio.run(tools.get_tool_schemas())  # as the prompt of the agent has them
-    trainer.remove_callback(PrinterCallback)
-    return trainer
+def prompt(query: str) -> list[dict[str, str]]:
+    return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": query}]
 
 
 def race(seed: int, given: argparse.Namespace) -> dict[str, Side]:
@@ -197,22 +141,23 @@ def race(seed: int, given: argparse.Namespace) -> dict[str, Side]:
         run = Ours(seed, given, folder / "run", stack)
         examiner = Ours(seed, given, folder / "examiner", stack)
         tasks = [task for step in range(given.steps) for task in run.tasks(step)]
-        trainer = trl_trainer(tasks, given.steps, seed, folder / "trl")
-
-        def others(step: int) -> bool:
+        rows = [{"prompt": prompt(task.query), "answer": task.answer} for task in tasks]
+        config = grpo(given.steps, seed, len(tasks) // given.steps)
+        threads = torch.get_num_threads()
+        peer = stack.enter_context(trl(resolve_model_dir("tiny"), rows, "answer", config, DEMO, threads))
+        for step in range(1, given.steps + 1):
+            theirs.seconds.append(peer.step()["seconds"])
             began = time.perf_counter()
             run.step()
             ours.seconds.append(time.perf_counter() - began)
             if step % given.every == 0:
+                peer.save(folder / "trl.pt")
                 ours.solved[step] = run.solved()
-                theirs.solved[step] = examiner.solved(trainer.model.state_dict())
+                theirs.solved[step] = examiner.solved(torch.load(folder / "trl.pt"))
                 one, other = (f"{side.solved[step]:.0%} after {sum(side.seconds):.0f} s" for side in (ours, theirs))
                 print(f"seed {seed}, step {step}: ASTune {one}, TRL {other}", file=sys.stderr, flush=True)
-            return not all(side.reached(given.wanted) for side in (ours, theirs))
-
-        trainer.add_callback(TakeTurns(theirs, others))
-        with contextlib.redirect_stdout(io.StringIO()):
-            trainer.train()
+            if all(side.reached(given.wanted) for side in (ours, theirs)):
+                break
     return {ASTUNE: ours, TRL: theirs}
 
 

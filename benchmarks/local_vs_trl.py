@@ -6,8 +6,8 @@
 Both do the same work: the shipped model, full weights in float32, no reference model; every step 8 prompts with 8
 answers each at temperature 1, one AdamW update, the same learning rate, the same reward function. An answer always
 has 64 tokens, so that neither side gains by a policy that stops early: TRL is told `min_new_tokens`, ASTune's
-sampler gets no stop tokens. Both run in this one process with the same threads, and take turns step by step
-(TRL, ASTune, TRL, ...), so that whatever else the machine does falls on both; the ratio is the median over the
+sampler gets no stop tokens. Each has a process of its own, as it comes, with as many threads, and they take turns step
+by step (TRL, ASTune, TRL, ...), so that whatever else the machine does falls on both; the ratio is the median over the
 pairs. The clock runs over whole steps, logging included.
 
 ASTune's side is its real loop: episodes, an agent per attempt, token-exact timelines, the run folder. The agents
@@ -18,35 +18,30 @@ Prompts have about 97 tokens, and in a second table about 400, as tool descripti
 
 from __future__ import annotations
 
+from trl_beside import NAME as TRL, trl  # isort: skip  (before astune: as things were)
 import astune.backbone.local  # noqa: F401  # isort: skip  (before torch: it says how torch's threads wait)
 
 import argparse
 import asyncio
 import contextlib
-import io
 import json
 import os
 import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-import trl
-from answer_agents import AgentScope, OpenAIClient, TunerChat, messages, reward
+from answer_agents import AgentScope, OpenAIClient, TunerChat, messages
 from bench_table import table_of
-from datasets import Dataset
 from floor import Shape, generation_seconds, training_seconds
 from rich.console import Console
 from rich.table import Table
-from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
-from trl_settings import ON_A_CPU
+from transformers import AutoModelForCausalLM
 
 from astune.backbone.local.engine import load_engine
 from astune.config.load import load_config
@@ -153,73 +148,14 @@ class Ours:
         )
 
 
-class TimedGRPO(GRPOTrainer):
-    """TRL's trainer with a clock on the half of the step before the loss: generation and rewards."""
-
-    rollout = 0.0
-    sampled = 0
-
-    def _prepare_inputs(self, generation_batch: Any) -> Any:
-        started = time.perf_counter()
-        inputs = super()._prepare_inputs(generation_batch)
-        self.rollout += time.perf_counter() - started
-        self.shape = inputs["prompt_ids"].shape, inputs["completion_ids"].shape
-        self.sampled = int(inputs["completion_mask"].sum())
-        self.prompt = int(inputs["prompt_mask"].sum())
-        return inputs
-
-
-class TakeTurns(TrainerCallback):
-    """Between two steps of TRL's loop, everything else gets its turn."""
-
-    def __init__(self, others: Callable[[], None]) -> None:
-        self.steps: list[Step] = []
-        self.others = others
-
-    def bind(self, trainer: TimedGRPO) -> None:
-        self.trainer = trainer
-
-    def on_train_begin(self, *_: Any, **__: Any) -> None:
-        self.began = time.perf_counter()
-
-    def on_step_end(self, *_: Any, **__: Any) -> None:
-        trainer = self.trainer
-        seconds = time.perf_counter() - self.began
-        (rows, prompt), (_, answer) = trainer.shape
-        self.steps.append(Step(seconds, trainer.rollout, trainer.sampled, trainer.prompt, rows * (prompt + answer)))
-        self.others()
-        trainer.rollout = 0.0
-        self.began = time.perf_counter()
-
-
-def trl_trainer(model_dir: Path, queries: list[str], steps: int, folder: Path, turns: TakeTurns) -> TimedGRPO:
-    settings = GRPOConfig(
-        output_dir=str(folder),
-        per_device_train_batch_size=PROMPTS * REPEAT,
-        num_generations=REPEAT,
-        max_completion_length=ANSWER,
-        generation_kwargs={"min_new_tokens": ANSWER},
-        max_steps=steps,
-        learning_rate=LEARNING_RATE,
-        lr_scheduler_type="constant",
-        beta=0.0,
-        **ON_A_CPU,
-    )
-
-    def reward_function(completions: list[Any], **_: Any) -> list[float]:
-        return [reward(completion[0]["content"]) for completion in completions]
-
-    trainer = TimedGRPO(
-        model=AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32),
-        processing_class=transformers.AutoTokenizer.from_pretrained(model_dir, padding_side="left"),
-        reward_funcs=reward_function,
-        args=settings,
-        train_dataset=Dataset.from_list([{"prompt": messages(query)} for query in queries]),
-        callbacks=[turns],
-    )
-    trainer.remove_callback(PrinterCallback)
-    turns.bind(trainer)
-    return trainer
+GRPO = {
+    "per_device_train_batch_size": PROMPTS * REPEAT,
+    "num_generations": REPEAT,
+    "max_completion_length": ANSWER,
+    "generation_kwargs": {"min_new_tokens": ANSWER},
+    "learning_rate": LEARNING_RATE,
+    "lr_scheduler_type": "constant",
+}
 
 
 class Floor:
@@ -242,23 +178,20 @@ def measure(model: str, steps: int, prompt_tokens: int) -> dict[str, list[Step]]
     model_dir = resolve_model_dir(model)
     tokenizer = transformers.AutoTokenizer.from_pretrained(model_dir)
     queries = [padded(json.loads(line)["query"], prompt_tokens, tokenizer) for line in TASKS.open()]
+    rows = [{"prompt": messages(query)} for query in queries]
+    grpo = {**GRPO, "max_steps": WARM_UP + steps}
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack, short_pauses():  # as in a run
         folder = Path(name)
+        peer = stack.enter_context(trl(model_dir, rows, "text", grpo, threads=torch.get_num_threads()))
         sides = {side: Ours(way, model, queries, folder / side, stack) for side, way in WAYS.items()}
         floor = Floor(model_dir, prompt_length(queries, tokenizer))
-        found: dict[str, list[Step]] = {side: [] for side in (*sides, "floor")}
-
-        def others() -> None:
+        found: dict[str, list[Step]] = {side: [] for side in (TRL, *sides, "floor")}
+        for _ in range(WARM_UP + steps):
+            found[TRL].append(Step(**peer.step()))
             for side, ours in sides.items():
                 found[side].append(ours.step())
             found["floor"].append(floor.step(found[side][-1].computed))
-
-        turns = TakeTurns(others)
-        trainer = trl_trainer(model_dir, queries, WARM_UP + steps, folder / "trl", turns)
-        with contextlib.redirect_stdout(io.StringIO()):
-            trainer.train()
-        found = {f"TRL {trl.__version__}": turns.steps, **found}
-    return {side: rows[WARM_UP:] for side, rows in found.items()}
+    return {side: taken[WARM_UP:] for side, taken in found.items()}
 
 
 def prompt_length(queries: list[str], tokenizer: Any) -> int:
@@ -321,7 +254,7 @@ def main() -> None:
         found = measure(options.model, options.steps, prompt_tokens)
         console.print(
             f"torch {torch.__version__}, {torch.get_num_threads()} threads, transformers {transformers.__version__}, "
-            f"GOMP_SPINCOUNT={os.environ.get('GOMP_SPINCOUNT')}, load average {os.getloadavg()[0]:.1f}"
+            f"ASTune's GOMP_SPINCOUNT={os.environ.get('GOMP_SPINCOUNT')}, load average {os.getloadavg()[0]:.1f}"
         )
         console.print(table(found))
 
