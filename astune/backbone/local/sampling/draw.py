@@ -51,7 +51,7 @@ def _inverted(kept: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
     if size < WIDE:
         return _passed(kept.cumsum(dim=-1, dtype=torch.float64), uniform)[0]
     full = size - size % BLOCK
-    blocks = [kept[:, :full].unflatten(1, (-1, BLOCK)).sum(dim=-1)]
+    blocks = [kept[:, :full].view(len(kept), -1, BLOCK).sum(dim=-1)]
     if full < size:
         blocks.append(kept[:, full:].sum(dim=-1, keepdim=True))
     weights = torch.cat(blocks, dim=1)
