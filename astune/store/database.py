@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -77,15 +78,12 @@ class Database:
     def write(self, work: Callable[[sa.Connection], Result]) -> Result:
         """What `work` returns, once its transaction is committed. It does nothing but speak to its connection: it is
         called again where it was undone because another transaction was in its way, for `WAIT_SECONDS`."""
-        until = time.monotonic() + WAIT_SECONDS
-        while True:
-            try:
-                with self.writing() as connection:
-                    return work(connection)
-            except sa.exc.OperationalError as error:
-                if not self.is_conflict(error) or time.monotonic() >= until:
-                    raise
-            pause_after_conflict()
+
+        def transaction() -> Result:
+            with self.writing() as connection:
+                return work(connection)
+
+        return _until_free(transaction, self.is_conflict)
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
@@ -105,7 +103,7 @@ class Database:
         if not isinstance(error, sa.exc.OperationalError) or error.orig is None:
             return False
         if self.is_sqlite:
-            return str(error.orig).startswith(LOCKED)
+            return _is_locked(error.orig)
         driver: Any = self.engine.dialect.loaded_dbapi
         return isinstance(error.orig, (driver.errors.DeadlockDetected, driver.errors.SerializationFailure))
 
@@ -240,6 +238,22 @@ def pause_after_conflict() -> None:
     time.sleep(random.uniform(0.0, CONFLICT_PAUSE))
 
 
+def _until_free(work: Callable[[], Result], is_conflict: Callable[[Exception], bool]) -> Result:
+    """What `work` returns, which is called again while something else is in its way, for `WAIT_SECONDS`."""
+    until = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            return work()
+        except Exception as error:
+            if not is_conflict(error) or time.monotonic() >= until:
+                raise
+        pause_after_conflict()
+
+
+def _is_locked(error: BaseException) -> bool:
+    return isinstance(error, sqlite3.OperationalError) and str(error).startswith(LOCKED)
+
+
 def _known(url: str) -> sa.URL:
     parsed = sa.make_url(url)
     if parsed.drivername in ("postgres", "postgresql"):
@@ -272,7 +286,8 @@ def _patience(url: sa.URL) -> dict[str, Any]:
 def _prepare(connection: Any, _: Any) -> None:
     connection.isolation_level = None  # or Python's driver begins transactions where it sees fit; `Database` does
     connection.execute(f"PRAGMA busy_timeout={int(1000 * WAIT_SECONDS)}")
-    connection.execute("PRAGMA journal_mode=WAL")
+    # Where two make this switch at once, busy_timeout does not count: both read, each would wait for the other.
+    _until_free(lambda: connection.execute("PRAGMA journal_mode=WAL"), _is_locked)
     connection.execute("PRAGMA synchronous=NORMAL")
     connection.execute("PRAGMA foreign_keys=ON")
     connection.execute("PRAGMA secure_delete=ON")  # what is deleted is overwritten, not only marked as free

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from astune.errors import StoreError
 from astune.store import tables
 from astune.store.database import Database, open_database
 from astune.store.requests import RecordedRequest, RecordedTurn, record
@@ -114,6 +116,43 @@ def test_a_file_that_is_locked_is_tried_again(
     assert recorded(others) == ["m", "n"]
     mine.close()
     others.close()
+
+
+@pytest.mark.fault(
+    "The store",
+    "two processes open a new store's file at once: SQLite's switch to a write-ahead log fails at once where another "
+    "process is about to write, whatever it was told to wait",
+    "it is tried again until the other is done",
+)
+def test_a_new_file_that_another_one_writes_to_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "store.db"
+    other = sqlite3.connect(file, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    pauses: list[bool] = []
+
+    def paused() -> None:
+        pauses.append(other.in_transaction)
+        if len(pauses) == 3:
+            other.execute("COMMIT")
+
+    monkeypatch.setattr("astune.store.database.pause_after_conflict", paused)
+    opened = open_database(f"sqlite:///{file}")
+    assert pauses == [True, True, True]
+    assert recorded(opened) == []
+    with opened.reading() as connection:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+    opened.close()
+    other.close()
+
+
+def test_a_new_file_that_stays_locked_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "store.db"
+    other = sqlite3.connect(file, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    monkeypatch.setattr("astune.store.database.WAIT_SECONDS", 0.0)
+    with pytest.raises(StoreError, match="database is locked"):
+        open_database(f"sqlite:///{file}")
+    other.close()
 
 
 def test_an_error_of_ones_own_is_not_tried_again(two: tuple[Database, Database]) -> None:
