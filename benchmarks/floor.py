@@ -1,8 +1,9 @@
 """The least that the work of one step can cost on this machine with torch: what `local_vs_trl.py` measures against.
 
 Plain loops without scheduling, agents, tokens-to-text or control over sampling. Generation: one forward pass over
-each distinct prompt, then one fused step per token with a preallocated cache, written out for Qwen3. Training: one
-forward and backward pass over as many tokens as are distinct, in short plain rows without any tree, and no update.
+each distinct prompt, then one fused step per token with a preallocated cache, written out for Qwen3; the keys of a
+prompt are kept and read once for all of its answers. Training: one forward and backward pass over as many tokens as are
+distinct, in short plain rows without any tree, and no update.
 """
 
 from __future__ import annotations
@@ -29,10 +30,14 @@ class Shape:
         return self.groups * self.repeat
 
 
-class PlainQwen3:
-    """Qwen3's decoder as straight code: fused projections, one preallocated cache, all rows equally long."""
+attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
-    def __init__(self, model: Any, rows: int, length: int) -> None:
+
+class PlainQwen3:
+    """Qwen3's decoder as straight code: fused projections, one preallocated cache for `shape.groups` prompts and one for
+    `shape.rows` answers, all equally long."""
+
+    def __init__(self, model: Any, shape: Shape) -> None:
         config, state = model.config, model.state_dict()
         self.heads, self.kv_heads, self.dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         self.width, self.eps = config.hidden_size, config.rms_norm_eps
@@ -45,10 +50,12 @@ class PlainQwen3:
             mlp = [layer[f"mlp.{name}_proj.weight"] for name in ("gate", "up")]
             self.layers.append(layer | {"qkv": torch.cat(attention), "gate_up": torch.cat(mlp)})
         inverse = config.rope_parameters["rope_theta"] ** -(torch.arange(0, self.dim, 2).float() / self.dim)
-        angle = torch.outer(torch.arange(length).float(), inverse).repeat(1, 2)
+        angle = torch.outer(torch.arange(shape.prompt + shape.answer).float(), inverse).repeat(1, 2)
         self.cos, self.sin = angle.cos(), angle.sin()
-        shape = (len(self.layers), rows, self.kv_heads, length, self.dim)
-        self.keys, self.values = torch.empty(shape), torch.empty(shape)
+        self.shape = shape
+        size = len(self.layers), self.kv_heads, self.dim
+        self.prompts = [torch.empty(size[0], shape.groups, size[1], shape.prompt, size[2]) for _ in range(2)]
+        self.answers = [torch.empty(size[0], shape.rows, size[1], shape.answer, size[2]) for _ in range(2)]
 
     def forward(self, ids: torch.Tensor, start: int) -> torch.Tensor:
         """Logits (rows, vocabulary) behind the last of `ids` (rows, tokens), which stand at `start` and after."""
@@ -61,19 +68,29 @@ class PlainQwen3:
             query, key, value = qkv.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
             query = self._rotate(self._norm(query, layer["self_attn.q_norm.weight"]), start, stop)
             key = self._rotate(self._norm(key, layer["self_attn.k_norm.weight"]), start, stop)
-            keys, values = self.keys[index, :rows], self.values[index, :rows]
-            keys[:, :, start:stop], values[:, :, start:stop] = key, value
-            if tokens > 1:
+            if start == 0:
+                self.prompts[0][index], self.prompts[1][index] = key, value
                 out = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
             else:
-                folded = query.reshape(rows, self.kv_heads, -1, self.dim)
-                out = F.scaled_dot_product_attention(folded, keys[:, :, :stop], values[:, :, :stop])
-                out = out.reshape(rows, self.heads, 1, self.dim)
+                own = slice(start - self.shape.prompt, stop - self.shape.prompt)
+                self.answers[0][index, :, :, own], self.answers[1][index, :, :, own] = key, value
+                out = self._attend(index, query, own.stop)
             hidden = hidden + F.linear(out.transpose(1, 2).reshape(rows, tokens, -1), layer["self_attn.o_proj.weight"])
             x = self._norm(hidden, layer["post_attention_layernorm.weight"])
             gate, up = F.linear(x, layer["gate_up"]).chunk(2, -1)
             hidden = hidden + F.linear(F.silu(gate) * up, layer["mlp.down_proj.weight"])
         return F.linear(self._norm(hidden[:, -1], self.norm), self.head)
+
+    def _attend(self, index: int, query: torch.Tensor, answered: int) -> torch.Tensor:
+        """(rows, heads, 1, dim): the prompt and what was answered, merged by their sums of exponentials."""
+        shape, kv_heads = self.shape, self.kv_heads
+        folded = query.reshape(shape.rows, kv_heads, -1, self.dim)
+        own, total = attention(folded, *(store[index, :, :, :answered] for store in self.answers))
+        asked = folded.view(shape.groups, shape.repeat, kv_heads, -1, self.dim).transpose(1, 2).flatten(2, 3)
+        common, weight = attention(asked, *(store[index] for store in self.prompts))
+        common = common.unflatten(2, (shape.repeat, -1)).transpose(1, 2).reshape(own.shape)
+        weight = weight.unflatten(2, (shape.repeat, -1)).transpose(1, 2).reshape(total.shape)
+        return torch.lerp(own, common, torch.sigmoid(weight - total)[..., None]).view(shape.rows, self.heads, 1, -1)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, weight.shape, weight, self.eps)
@@ -85,12 +102,10 @@ class PlainQwen3:
 
 @torch.inference_mode()
 def generation_seconds(model: Any, shape: Shape) -> float:
-    plain = PlainQwen3(model, shape.rows, shape.prompt + shape.answer)
+    plain = PlainQwen3(model, shape)
     prompts = torch.randint(model.config.vocab_size, (shape.groups, shape.prompt))
     started = time.perf_counter()
     logits = plain.forward(prompts, 0).repeat_interleave(shape.repeat, 0)
-    for store in (plain.keys, plain.values):
-        store[:, :, :, : shape.prompt] = store[:, : shape.groups, :, : shape.prompt].repeat_interleave(shape.repeat, 1)
     for position in range(shape.prompt, shape.prompt + shape.answer):
         token = torch.multinomial(logits.softmax(-1), 1)
         if position + 1 < shape.prompt + shape.answer:

@@ -21,6 +21,8 @@ import torch
 from astune.backbone.local.model.adapters import Adapters
 from astune.backbone.local.model.attention import Rule, additive_mask, grouped_attention
 from astune.backbone.local.model.decoder import Decoder, find_decoder
+from astune.backbone.local.process import KEPT
+from astune.backbone.local.sampling.shared_keys import SharedKeys, StepKeys, can_share
 from astune.backbone.local.sampling.slots import Slots
 from astune.backbone.lora.settings import SOLE
 
@@ -42,6 +44,7 @@ class KVCache(Slots):
         self.dtype, self.device = dtype, device
         self.keys: dict[int, torch.Tensor] = {}
         self.values: dict[int, torch.Tensor] = {}
+        self._shared = SharedKeys(self)
         self._model: Any = None
         self._decoder: Decoder | None = None
 
@@ -65,9 +68,12 @@ class KVCache(Slots):
         return new
 
     def clear(self, owner: str = SOLE) -> np.ndarray:
-        """Forget everything of an adapter, and give the memory back once nobody holds anything."""
+        """Forget everything of an adapter. Once nobody holds anything a large cache gives its memory back; a small one
+        keeps it: to get it page by page again is a twentieth of a step."""
         held = super().clear(owner)
-        if not self.lengths.any():
+        self._shared.clear()
+        taken = sum(store.nbytes for store in (*self.keys.values(), *self.values.values()))
+        if not self.lengths.any() and taken > KEPT:
             self.keys.clear()
             self.values.clear()
             self.widen(0)
@@ -90,8 +96,10 @@ class KVCache(Slots):
         """Empty a slot down to its keys and values: masked ones count 0 times what they are, which is no number where
         they are none."""
         super().wipe(slot)
-        for store in (*self.keys.values(), *self.values.values()):
-            store[slot] = 0
+        self._shared.leave_alone(slot)
+        with torch.inference_mode():  # as they were made
+            for store in (*self.keys.values(), *self.values.values()):
+                store[slot] = 0
 
     def extend(self, model: Any, slots: Sequence[int], texts: Sequence[np.ndarray]) -> None:
         """Compute keys and values of `texts`, each behind what its slot holds; none is longer than the last. Long ones
@@ -125,6 +133,8 @@ class KVCache(Slots):
         dense = 2 * len(running) >= rows
         slots = list(range(rows)) if dense else running
         layout = self._layout(running, 1, rows if dense else None)
+        if self.device.type == "cpu":
+            layout.grouped = self._shared.step(running, slots, self.keys, self.values)
         tokens = torch.as_tensor(np.array([[pending.get(slot, 0)] for slot in slots]), device=self.device)
         if (decoder := self._written_out(model)) is not None:
             logits = decoder.forward(tokens, layout.positions, layout)
@@ -194,6 +204,8 @@ class CacheLayout:
         self.positions = torch.as_tensor(starts, device=device)[:, None] + new
         self._places = self.positions if places is starts else torch.as_tensor(places, device=device)[:, None] + new
         self.width = int(starts.max()) + new_tokens
+        self.grouped: StepKeys | None = None
+        """The same keys in two parts, for layers that can."""
         self._masks: dict[tuple[int | None, int], torch.Tensor] = {}
         self._written: dict[int, torch.Tensor] = {}
 
@@ -201,6 +213,11 @@ class CacheLayout:
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: Rule
     ) -> torch.Tensor:
         keys, values = self.keep(layer, key, value)
+        if self.grouped is not None and can_share(query, value, rule):
+            behind = slice(self.grouped.begin, self.grouped.width)
+            return self.grouped.attend(
+                layer, query, keys[self.rows, :, behind], values[self.rows, :, behind], rule.scaling
+            )
         known, content = keys[self.rows, :, : self.width], values[self.rows, :, : self.width]
         case = rule.window, query.shape[1] // key.shape[1]
         if case not in self._masks:
