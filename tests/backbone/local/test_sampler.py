@@ -390,3 +390,39 @@ async def test_a_call_that_is_cancelled_as_its_logits_are_lost_leaves_the_others
     model.register_forward_pre_hook(cancel)
     assert len((await kept).output_ids) == 4
     assert doomed.cancelled()
+
+
+async def test_calls_that_come_between_two_steps_have_the_same_place_in_any_order(model: Any) -> None:
+    """On some processors the last bits of a row depend on its place."""
+    calls = [([*SYSTEM, number], Sampling(max_tokens=3, seed=seed)) for number, seed in enumerate((5, 2, 9, 4))]
+    seen = []
+    for order in (calls, calls[::-1]):
+        sampler = sampler_over(model)
+        answers = await asyncio.gather(*(sampler.generate(prompt, sampling) for prompt, sampling in order))
+        seen.append((sampler._cache.tokens.tolist(), sorted(answers, key=lambda answer: answer.logprobs)))
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.fault(
+    "Agents and the engine",
+    "the engine fails by itself while answers are under way",
+    "all of them fail with that reason; the next ones are answered",
+)
+async def test_an_error_of_no_single_call_fails_those_under_way_and_no_later_one(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler, steps = sampler_over(model), 0
+    plain = sampler._admit
+
+    def admit() -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 3:
+            raise RuntimeError("the engine is broken")
+        plain()
+
+    monkeypatch.setattr(sampler, "_admit", admit)
+    with pytest.raises(PolicyError, match="the engine is broken"):
+        await sampler.generate([1, 2, 3], Sampling(max_tokens=8, seed=1))
+    answer = await sampler.generate([1, 2, 3], Sampling(max_tokens=8, seed=1))
+    assert answer == await sampler_over(model).generate([1, 2, 3], Sampling(max_tokens=8, seed=1))

@@ -58,6 +58,8 @@ class GenerationRequest:
     stop_window: int
     """Tokens at the end of the answer whose text tells whether a stop text is complete. A token stands for a byte at
     least; a few more for characters and spaces that the cut takes from the first."""
+    since: int = 0
+    """The step before which it came."""
     adapter: str = SOLE
     slot: int = -1
     pending: int = -1
@@ -117,8 +119,11 @@ class Sampler:
         """Whether a prompt may be computed in several passes without beginning anew."""
         self._waiting: list[GenerationRequest] = []
         self._running: dict[int, GenerationRequest] = {}
+        self._wanted = np.zeros(slots, np.int64)
+        """Tokens that each slot holds once its prompt is computed."""
         self._last_used = np.zeros(slots, np.int64)
         self._clock = 0
+        self._steps = 0
         self._finished = False
         self._driver: asyncio.Task[None] | None = None
 
@@ -159,7 +164,7 @@ class Sampler:
         loop = asyncio.get_running_loop()
         seed = random.getrandbits(64) if sampling.seed is None else sampling.seed
         window = max((len(text.encode()) for text in sampling.stop), default=0) + 4
-        request = GenerationRequest(prompt, sampling, loop.create_future(), seed, window, adapter)
+        request = GenerationRequest(prompt, sampling, loop.create_future(), seed, window, self._steps, adapter)
         self._waiting.append(request)
         if self._driver is None or self._driver.done():
             self._driver = loop.create_task(self._drive())
@@ -182,6 +187,7 @@ class Sampler:
                     self._finished = True
                     await self._let_agents_run()
                 self._rounds.advance()
+                self._steps += 1
                 try:
                     with torch.inference_mode():
                         self._admit()
@@ -242,18 +248,23 @@ class Sampler:
             self._seat()
 
     def _seat(self) -> None:
+        """First come, first served. Which of two came first between two steps may be chance, where they come from other
+        processes: their seeds decide, as a row's last bits depend on its place on some processors."""
         filling, later = self._filling(), []
-        for request in self._waiting:
+        for request in sorted(self._waiting, key=lambda request: (request.since, request.seed)):
             if len(self._running) == self._cache.slots or not self._take_slot(request, filling):
                 later.append(request)
             else:
                 filling.append(request)
                 self._running[request.slot] = request
+                self._wanted[request.slot] = len(request.prompt) - 1
                 request.pending = int(request.prompt[-1])
         self._waiting = later
 
     def _filling(self) -> list[GenerationRequest]:
         """Those in a slot whose prompt is not computed yet, the first to come first."""
+        if not (self._wanted > self._cache.lengths).any():  # as in nearly every step
+            return []
         return [request for request in self._running.values() if self._missing(request) > 0]
 
     def _drop_cancelled(self) -> None:
@@ -262,7 +273,7 @@ class Sampler:
             self._release(request)
 
     def _missing(self, request: GenerationRequest) -> int:
-        return len(request.prompt) - 1 - int(self._cache.lengths[request.slot])
+        return int(self._wanted[request.slot] - self._cache.lengths[request.slot])
 
     def _take_slot(self, request: GenerationRequest, filling: Sequence[GenerationRequest]) -> bool:
         """Find the slot that saves most; False if waiting for a prompt that is being computed saves more."""
@@ -311,7 +322,8 @@ class Sampler:
 
     def _decode(self) -> None:
         """One token for every request whose prompt is computed."""
-        running = [each for _, each in sorted(self._running.items()) if self._missing(each) <= 0]
+        filling = set(self._filling())
+        running = [each for _, each in sorted(self._running.items()) if each not in filling]
         for requests, logits in self._apart(running, self._next_logits) if running else ():
             self._cache.append_each([r.slot for r in requests], [r.pending for r in requests])
             self._advance(requests, logits)
@@ -375,4 +387,5 @@ class Sampler:
 
     def _release(self, request: GenerationRequest) -> None:
         del self._running[request.slot]
+        self._wanted[request.slot] = 0
         self._finished = True
