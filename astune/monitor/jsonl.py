@@ -49,7 +49,7 @@ class _Plain:
         """`around` are the ids of the lists and mappings that hold `value`."""
         if value is None or isinstance(value, (str, bool)):
             return value
-        if type(value) is float:  # most of what a run writes, with whole numbers, so first
+        if type(value) is float:
             return value if math.isfinite(value) else None
         if isinstance(value, (int, float, Integral, Real)):
             return _number(value)
@@ -71,6 +71,11 @@ class _Plain:
             self._left -= len(value)
         if isinstance(value, Mapping):
             return {text_of(key): self.of(item, around) for key, item in value.items()}
+        kinds = set(map(type, value))
+        if kinds == {float} and all(map(math.isfinite, value)):  # most of what a run writes is lists of numbers
+            return list(value)
+        if kinds == {int} and max(max(value), -min(value)).bit_length() <= LONGEST_INTEGER:
+            return list(value)
         return [self.of(item, around) for item in value]
 
 

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from astune.backbone.local.sampling import shared_keys
 from astune.backbone.local.sampling.kv_cache import KVCache
 from astune.backbone.local.sampling.sampler import Sampler
-from astune.backbone.local.sampling.shared_keys import Group, find_groups
+from astune.backbone.local.sampling.shared_keys import PrefixGroup, find_groups
 from astune.backbone.local.sampling.slots import Slots
 from astune.types import Sampling
 
@@ -69,9 +69,9 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_groups_are_those_that_save_most() -> None:
     system = list(range(100))
     attempts = [[*system, *[task] * 60, answer] for task in (7, 8) for answer in (1, 2, 3)]
-    assert find_groups(slots_with(attempts), range(6)) == [Group((0, 1, 2), 160), Group((3, 4, 5), 160)]
+    assert find_groups(slots_with(attempts), range(6)) == [PrefixGroup((0, 1, 2), 160), PrefixGroup((3, 4, 5), 160)]
     tasks = [[*system, task, task] for task in range(6)]
-    assert find_groups(slots_with(tasks), range(6)) == [Group((0, 1, 2, 3, 4, 5), 100)]
+    assert find_groups(slots_with(tasks), range(6)) == [PrefixGroup((0, 1, 2, 3, 4, 5), 100)]
 
 
 def test_who_shares_nothing_has_the_length_of_the_shortest_group_or_its_own() -> None:
@@ -79,6 +79,7 @@ def test_who_shares_nothing_has_the_length_of_the_shortest_group_or_its_own() ->
     held = slots_with([[*system, 1], [7] * 200, [*system, 2], [8] * 50])
     groups = {group.slots: group.length for group in find_groups(held, range(4))}
     assert groups == {(0, 2): 100, (1,): 100, (3,): 50}
+    assert find_groups(held, []) == []
     assert [group.length for group in find_groups(slots_with([[1] * 50, [2] * 50]), range(2))] == [0, 0]
 
 
@@ -198,7 +199,7 @@ def test_a_slot_of_another_adapter_has_its_own_keys(model: Any, eager: None, mon
 PIECES = (SYSTEM[:20], SYSTEM, [*SYSTEM, 1, 2, 3, 4], [*SYSTEM, 1, 2, 9, 9, 9], [5] * 30)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_whatever_slots_do_logits_are_those_of_each_alone(model: Any, eager: None, data: st.DataObject) -> None:
     """Conversations go on, are cut back, replaced, copied and wiped, and any of them take part in a step."""

@@ -22,7 +22,7 @@ from astune.backbone.local.model.adapters import Adapters
 from astune.backbone.local.model.attention import Rule, additive_mask, grouped_attention
 from astune.backbone.local.model.decoder import Decoder, find_decoder
 from astune.backbone.local.process import KEPT
-from astune.backbone.local.sampling.shared_keys import SharedKeys, StepKeys, can_share
+from astune.backbone.local.sampling.shared_keys import PrefixGroups, StepKeys, can_share
 from astune.backbone.local.sampling.slots import Slots
 from astune.backbone.lora.settings import SOLE
 
@@ -44,7 +44,7 @@ class KVCache(Slots):
         self.dtype, self.device = dtype, device
         self.keys: dict[int, torch.Tensor] = {}
         self.values: dict[int, torch.Tensor] = {}
-        self._shared = SharedKeys(self)
+        self._shared = PrefixGroups(self)
         self._model: Any = None
         self._decoder: Decoder | None = None
 

@@ -40,7 +40,7 @@ Store: TypeAlias = Mapping[int, torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Group:
+class PrefixGroup:
     """Slots whose first `length` tokens are the same, with the same adapter."""
 
     slots: tuple[int, ...]
@@ -53,18 +53,20 @@ class _Part:
 
     slots: tuple[int, ...]
     saved: int
-    groups: tuple[Group, ...]
+    groups: tuple[PrefixGroup, ...]
 
 
-def find_groups(held: Slots, slots: Sequence[int]) -> list[Group]:
+def find_groups(held: Slots, slots: Sequence[int]) -> list[PrefixGroup]:
     """Every one of `slots` in one group, so that few tokens have to be read: no fewer are saved than by any groups of
     all that begin alike. One that is alone has the length of the shortest group, or its own if that is less."""
     order = sorted(slots, key=lambda slot: (str(held.owners[slot]), _text(held, slot).tobytes()))
+    if not order:
+        return []
     common = [_common(held, one, other) for one, other in pairwise(order)]
     open_parts: list[tuple[int, list[_Part]]] = []
     """What has so many tokens in common, growing, as far as it is known."""
     for slot, after in zip(order, [*common, -1], strict=True):
-        part = _Part((slot,), 0, (Group((slot,), 0),))
+        part = _Part((slot,), 0, (PrefixGroup((slot,), 0),))
         while open_parts and open_parts[-1][0] > after:
             length, parts = open_parts.pop()
             part = _best(length, [*parts, part])
@@ -72,10 +74,10 @@ def find_groups(held: Slots, slots: Sequence[int]) -> list[Group]:
             open_parts[-1][1].append(part)
         else:
             open_parts.append((after, [part]))
-    groups = open_parts[0][1][0].groups if order else ()
+    groups = open_parts[0][1][0].groups
     shortest = min((group.length for group in groups if group.length), default=0)
     return [
-        group if group.length else Group(group.slots, min(shortest, int(held.lengths[group.slots[0]])))
+        group if group.length else PrefixGroup(group.slots, min(shortest, int(held.lengths[group.slots[0]])))
         for group in groups
     ]
 
@@ -91,7 +93,7 @@ def _best(length: int, parts: Sequence[_Part]) -> _Part:
     return _Part(
         tuple(slot for part in parts for slot in part.slots),
         sum(part.saved for part in parts) + gain,
-        (*groups, Group(group, length)) if joined else groups,
+        (*groups, PrefixGroup(group, length)) if joined else groups,
     )
 
 
@@ -104,7 +106,7 @@ def _common(held: Slots, one: int, other: int) -> int:
     return common_prefix(_text(held, one), _text(held, other)) if held.owners[one] == held.owners[other] else 0
 
 
-class SharedKeys:
+class PrefixGroups:
     """Groups of the slots of `held`, and the keys and values that the slots of each have in common."""
 
     def __init__(self, held: Slots) -> None:
@@ -123,7 +125,7 @@ class SharedKeys:
         self._forget()
 
     def _forget(self) -> None:
-        self._groups: list[Group] = []
+        self._groups: list[PrefixGroup] = []
         self._of_slot = np.full(self._held.slots, -1)
         self._copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
@@ -180,7 +182,7 @@ class SharedKeys:
         held = self._held
         others = np.flatnonzero(held.lengths > 0)
         slots = [slot for slot in np.union1d(running, others).tolist() if slot not in self._alone]
-        found = find_groups(held, slots) + [Group((slot,), 0) for slot in sorted(self._alone)]
+        found = find_groups(held, slots) + [PrefixGroup((slot,), 0) for slot in sorted(self._alone)]
         self._groups = [group for group in found if len(group.slots) > 1 or group.slots[0] in running]
         self._lengths = np.array([group.length for group in self._groups])
         self._shared = np.array([len(group.slots) > 1 for group in self._groups])
