@@ -34,8 +34,8 @@ attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 
 class PlainQwen3:
-    """Qwen3's decoder as straight code: fused projections, one preallocated cache for `shape.groups` prompts and one for
-    `shape.rows` answers, all equally long."""
+    """Qwen3's decoder as straight code: fused projections, preallocated caches for `shape.groups` prompts and
+    `shape.rows` answers, each equally long."""
 
     def __init__(self, model: Any, shape: Shape) -> None:
         config, state = model.config, model.state_dict()

@@ -2,6 +2,7 @@
 
     make bench                                                            # the environment, then this file
     .venv-bench/bin/python benchmarks/local_vs_trl.py --steps 20 --prompt-tokens 0
+    .venv-bench/bin/python benchmarks/local_vs_trl.py --model 83M --steps 1 --warm-up 1 --agents agentscope
 
 Both do the same work: the shipped model, full weights in float32, no reference model; every step 8 prompts with 8
 answers each at temperature 1, one AdamW update, the same learning rate, the same reward function. An answer always
@@ -13,7 +14,8 @@ pairs. The clock runs over whole steps, logging included.
 ASTune's side is its real loop: episodes, an agent per attempt, token-exact timelines, the run folder. The agents
 are those of `answer_agents.py`. The floor is the one of `floor.py`: what the same tokens cost in plain torch loops.
 
-Prompts have about 97 tokens, and in a second table about 400, as tool descriptions make them.
+Prompts have about 97 tokens, and in a second table about 400, as tool descriptions make them. `83M` and `0.6B` are
+Qwen3 of those sizes with random weights and the shipped tokenizer.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ import statistics
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,7 @@ import transformers
 from answer_agents import AgentScope, OpenAIClient, TunerChat, messages
 from bench_table import table_of
 from floor import Shape, generation_seconds, training_seconds
+from gpu.shapes import model_folder
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM
@@ -56,7 +60,6 @@ from astune.types import Generation, Policy, Sampling
 
 PROMPTS, REPEAT, ANSWER = 8, 8, 64
 LEARNING_RATE = 1e-6
-WARM_UP = 2
 TASKS = Path(__file__).parents[1] / "tutorial/math_agent/data/train.jsonl"
 
 
@@ -93,10 +96,10 @@ class Way:
 
 
 WAYS = {
-    "ASTune, AgentScope agent": Way(AgentScope),
-    "the same, two workers": Way(AgentScope, 2),
-    "ASTune, tuner.openai_client": Way(OpenAIClient),
-    "ASTune, tuner.chat": Way(TunerChat),
+    "agentscope": ("ASTune, AgentScope agent", Way(AgentScope)),
+    "workers": ("the same, two workers", Way(AgentScope, 2)),
+    "openai": ("ASTune, tuner.openai_client", Way(OpenAIClient)),
+    "chat": ("ASTune, tuner.chat", Way(TunerChat)),
 }
 
 
@@ -173,25 +176,43 @@ class Floor:
         return Step(generation + training, generation, sampled, prompt, distinct)
 
 
-def measure(model: str, steps: int, prompt_tokens: int) -> dict[str, list[Step]]:
+def measure(
+    model_dir: Path, agents: Sequence[str], warm_up: int, steps: int, prompt_tokens: int
+) -> dict[str, list[Step]]:
     """Steps of everybody, warm-up left out; entry i of each stands for the same stretch of time."""
-    model_dir = resolve_model_dir(model)
     tokenizer = transformers.AutoTokenizer.from_pretrained(model_dir)
     queries = [padded(json.loads(line)["query"], prompt_tokens, tokenizer) for line in TASKS.open()]
     rows = [{"prompt": messages(query)} for query in queries]
-    grpo = {**GRPO, "max_steps": WARM_UP + steps}
+    grpo = {**GRPO, "max_steps": warm_up + steps}
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack, short_pauses():  # as in a run
         folder = Path(name)
         peer = stack.enter_context(trl(model_dir, rows, "text", grpo, threads=torch.get_num_threads()))
-        sides = {side: Ours(way, model, queries, folder / side, stack) for side, way in WAYS.items()}
+        sides = {}
+        for agent in agents:
+            side, way = WAYS[agent]
+            sides[side] = Ours(way, str(model_dir), queries, folder / agent, stack)
         floor = Floor(model_dir, prompt_length(queries, tokenizer))
         found: dict[str, list[Step]] = {side: [] for side in (TRL, *sides, "floor")}
-        for _ in range(WARM_UP + steps):
+        for _ in range(warm_up + steps):
             found[TRL].append(Step(**peer.step()))
             for side, ours in sides.items():
                 found[side].append(ours.step())
             found["floor"].append(floor.step(found[side][-1].computed))
-    return {side: taken[WARM_UP:] for side, taken in found.items()}
+    return {side: taken[warm_up:] for side, taken in found.items()}
+
+
+@contextlib.contextmanager
+def folder_of(model: str) -> Iterator[Path]:
+    """Where a model and its tokenizer are."""
+    if model not in ("83M", "0.6B"):
+        yield resolve_model_dir(model)
+        return
+    with tempfile.TemporaryDirectory() as name:
+        for source in (resolve_model_dir("tiny"), model_folder(model, torch.device("cpu"))):
+            for file in source.iterdir():  # the weights come last, and stay where they are
+                (Path(name) / file.name).unlink(missing_ok=True)
+                (Path(name) / file.name).symlink_to(file)
+        yield Path(name)
 
 
 def prompt_length(queries: list[str], tokenizer: Any) -> int:
@@ -233,7 +254,11 @@ def table(found: dict[str, list[Step]]) -> Table:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="tiny", help="'tiny' or a folder with a Qwen3 model and a chat template")
+    parser.add_argument(
+        "--model", default="tiny", help="'tiny', '83M', '0.6B' or a folder with a Qwen3 and a chat template"
+    )
+    parser.add_argument("--agents", nargs="+", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument("--warm-up", type=int, default=2, help="steps of each side that are not measured")
     parser.add_argument("--steps", type=int, default=10, help="measured steps of each side")
     parser.add_argument(
         "--prompt-tokens",
@@ -251,7 +276,8 @@ def main() -> None:
     transformers.utils.logging.disable_progress_bar()
     console = Console(width=160)
     for prompt_tokens in options.prompt_tokens:
-        found = measure(options.model, options.steps, prompt_tokens)
+        with folder_of(options.model) as model_dir:
+            found = measure(model_dir, options.agents, options.warm_up, options.steps, prompt_tokens)
         console.print(
             f"torch {torch.__version__}, {torch.get_num_threads()} threads, transformers {transformers.__version__}, "
             f"ASTune's GOMP_SPINCOUNT={os.environ.get('GOMP_SPINCOUNT')}, load average {os.getloadavg()[0]:.1f}"

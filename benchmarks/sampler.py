@@ -23,17 +23,15 @@ import asyncio
 import os
 import random
 import statistics
-import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from bench_table import table_of
 from gpu.shapes import model_folder
 from rich.console import Console
-from transformers import AutoModelForCausalLM, Qwen3Config
+from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
 from astune.backbone.local.model.model import load_model
@@ -46,28 +44,11 @@ PROMPT, NEW = 128, 64
 SHORT = 32, 16
 """The same for 83 million parameters."""
 IN_FLIGHT = (1, 16, 64)
-LARGE = {
-    "hidden_size": 768,
-    "intermediate_size": 2304,
-    "num_hidden_layers": 10,
-    "num_attention_heads": 12,
-    "num_key_value_heads": 4,
-    "head_dim": 64,
-    "vocab_size": 18000,
-    "tie_word_embeddings": True,
-}
-"""83 million parameters."""
 
 
-def folder_of(model: str, new: Path) -> str:
-    """Where the model is, which is made if need be: in `new`, or where it stays for the next run."""
-    if model == "0.6B":
-        return str(model_folder(model, torch.device("cpu")))
-    if model != "83M":
-        return model
-    torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(Qwen3Config(**LARGE)).save_pretrained(new)
-    return str(new)
+def folder_of(model: str) -> str:
+    """Where the model is; one of random weights is made if need be, and stays for the next run."""
+    return str(model_folder(model, torch.device("cpu"))) if model in ("83M", "0.6B") else model
 
 
 def read_bandwidth() -> float:
@@ -222,9 +203,8 @@ def main() -> None:
     options = parser.parse_args()
     logging.disable_progress_bar()
     console, bandwidth, rows = Console(width=160), read_bandwidth(), []
-    with tempfile.TemporaryDirectory() as folder:
-        for load in loads(options):
-            rows.append(measure(folder_of(load.model, Path(folder)), load, bandwidth))
+    for load in loads(options):
+        rows.append(measure(folder_of(load.model), load, bandwidth))
     title = "short, medians of 3" if options.short else f"medians of {options.rounds}"
     columns = ("model", "dtype", "in flight", "tokens", "generate tokens/s", "Sampler tokens/s", "ratio", "prefill ms")
     table = table_of(title, (*columns, "step ms", "= forward", "+ sampling", "+ scheduling", "bandwidth"), rows, left=2)

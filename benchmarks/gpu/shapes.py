@@ -18,10 +18,12 @@ from astune.types import Sample
 NUMBERS = {
     "0.6B": {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16},
     "4B": {"hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32},
+    "83M": {"hidden_size": 768, "intermediate_size": 2304, "num_hidden_layers": 10, "num_attention_heads": 12},
     "tiny": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4},
 }
-"""As in their config.json; tied embeddings, as both have them."""
+"""Those of Qwen3 as in their config.json; tied embeddings, as both have them."""
 LARGE = {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936, "max_position_embeddings": 40_960}
+MEDIUM = {"num_key_value_heads": 4, "head_dim": 64, "vocab_size": 18_000, "max_position_embeddings": 40_960}
 SMALL = {"num_key_value_heads": 2, "head_dim": 16, "vocab_size": 8192, "max_position_embeddings": 40_960}
 
 
@@ -70,7 +72,7 @@ def tree_flops(made: Shape, samples: Sequence[Sample], most: int) -> float:
 
 
 def shape(name: str) -> Shape:
-    rest = SMALL if name == "tiny" else LARGE
+    rest = {"tiny": SMALL, "83M": MEDIUM}.get(name, LARGE)
     return Shape(name, Qwen3Config(**NUMBERS[name], **rest, tie_word_embeddings=True, rms_norm_eps=1e-6))
 
 
