@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.backbone.trinity.driver.outcome import ENDS_THE_RUN, LogWatch, StepsReached, steps_reached
+from astune.backbone.trinity.driver.outcome import ENDS_THE_RUN, SHUT_DOWN, LogWatch, StepsReached, steps_reached
 
 NEEDED = "make test-trinity installs it"
 
@@ -222,6 +222,22 @@ def test_a_trainer_that_raised_is_found_in_the_log_of_its_process(cluster: Any, 
     assert (error.actor, error.exception, error.is_consequence) == ("trainer", "KeyError: 'advantages'", False)
     assert '{}["advantages"]' in error.traceback
     assert watch.last_error() == error
+
+
+def test_an_explorer_that_was_shut_down_in_a_step_is_no_cause(tmp_path: Path) -> None:
+    watch = LogWatch(tmp_path)
+    told = raised("RuntimeError", SHUT_DOWN).rstrip("\n")
+    write(tmp_path / "explorer.log", record(f"Error in Explorer:\n{told}\n", at="11-21 10:09:09"))
+    assert watch.last_error().is_consequence
+    write(tmp_path / "trainer.log", record(f"Error in Trainer:\n{raised('KeyError')}", at="11-21 10:09:10"))
+    assert watch.last_error().actor == "trainer"
+
+
+def test_trinity_says_so_where_it_is_shut_down() -> None:
+    pytest.importorskip("trinity", reason=NEEDED)
+    from trinity.explorer.rollout_coordinator import RolloutCoordinator
+
+    assert f'raise RuntimeError("{SHUT_DOWN}")' in inspect.getsource(RolloutCoordinator)
 
 
 def test_a_process_that_died_is_found_in_rays_logs(cluster: Any, tmp_path: Path) -> None:

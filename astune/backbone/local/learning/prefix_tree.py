@@ -27,7 +27,7 @@ from astune.backbone.local.learning.tree_attention import (
     attend_in_parts,
     gathered,
 )
-from astune.backbone.local.model.attention import Rule, additive_mask, grouped_attention
+from astune.backbone.local.model.attention import Rule, additive_mask, can_merge, grouped_attention
 
 QUERY_BLOCK = 128
 """Most queries of one path that share a gathered list of keys: fewer copy more keys, more compute more in vain."""
@@ -139,7 +139,7 @@ class TreeLayout:
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: Rule
     ) -> torch.Tensor:
-        in_parts = _is_for_parts(query, value, rule)
+        in_parts = can_merge(query, value, rule)
         if (rule.window, in_parts) not in self._plans:
             shared = shared_parts(self._tree) if in_parts else ()
             self._plans[rule.window, in_parts] = _Plan(_parts(self._tree, rule.window, shared, self._device), {})
@@ -147,12 +147,6 @@ class TreeLayout:
         if in_parts:
             return _attend_in_parts(plan, query, key, value, rule)
         return _attend_in_blocks(plan, query, key, value, rule)
-
-
-def _is_for_parts(query: torch.Tensor, value: torch.Tensor, rule: Rule) -> bool:
-    """Whether torch's kernel for the CPU computes a layer, and gives the sums by which parts are merged."""
-    plain = rule.window is None and rule.softcap is None and rule.sinks is None
-    return plain and query.device.type == "cpu" and query.shape[3] == value.shape[3]
 
 
 def _attend_in_parts(

@@ -69,6 +69,12 @@ def _computed_in(query: torch.Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if is_cast else query.dtype
 
 
+def can_merge(query: torch.Tensor, value: torch.Tensor, rule: Rule) -> bool:
+    """Whether torch's kernel for the CPU computes a layer, and gives the sums by which parts of its keys are merged."""
+    plain = rule.window is None and rule.softcap is None and rule.sinks is None
+    return plain and query.device.type == "cpu" and query.shape[3] == value.shape[3]
+
+
 def grouped_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, rule: Rule
 ) -> torch.Tensor:

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 
 from astune.backbone.local.model.adapters import Adapters
-from astune.backbone.local.model.attention import Rule, additive_mask, grouped_attention
+from astune.backbone.local.model.attention import Rule, additive_mask, can_merge, grouped_attention
 from astune.backbone.local.model.decoder import Decoder, find_decoder
 from astune.backbone.local.process import KEPT
-from astune.backbone.local.sampling.shared_keys import PrefixGroups, StepKeys, can_share
+from astune.backbone.local.sampling.shared_keys import PrefixGroups, StepKeys
 from astune.backbone.local.sampling.slots import Slots
 from astune.backbone.lora.settings import SOLE
 
@@ -213,7 +213,7 @@ class CacheLayout:
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: Rule
     ) -> torch.Tensor:
         keys, values = self.keep(layer, key, value)
-        if self.grouped is not None and can_share(query, value, rule):
+        if self.grouped is not None and can_merge(query, value, rule):
             behind = slice(self.grouped.begin, self.grouped.width)
             return self.grouped.attend(
                 layer, query, keys[self.rows, :, behind], values[self.rows, :, behind], rule.scaling

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from astune.backbone.local.learning.prefix_tree import common_prefix
-from astune.backbone.local.model.attention import Rule, additive_mask
+from astune.backbone.local.model.attention import additive_mask
 from astune.backbone.local.sampling.slots import Slots
 
 LEAST_SHARED = 32
@@ -259,9 +259,3 @@ class StepKeys:
         weight = weight.view(groups, key_heads, most, each).transpose(1, 2).flatten(0, 1)[self._places]
         share = torch.sigmoid(weight - total.view(rows, key_heads, each))[..., None].to(found.dtype)
         return torch.lerp(found, shared, share).reshape(rows, 1, heads, dim)
-
-
-def can_share(query: torch.Tensor, value: torch.Tensor, rule: Rule) -> bool:
-    """Whether torch's kernel for the CPU computes a layer, and gives the sums by which parts are merged."""
-    plain = rule.window is None and rule.softcap is None and rule.sinks is None
-    return plain and query.device.type == "cpu" and query.shape[3] == value.shape[3]

@@ -33,6 +33,9 @@ CONSEQUENCES = (
     "OwnerDiedError",
 )
 """Exceptions of an actor that waits for another, which has failed."""
+SHUT_DOWN = "Experience pipeline is not initialized."
+"""What Trinity's explorer raises in the middle of a step when it is shut down, as by its launcher once the trainer has
+died."""
 TRACEBACK = "Traceback (most recent call last):"
 EXCEPTION = re.compile(r"^ {2}.*\n([A-Za-z_][\w.]*(?:[:(].*)?)$", re.MULTILINE)
 RECORD = re.compile(r"(?P<prefix>(?P<level>[A-Z]+) (?P<time>\d\d-\d\d \d\d:\d\d:\d\d) \[[^\]]+:\d+\] )")
@@ -75,9 +78,9 @@ class LoggedError:
 
     @property
     def is_consequence(self) -> bool:
-        """Whether it tells of waiting for another actor rather than of a fault of its own."""
+        """Whether it tells of another actor, which has failed, rather than of a fault of its own."""
         name = re.split(r"[:(]", self.exception)[0].rpartition(".")[2]
-        return name in CONSEQUENCES
+        return name in CONSEQUENCES or self.exception.endswith(SHUT_DOWN)
 
 
 def steps_reached(job_dir: Path) -> StepsReached:
