@@ -13,6 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from astune.backbone.local.model import decoder
 from astune.backbone.local.model.decoder import Decoder, find_decoder
 from astune.backbone.local.model.recomputing import recompute
 from astune.backbone.local.sampling.kv_cache import KVCache
@@ -57,7 +58,11 @@ def test_it_computes_what_the_model_computes(name: str, changes: dict[str, objec
 
 
 @pytest.mark.parametrize("changes", [{}, {"attention_bias": True}])
-def test_one_row_in_bfloat16_is_what_it_is_among_others(changes: dict[str, object]) -> None:
+@pytest.mark.parametrize("amx", [False, True])
+def test_one_row_in_bfloat16_is_what_it_is_among_others(
+    changes: dict[str, object], amx: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoder, "AMX", amx)
     model = make_family("llama", **changes).model.to(torch.bfloat16)
     cache = KVCache(3, torch.bfloat16, CPU)
     with torch.inference_mode():

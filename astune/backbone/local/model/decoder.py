@@ -27,6 +27,7 @@ LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 ATTENTION_PARTS = {"q_proj", "k_proj", "v_proj", "o_proj"}
 HEAD_NORMS = {"q_norm", "k_norm"}
 MLP_PARTS = {"gate_proj", "up_proj", "down_proj", "act_fn"}
+AMX = torch.cpu._is_amx_tile_supported()
 FOREIGN_ERRORS = (TypeError, ValueError, RuntimeError, AttributeError, LookupError, NotImplementedError)
 
 
@@ -205,8 +206,9 @@ class _Rows:
 
 
 def _linear(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """One row in bfloat16 is on a CPU a product of its own: the one for several takes twice as long for it."""
-    if states.dtype != torch.bfloat16 or states.numel() != weight.shape[1] or states.device.type != "cpu":
+    """One row in bfloat16 is a product of its own on a CPU with AMX, where the one for several takes twice as long for
+    it; on others it is the other way round."""
+    if states.dtype != torch.bfloat16 or states.numel() != weight.shape[1] or states.device.type != "cpu" or not AMX:
         return functional.linear(states, weight, bias)
     row = states.reshape(-1)
     product = torch.mv(weight, row) if bias is None else torch.addmv(bias, weight, row)
