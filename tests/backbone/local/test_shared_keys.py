@@ -251,3 +251,22 @@ async def test_a_group_of_answers_is_what_each_of_them_is_alone(model: Any, eage
                 assert answer.output_ids == alone.output_ids
                 assert answer.logprobs == pytest.approx(alone.logprobs, abs=1e-4)
         sampler.publish()
+
+
+def test_copies_that_found_no_memory_are_made_again(model: Any, eager: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = cache_with(model, [[*SYSTEM, slot] for slot in range(4)])
+    plain, made = shared_keys.PrefixGroups._copy, 0
+
+    def copy(groups: shared_keys.PrefixGroups, store: torch.Tensor) -> torch.Tensor:
+        nonlocal made
+        made += 1
+        if made == 3:  # in the second layer
+            raise torch.OutOfMemoryError("no memory")
+        return plain(groups, store)
+
+    monkeypatch.setattr(shared_keys.PrefixGroups, "_copy", copy)
+    with torch.inference_mode():
+        with pytest.raises(torch.OutOfMemoryError):
+            cache.step(model, dict.fromkeys(range(4), 5))
+        found = cache.step(model, dict.fromkeys(range(4), 5))
+        assert torch.allclose(found[2], cache_with(model, [[*SYSTEM, 2]]).step(model, {0: 5})[0], atol=1e-4)

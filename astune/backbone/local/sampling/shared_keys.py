@@ -143,8 +143,7 @@ class PrefixGroups:
             self._form(slots)  # of what the slots hold now, as it is copied
             if not self._saves_enough(slots, len(rows), next(iter(keys.values()))):
                 return None
-            for layer in keys:
-                self._copies[layer] = self._copy(keys[layer]), self._copy(values[layer])
+            self._copies = {layer: (self._copy(keys[layer]), self._copy(values[layer])) for layer in keys}
         return StepKeys(self._copies, self._lengths, self._of_slot, self._held.lengths, running, rows)
 
     def _saves_enough(self, slots: np.ndarray, rows: int, keys: torch.Tensor) -> bool:
