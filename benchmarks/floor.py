@@ -3,7 +3,7 @@
 Plain loops without scheduling, agents, tokens-to-text or control over sampling. Generation: one forward pass over
 each distinct prompt, then one fused step per token with a preallocated cache, written out for Qwen3; the keys of a
 prompt are kept and read once for all of its answers. Training: one forward and backward pass over as many tokens as are
-distinct, in short plain rows without any tree, and no update.
+distinct, in short plain rows without any tree, and no update. Products with weights are ASTune's.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+
+from astune.backbone.local.model.products import Product
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,14 @@ class Shape:
         return self.groups * self.repeat
 
 
+@dataclass
+class Matrix:
+    """A weight without a module."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None = None
+
+
 attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 
@@ -42,13 +52,15 @@ class PlainQwen3:
         self.heads, self.kv_heads, self.dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         self.width, self.eps = config.hidden_size, config.rms_norm_eps
         self.embedding, self.norm = state["model.embed_tokens.weight"], state["model.norm.weight"]
-        self.head = state.get("lm_head.weight", self.embedding)
+        self.head = Product(Matrix(state.get("lm_head.weight", self.embedding)))
         self.layers = []
         for index in range(config.num_hidden_layers):
             layer = {n.removeprefix(f"model.layers.{index}."): w for n, w in state.items() if f"layers.{index}." in n}
             attention = [layer[f"self_attn.{name}_proj.weight"] for name in "qkv"]
             mlp = [layer[f"mlp.{name}_proj.weight"] for name in ("gate", "up")]
-            self.layers.append(layer | {"qkv": torch.cat(attention), "gate_up": torch.cat(mlp)})
+            joined = {"qkv": torch.cat(attention), "gate_up": torch.cat(mlp)}
+            products = {name: Product(Matrix(w)) for name, w in (layer | joined).items() if w.ndim == 2}
+            self.layers.append(layer | products)
         inverse = config.rope_parameters["rope_theta"] ** -(torch.arange(0, self.dim, 2).float() / self.dim)
         angle = torch.outer(torch.arange(shape.prompt + shape.answer).float(), inverse).repeat(1, 2)
         self.cos, self.sin = angle.cos(), angle.sin()
@@ -64,7 +76,7 @@ class PlainQwen3:
         hidden = self.embedding[ids]
         for index, layer in enumerate(self.layers):
             x = self._norm(hidden, layer["input_layernorm.weight"])
-            qkv = F.linear(x, layer["qkv"]).view(rows, tokens, -1, self.dim).transpose(1, 2)
+            qkv = layer["qkv"].of(x).view(rows, tokens, -1, self.dim).transpose(1, 2)
             query, key, value = qkv.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
             query = self._rotate(self._norm(query, layer["self_attn.q_norm.weight"]), start, stop)
             key = self._rotate(self._norm(key, layer["self_attn.k_norm.weight"]), start, stop)
@@ -75,11 +87,11 @@ class PlainQwen3:
                 own = slice(start - self.shape.prompt, stop - self.shape.prompt)
                 self.answers[0][index, :, :, own], self.answers[1][index, :, :, own] = key, value
                 out = self._attend(index, query, own.stop)
-            hidden = hidden + F.linear(out.transpose(1, 2).reshape(rows, tokens, -1), layer["self_attn.o_proj.weight"])
+            hidden = hidden + layer["self_attn.o_proj.weight"].of(out.transpose(1, 2).reshape(rows, tokens, -1))
             x = self._norm(hidden, layer["post_attention_layernorm.weight"])
-            gate, up = F.linear(x, layer["gate_up"]).chunk(2, -1)
-            hidden = hidden + F.linear(F.silu(gate) * up, layer["mlp.down_proj.weight"])
-        return F.linear(self._norm(hidden[:, -1], self.norm), self.head)
+            gate, up = layer["gate_up"].of(x).chunk(2, -1)
+            hidden = hidden + layer["mlp.down_proj.weight"].of(F.silu(gate) * up)
+        return self.head.of(self._norm(hidden[:, -1], self.norm))
 
     def _attend(self, index: int, query: torch.Tensor, answered: int) -> torch.Tensor:
         """(rows, heads, 1, dim): the prompt and what was answered, merged by their sums of exponentials."""

@@ -48,6 +48,7 @@ from rich.table import Table
 from transformers import AutoModelForCausalLM
 
 from astune.backbone.local.engine import load_engine
+from astune.backbone.local.model.products import quicken_linear
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.model_dir import resolve_model_dir
@@ -166,6 +167,7 @@ class Floor:
 
     def __init__(self, model_dir: Path, prompt_tokens: int) -> None:
         self._model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
+        quicken_linear(self._model)
         self._shape = Shape(PROMPTS, REPEAT, prompt_tokens, ANSWER)
 
     def step(self, distinct: int) -> Step:

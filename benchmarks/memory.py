@@ -84,6 +84,7 @@ def measure(
     from astune.backbone.model_size import read_size
     from astune.config.schema import AstuneConfig
     from astune.doctor.memory_estimate import Extent, estimate
+    from astune.support.processor import is_of_amd
     from astune.types import Sample, Sampling, Span, Timeline
 
     tokens = case["tokens"]
@@ -114,7 +115,8 @@ def measure(
             await learner.update([row], 1e-4)
 
     asyncio.run(step())
-    extent = Extent(reduced=dtype == "bfloat16", trains=True, positions=tokens, tokens=tokens)
+    laid_out = device == "cpu" and is_of_amd()
+    extent = Extent(reduced=dtype == "bfloat16", trains=True, positions=tokens, tokens=tokens, laid_out=laid_out)
     return int(sum(estimate(read_size(loaded.directory), config, extent).values())), most() - before
 
 

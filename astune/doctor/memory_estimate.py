@@ -8,6 +8,7 @@ at a time, P tokens of the longest, T tokens of a micro-batch, a = b (20 h + 5 i
 | --- | --- | --- |
 | weights | 4 N | b N; in 4 bits 0.5625 for each number of the layers, b for each of embedding and head |
 | the sampler's copy | b N where b is not 4, or rollouts do not wait for training (`synchronizer.style: async`) | none |
+| weights laid out for oneDNN, on a processor of AMD | b N | none |
 | adapters | none | 4 A |
 | gradient | 4 N | 4 A |
 | averages of AdamW | 8 N, in 8 bits 2 N | 8 A, 2 A |
@@ -66,7 +67,8 @@ class GpuOfRun:
 
 @dataclass(frozen=True)
 class Extent:
-    """`reduced`: sampling is in bfloat16. `trains`: there is a learner. `positions` of the longest conversation,
+    """`reduced`: sampling is in bfloat16. `trains`: there is a learner. `laid_out`: on a CPU for which the sampler lays
+    weights out. `positions` of the longest conversation,
     `tokens` of a micro-batch. `begun`: training begins with an adapter that was trained before. `gpu` is the one that
     trains, None for a CPU."""
 
@@ -75,6 +77,7 @@ class Extent:
     positions: int
     tokens: int
     begun: bool = False
+    laid_out: bool = False
     gpu: GpuOfRun | None = None
 
     @property
@@ -120,7 +123,11 @@ def _weights(size: ModelSize, config: AstuneConfig, extent: Extent) -> dict[str,
         parts = {f"weights ({short} x 4 bytes)": 4.0 * count}
         copied = extent.reduced or (extent.trains and config.synchronizer.style == "async")
         copied = copied and not (extent.trains and config.rollout.engine == "vllm")
-        return parts | ({f"the sampler's copy (x {number})": float(number * count)} if copied else {})
+        if copied:
+            parts[f"the sampler's copy (x {number})"] = float(number * count)
+        if extent.laid_out and config.model.lora.rank is None and config.rollout.engine != "vllm":
+            parts[f"weights laid out for the processor (x {number})"] = float(number * count)
+        return parts
     if config.model.lora.base == "dtype":
         return {f"weights ({short} x {number} bytes)": float(number * count)}
     wide = min(count, size.vocabulary * size.hidden * (1 if size.tied else 2))

@@ -60,6 +60,18 @@ def test_rollouts_that_do_not_wait_take_a_copy_of_the_weights() -> None:
     assert sum(ahead.values()) - sum(estimate(QWEN3_8B, config_of(), extent).values()) == 4 * QWEN3_8B.parameters
 
 
+def test_weights_that_are_laid_out_for_the_processor_are_a_copy_of_all_or_none() -> None:
+    extent = Extent(reduced=False, trains=True, positions=100, tokens=100)
+
+    def laid_out(**sections: Any) -> float:
+        config = config_of(**sections)
+        more = estimate(QWEN3_8B, config, replace(extent, laid_out=True))
+        return sum(more.values()) - sum(estimate(QWEN3_8B, config, extent).values())
+
+    assert laid_out() == 4 * QWEN3_8B.parameters
+    assert laid_out(model={"lora": {"rank": 8}}) == laid_out(rollout={"engine": "vllm"}) == 0
+
+
 def test_a_vllm_server_takes_the_place_of_the_samplers_cache_and_copy() -> None:
     extent = Extent(reduced=True, trains=True, positions=10**4, tokens=100)
     count = QWEN3_8B.parameters

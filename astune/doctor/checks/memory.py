@@ -17,6 +17,7 @@ from astune.doctor.findings import Finding, fail, ok, skip, warn
 from astune.doctor.memory_estimate import Extent, GpuOfRun, estimate
 from astune.support import machine_memory
 from astune.support.machine_memory import MachineMemory
+from astune.support.processor import is_of_amd
 from astune.support.units import show_bytes
 
 FIXES = {
@@ -121,6 +122,7 @@ def _extent(checked: CheckedConfig, memory: MachineMemory) -> Extent:
         trains=not covers(checked.backbone.ignored_sections, "astune.trainer"),
         positions=positions,
         tokens=min(config.trainer.micro_batch_tokens, in_step),
+        laid_out=not memory.is_cuda and is_of_amd(),
         begun=checked.begun or adapter_dir(config.model.path) is not None,
         gpu=GpuOfRun(int(config.model.device.partition(":")[2] or 0), memory.total) if memory.is_cuda else None,
     )

@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from astune.backbone.local.model import decoder
+from astune.backbone.local.model import products
 from astune.backbone.local.model.decoder import Decoder, find_decoder
 from astune.backbone.local.model.recomputing import recompute
 from astune.backbone.local.sampling.kv_cache import KVCache
@@ -62,7 +62,7 @@ def test_it_computes_what_the_model_computes(name: str, changes: dict[str, objec
 def test_one_row_in_bfloat16_is_what_it_is_among_others(
     changes: dict[str, object], amx: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decoder, "AMX", amx)
+    monkeypatch.setattr(products, "AMX", amx)
     model = make_family("llama", **changes).model.to(torch.bfloat16)
     cache = KVCache(3, torch.bfloat16, CPU)
     with torch.inference_mode():
@@ -141,7 +141,7 @@ def test_joined_weights_take_no_second_copy() -> None:
         parameter.untyped_storage().data_ptr(): parameter.untyped_storage().nbytes() for parameter in model.parameters()
     }
     assert sum(own.values()) == sum(each.numel() * 4 for each in model.parameters())
-    assert {weight.untyped_storage().data_ptr() for weight in decoder.matrices()} <= set(own)
+    assert {product.layer.weight.untyped_storage().data_ptr() for product in decoder.products()} <= set(own)
 
 
 def test_a_model_with_joined_weights_is_trained_and_saved_as_before(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from astune.backbone.local.model.attention import Layout, Rule, additive_mask, grouped_attention
+from astune.backbone.local.model.products import Product, linear
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-4}
 """Mean difference of two logits that count as equal, in standard deviations of all; more below float32."""
@@ -27,7 +28,6 @@ LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 ATTENTION_PARTS = {"q_proj", "k_proj", "v_proj", "o_proj"}
 HEAD_NORMS = {"q_norm", "k_norm"}
 MLP_PARTS = {"gate_proj", "up_proj", "down_proj", "act_fn"}
-AMX = torch.cpu._is_amx_tile_supported()
 FOREIGN_ERRORS = (TypeError, ValueError, RuntimeError, AttributeError, LookupError, NotImplementedError)
 
 
@@ -74,7 +74,8 @@ class DecoderLayer:
         self.norm, self.after_norm = layer.input_layernorm, layer.post_attention_layernorm
         self.qkv = Joined([attention.q_proj, attention.k_proj, attention.v_proj])
         self.gate_up = Joined([mlp.gate_proj, mlp.up_proj])
-        self.out, self.down, self.act = attention.o_proj, mlp.down_proj, mlp.act_fn
+        self.products = tuple(map(Product, (self.qkv, attention.o_proj, self.gate_up, mlp.down_proj)))
+        self.act = mlp.act_fn
         self.dim: int = attention.head_dim
         self.heads = attention.q_proj.out_features // self.dim
         self.kv_heads = attention.k_proj.out_features // self.dim
@@ -85,10 +86,10 @@ class DecoderLayer:
         n, t, _ = hidden.shape
         turned, value = self._heads(hidden, turn, 0)
         seen = layout.attend(index, turned[:, : self.heads], turned[:, self.heads :], value, self.rule)
-        hidden += _linear(seen.reshape(n, t, -1), self.out.weight, self.out.bias)
-        joined = _linear(_rms(hidden, self.after_norm), self.gate_up.weight, self.gate_up.bias)
-        gate, up = joined.chunk(2, dim=-1)
-        hidden += _linear(self.act(gate).mul_(up), self.down.weight, self.down.bias)
+        _, out, gate_up, down = self.products
+        hidden += out.of(seen.reshape(n, t, -1))
+        gate, up = gate_up.of(_rms(hidden, self.after_norm)).chunk(2, dim=-1)
+        hidden += down.of(self.act(gate).mul_(up))
         return hidden
 
     def keep(self, index: int, hidden: torch.Tensor, turn: tuple[torch.Tensor, ...], layout: Keeping) -> None:
@@ -100,8 +101,12 @@ class DecoderLayer:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Queries and keys as one, from head `first` on, and values: (n, heads, t, dim)."""
         n, t, _ = hidden.shape
-        weight, bias = self.qkv.weight[first * self.dim :], self.qkv.bias
-        new = _linear(_rms(hidden, self.norm), weight, bias if bias is None else bias[first * self.dim :])
+        states = _rms(hidden, self.norm)
+        if first == 0:
+            new = self.products[0].of(states)
+        else:
+            weight, bias = self.qkv.weight[first * self.dim :], self.qkv.bias
+            new = linear(states, weight, bias if bias is None else bias[first * self.dim :])
         new = new.view(n, t, -1, self.dim)
         turned, value = new[:, :, : -self.kv_heads], new[:, :, -self.kv_heads :]
         if self.norms is not None:  # all heads at once but for their weights
@@ -118,20 +123,21 @@ class Decoder:
 
     def __init__(self, model: Any, rules: Sequence[Rule]) -> None:
         trunk = model.model
-        self._embedding, self._norm, self._head, self._rotary = (
-            trunk.embed_tokens,
-            trunk.norm,
-            model.lm_head,
-            trunk.rotary_emb,
-        )
+        self._embedding, self._norm, self._rotary = trunk.embed_tokens, trunk.norm, trunk.rotary_emb
+        self._head = Product(model.lm_head)
         self.layers = [DecoderLayer(layer, rule) for layer, rule in zip(trunk.layers, rules, strict=True)]
         self._hooks, self._own_hooks = _hooks(model), _own_hooks(model)
 
-    def matrices(self) -> Iterator[torch.Tensor]:
-        """What hidden states are multiplied with."""
-        yield self._head.weight
+    def renew(self) -> None:
+        """The weights changed."""
+        for product in self.products():
+            product.renew()
+
+    def products(self) -> Iterator[Product]:
+        """What is made of hidden states by a weight."""
+        yield self._head
         for layer in self.layers:
-            yield from (layer.qkv.weight, layer.gate_up.weight, layer.out.weight, layer.down.weight)
+            yield from layer.products
 
     @property
     def hooked(self) -> bool:
@@ -142,7 +148,7 @@ class Decoder:
         hidden, turn = self._begin(tokens, positions)
         for index, layer in enumerate(self.layers):
             hidden = layer.forward(index, hidden, turn, layout)
-        return _linear(_rms(hidden[:, -1], self._norm), self._head.weight, self._head.bias)
+        return self._head.of(_rms(hidden[:, -1], self._norm))
 
     def keep(self, tokens: torch.Tensor, positions: torch.Tensor, layout: Keeping) -> None:
         """Leave keys and values of `tokens` in `layout`, and compute nothing that these do not need."""
@@ -203,16 +209,6 @@ class _Rows:
         order = torch.arange(query.shape[2], device=query.device)
         seen = (order[None, :] <= order[:, None])[None, None].expand(len(query), 1, -1, -1)
         return grouped_attention(query, key, value, additive_mask(seen, query, key), rule)
-
-
-def _linear(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """One row in bfloat16 is a product of its own on a CPU with AMX, where the one for several takes twice as long for
-    it; on others it is the other way round."""
-    if states.dtype != torch.bfloat16 or states.numel() != weight.shape[1] or states.device.type != "cpu" or not AMX:
-        return functional.linear(states, weight, bias)
-    row = states.reshape(-1)
-    product = torch.mv(weight, row) if bias is None else torch.addmv(bias, weight, row)
-    return product.view(*states.shape[:-1], -1)
 
 
 def _rms(states: torch.Tensor, norm: Any) -> torch.Tensor:

@@ -19,6 +19,7 @@ from astune.backbone.local.model.adapters import BASE, Adapters, quantized
 from astune.backbone.local.model.attention import ATTENTION
 from astune.backbone.local.model.family import TREE, Family, find_family
 from astune.backbone.local.model.norms import quicken
+from astune.backbone.local.model.products import quicken_linear
 from astune.backbone.local.model.recomputing import recompute, recomputing, silence_dropout
 from astune.backbone.lora.settings import SOLE, begun_adapter, found_at
 from astune.config.schema import ModelConfig
@@ -120,6 +121,7 @@ def load_model(config: ModelConfig, names: Sequence[str] = (SOLE,), *, sampled: 
         )
     if (device.type, dtype) == ("cpu", torch.float32):
         quicken(model)
+        quicken_linear(model)
     if silenced := silence_dropout(model):
         logger.info("dropout is off, so that training computes as sampling does: %s", ", ".join(silenced))
     adapters = Adapters(model, config.lora, found_at(path, directory), names) if lora else None

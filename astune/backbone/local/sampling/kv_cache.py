@@ -68,10 +68,12 @@ class KVCache(Slots):
         return new
 
     def clear(self, owner: str = SOLE) -> np.ndarray:
-        """Forget everything of an adapter. Once nobody holds anything a large cache gives its memory back; a small one
-        keeps it: to get it page by page again is a twentieth of a step."""
+        """Forget everything of an adapter: its weights changed. Once nobody holds anything a large cache gives its
+        memory back; a small one keeps it: to get it page by page again is a twentieth of a step."""
         held = super().clear(owner)
         self._shared.clear()
+        if self._decoder is not None:
+            self._decoder.renew()
         taken = sum(store.nbytes for store in (*self.keys.values(), *self.values.values()))
         if not self.lengths.any() and taken > KEPT:
             self.keys.clear()

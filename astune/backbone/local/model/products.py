@@ -1,0 +1,135 @@
+"""Products with weights on a CPU, by oneDNN where PyTorch has something slower: on processors of AMD.
+
+For float32 PyTorch takes MKL, which reaches less than half of what oneDNN does there. In bfloat16 it takes oneDNN, but
+with weights that are laid out anew for each product: a `Product` does it once. What is computed differs in the last
+bits alone. On processors of Intel nothing of this was measured, and PyTorch computes as it does.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from astune.support.processor import is_of_amd
+
+WORTH_A_CALL = {torch.float32: 2**20, torch.bfloat16: 2**16}
+"""Multiplications, three rows more counted, from which on it is quicker. A call of oneDNN takes 10 µs more than one of
+MKL; one with a weight as it is takes a little more again."""
+AMX = torch.cpu._is_amx_tile_supported()
+ROWS = 64
+"""What weights are laid out for. Another number of rows loses nothing by it."""
+
+
+@cache
+def by_onednn() -> frozenset[torch.dtype]:
+    """The precisions in which it computes here in the place of what PyTorch would choose."""
+    if not torch.backends.mkldnn.is_available() or not is_of_amd():
+        return frozenset()
+    in_bfloat16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return frozenset((torch.float32, torch.bfloat16) if in_bfloat16 else (torch.float32,))
+
+
+class Layer(Protocol):
+    """What has a weight (outputs, inputs), and a bias (outputs,) or None."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+
+class Product:
+    """What hidden states become by a linear layer, without gradients. `renew` is to be called once its weight changed:
+    there may be a copy of it."""
+
+    def __init__(self, layer: Layer) -> None:
+        self.layer = layer
+        self._laid_out: torch.Tensor | None = None
+        self._place = 0
+
+    def renew(self) -> None:
+        self._laid_out = None
+
+    def of(self, states: torch.Tensor) -> torch.Tensor:
+        weight, bias = self.layer.weight, self.layer.bias
+        if not _worth_it(states, weight):
+            return linear(states, weight, bias)
+        if self._laid_out is None or self._place != weight.data_ptr():  # as by `model.to`
+            self._place = weight.data_ptr()
+            self._laid_out = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS)
+        return _product(states, self._laid_out, bias)
+
+
+def linear(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """The same with a weight as it is. One row in bfloat16 is a product of its own on a CPU with AMX, where PyTorch's
+    for several rows takes twice as long; on others it is the other way round."""
+    if weight.dtype == torch.float32 and _worth_it(states, weight):
+        return _product(states, weight, bias)
+    if states.dtype != torch.bfloat16 or states.numel() != weight.shape[1] or states.device.type != "cpu" or not AMX:
+        return functional.linear(states, weight, bias)
+    row = states.reshape(-1)
+    product = torch.mv(weight, row) if bias is None else torch.addmv(bias, weight, row)
+    return product.view(*states.shape[:-1], -1)
+
+
+def _product(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(states, weight, bias, "none", [], "")
+    return product
+
+
+def _worth_it(states: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether oneDNN is to compute a product."""
+    if weight.dtype not in by_onednn() or weight.device.type != "cpu":
+        return False
+    rows = states.numel() // weight.shape[1]
+    return rows > 0 and (rows + 3) * weight.numel() >= WORTH_A_CALL[weight.dtype]
+
+
+def quicken_linear(model: nn.Module) -> int:
+    """Let the linear layers of `model`, in float32 on a CPU, compute by oneDNN where that is quicker; how many."""
+    if torch.float32 not in by_onednn():
+        return 0
+    layers = [module for module in model.modules() if type(module) is nn.Linear]
+    for layer in layers:
+        layer.forward = partial(_forward, layer)  # type: ignore[method-assign]  # a copy of the model has a copy of it
+    return len(layers)
+
+
+def _forward(layer: nn.Linear, states: torch.Tensor) -> torch.Tensor:
+    weight, bias = layer.weight, layer.bias
+    plain = states.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+    if not plain or not _worth_it(states, weight):
+        return functional.linear(states, weight, bias)
+    product: torch.Tensor = _Linear.apply(states, weight, bias)  # type: ignore[no-untyped-call]
+    return product
+
+
+class _Linear(torch.autograd.Function):
+    """`states` (..., inputs) times `weight` (outputs, inputs), and `bias` (outputs,)."""
+
+    @staticmethod
+    def forward(context: Any, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        context.save_for_backward(states, weight)
+        return _product(states, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        states, weight = context.saved_tensors
+        of_states, of_weight, of_bias = context.needs_input_grad
+        rows = gradient.reshape(-1, gradient.shape[-1])
+        return (
+            _product(gradient, weight.T) if of_states else None,
+            _of_weight(rows, states.reshape(-1, states.shape[-1])) if of_weight else None,
+            rows.sum(0) if of_bias else None,
+        )
+
+
+def _of_weight(gradient: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+    """(outputs, inputs). oneDNN is quicker where the larger one stands in the weight's place."""
+    if gradient.shape[1] > states.shape[1]:
+        return _product(states.T, gradient.T).T
+    return _product(gradient.T, states.T)
