@@ -28,7 +28,7 @@ ROWS = 64
 @cache
 def by_onednn() -> frozenset[torch.dtype]:
     """The precisions in which it computes here in the place of what PyTorch would choose."""
-    if not torch.backends.mkldnn.is_available() or not is_of_amd():
+    if not torch.backends.mkldnn.is_available() or not is_of_amd():  # type: ignore[no-untyped-call]
         return frozenset()
     in_bfloat16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return frozenset((torch.float32, torch.bfloat16) if in_bfloat16 else (torch.float32,))
