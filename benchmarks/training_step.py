@@ -6,7 +6,7 @@ R is the ratio of tokens in the rows to tokens in the trees: the speed-up if a t
 every token looks at all before it, in a tree as in a row. "limit" is the ratio of the floating-point operations of the
 two: products with weights, logits where there is a loss, and attention over the pairs that see each other. Padded rows
 are given every advantage that a plain trainer has: sorted by length, cut into batches of the same number of tokens
-as the trees, causal attention without a mask, logits only where there is a loss, ASTune's products. The gradients are
+as the trees, causal attention without a mask, logits only where there is a loss, ASTune's operators. The gradients are
 compared. "demo" are real episodes of the demo's agent (tools, several turns); "a x b (p + n)" are a groups of b
 attempts with p tokens of prompt and n of answer. "20 turns" are four attempts of 200 + 20 x (60 sampled + 30) tokens;
 "reasoning dropped" two of 20 turns of which 60 tokens are forgotten at each and 50 stay; "sub-agents" four, each with
@@ -42,6 +42,7 @@ from astune.backbone.local.engine import load_engine
 from astune.backbone.local.learning.batch import micro_batches
 from astune.backbone.local.learning.learner import LocalLearner
 from astune.backbone.local.model.model import load_model
+from astune.backbone.local.model.norms import quicken
 from astune.backbone.local.model.products import quicken_linear
 from astune.backbone.local.sampling.sampler import Sampler
 from astune.config.load import load_config
@@ -178,6 +179,7 @@ def gradient(model: Any) -> torch.Tensor:
 def measure(path: str, name: str, samples: list[Sample], rounds: int) -> list[str]:
     loaded = load_model(ModelConfig(path=path, device="cpu"))
     plain = AutoModelForCausalLM.from_pretrained(resolve_model_dir(path), dtype=torch.float32)
+    quicken(plain)
     quicken_linear(plain)
     trainer = TrainerConfig()
     sampler = Sampler(loaded.sampling_model, slots=1, context_length=loaded.context_length)

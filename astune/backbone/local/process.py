@@ -19,6 +19,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 def prepare() -> None:
     wait_awake_for_a_moment()
+    take_large_pages()
     keep_freed_memory()
 
 
@@ -29,6 +30,12 @@ def wait_awake_for_a_moment() -> None:
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
         os.environ.setdefault("GOMP_SPINCOUNT", str(LOOKS))
+
+
+def take_large_pages() -> None:
+    """Weights that are read whole for each token are read in pages of 2 MiB, where Linux gives some to who asks for
+    them: PyTorch asks if it is told so before its first tensor."""
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
 def keep_freed_memory() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -69,3 +70,31 @@ def test_memory_that_was_freed_is_used_again_unless_the_user_says_what_is_kept()
     pages = 10 * 12 * 10 * 2**20 // os.sysconf("SC_PAGE_SIZE")
     assert kept < pages / 20
     assert given_back > pages / 2
+
+
+LARGE = """
+import resource
+import astune.backbone.local
+import torch
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+torch.ones(2**24)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+SWITCH = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@pytest.mark.skipif(
+    not SWITCH.is_file() or "[madvise]" not in SWITCH.read_text(), reason="no large pages for those who ask"
+)
+def test_a_large_tensor_has_large_pages_unless_the_user_says_otherwise() -> None:
+    """64 MiB are 16,384 pages of 4 kB. There may be few large ones left, but none that was not asked for."""
+
+    def faults(**told: str) -> int:
+        given = {name: value for name, value in os.environ.items() if name != "THP_MEM_ALLOC_ENABLE"}
+        run = subprocess.run(
+            [sys.executable, "-c", LARGE], env=given | told, capture_output=True, text=True, check=True
+        )
+        return int(run.stdout)
+
+    assert faults(THP_MEM_ALLOC_ENABLE="0") > 16_000
+    assert faults() < 16_000
