@@ -112,6 +112,16 @@ class PlainQwen3:
         return x * self.cos[start:stop] + torch.cat([-right, left], -1) * self.sin[start:stop]
 
 
+def read_bandwidth() -> float:
+    """Bytes per second, the best of five."""
+    numbers, seconds = torch.ones(2**26), []
+    for _ in range(5):
+        started = time.perf_counter()
+        numbers.sum()
+        seconds.append(time.perf_counter() - started)
+    return numbers.nbytes / min(seconds)
+
+
 @torch.inference_mode()
 def generation_seconds(model: Any, shape: Shape) -> float:
     plain = PlainQwen3(model, shape)

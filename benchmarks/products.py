@@ -23,8 +23,8 @@ from pathlib import Path
 
 import torch
 from bench_table import table_of
+from floor import read_bandwidth
 from rich.console import Console
-from sampler import read_bandwidth
 from torch.nn import functional
 
 from astune.backbone.local.model import products

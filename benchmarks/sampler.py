@@ -35,6 +35,7 @@ from typing import Any
 
 import torch
 from bench_table import table_of
+from floor import read_bandwidth
 from gpu.shapes import model_folder
 from rich.console import Console
 from transformers import AutoModelForCausalLM
@@ -55,16 +56,6 @@ IN_FLIGHT = (1, 16, 64)
 def folder_of(model: str) -> str:
     """Where the model is; one of random weights is made if need be, and stays for the next run."""
     return str(model_folder(model, torch.device("cpu"))) if model in ("83M", "0.6B") else model
-
-
-def read_bandwidth() -> float:
-    """Bytes per second, the best of five."""
-    numbers, seconds = torch.ones(2**26), []
-    for _ in range(5):
-        started = time.perf_counter()
-        numbers.sum()
-        seconds.append(time.perf_counter() - started)
-    return numbers.nbytes / min(seconds)
 
 
 def bytes_read(model: Any, in_flight: int, prompt: int, new: int) -> float:
