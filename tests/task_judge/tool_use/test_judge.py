@@ -261,7 +261,9 @@ ARGUMENTS = st.fixed_dictionaries({}, optional={"query": st.integers(0, 2), "fli
 CALLS = st.tuples(NAMES, ARGUMENTS, st.sampled_from(["fine", "Error: no"]))
 STEPS = st.lists(st.lists(CALLS, min_size=1, max_size=3), max_size=4)
 EXPECTED = st.lists(
-    st.tuples(NAMES, st.none() | ARGUMENTS), max_size=4, unique_by=lambda pair: (pair[0], json.dumps(pair[1]))
+    st.tuples(NAMES, st.none() | ARGUMENTS),
+    max_size=4,
+    unique_by=lambda pair: (pair[0], json.dumps(pair[1], sort_keys=True)),
 ).map(lambda pairs: [name if values is None else {"name": name, "arguments": values} for name, values in pairs])
 
 

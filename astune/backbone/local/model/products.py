@@ -34,7 +34,7 @@ def by_onednn() -> frozenset[torch.dtype]:
     return frozenset((torch.float32, torch.bfloat16) if in_bfloat16 else (torch.float32,))
 
 
-class Layer(Protocol):
+class LinearLayer(Protocol):
     """What has a weight (outputs, inputs), and a bias (outputs,) or None."""
 
     weight: torch.Tensor
@@ -45,7 +45,7 @@ class Product:
     """What hidden states become by a linear layer, without gradients. `renew` is to be called once its weight changed:
     there may be a copy of it."""
 
-    def __init__(self, layer: Layer) -> None:
+    def __init__(self, layer: LinearLayer) -> None:
         self.layer = layer
         self._laid_out: torch.Tensor | None = None
         self._place = 0
