@@ -175,4 +175,18 @@ def difference(expected: dict[str, Any], got: dict[str, Any], part: str) -> str:
         names = {name for name in {**expected[part], **got[part]} if expected[part].get(name) != got[part].get(name)}
         return f"these differ: {', '.join(sorted(names))}"
     other = [pair for pair in zip(expected[part], got[part], strict=False) if pair[0] != pair[1]]
-    return f"{len(expected[part])} and {len(got[part])} lines, {len(other)} differ: {str(other[:1])[:200]}"
+    one, two = (json.loads(each) if isinstance(each, str) else each for each in other[0]) if other else ({}, {})
+    named = one.get("episode_id", "") if isinstance(one, dict) else ""
+    lines = f"{len(expected[part])} and {len(got[part])} lines, {len(other)} differ"
+    return f"{lines}: the first, {named}, at {str(_first(one, two))[:200]}"
+
+
+def _first(one: Any, two: Any, path: str = "") -> str:
+    """Where two values differ first, and how."""
+    if isinstance(one, dict) and isinstance(two, dict) and one.keys() == two.keys():
+        pairs = [(f"{path}/{key}", one[key], two[key]) for key in one]
+    elif isinstance(one, list) and isinstance(two, list) and len(one) == len(two):
+        pairs = [(f"{path}/{number}", *pair) for number, pair in enumerate(zip(one, two, strict=True))]
+    else:
+        return f"{path}: {one!r} and {two!r}"
+    return next((_first(first, second, at) for at, first, second in pairs if first != second), path)
