@@ -8,7 +8,7 @@ at a time, P tokens of the longest, T tokens of a micro-batch, a = b (20 h + 5 i
 | --- | --- | --- |
 | weights | 4 N | b N; in 4 bits 0.5625 for each number of the layers, b for each of embedding and head |
 | the sampler's copy | b N where b is not 4, or rollouts do not wait for training (`synchronizer.style: async`) | none |
-| weights laid out for oneDNN, on a processor of AMD | b N | none |
+| on a processor of AMD weights laid out for oneDNN, and its programs | b N, 96 MiB | none |
 | adapters | none | 4 A |
 | gradient | 4 N | 4 A |
 | averages of AdamW | 8 N, in 8 bits 2 N | 8 A, 2 A |
@@ -45,6 +45,8 @@ LOGITS_AT_ONCE = 2**26
 """Logits in a chunk (`astune.backbone.local.learning.forward`, likewise)."""
 LOGIT_COPIES = 4
 """Logits in float32, their log-softmax, and the gradients of both."""
+PROGRAMS = 64
+"""Of oneDNN (`astune.backbone.local.process`, likewise)."""
 FOUR_BITS = 0.5625
 """Bytes of a number in 4 bits: half of one, and a float32 for each 64."""
 AVERAGES = {"adamw": 8, "adamw_fused": 8, "adamw_8bit": 2}
@@ -127,6 +129,7 @@ def _weights(size: ModelSize, config: AstuneConfig, extent: Extent) -> dict[str,
             parts[f"the sampler's copy (x {number})"] = float(number * count)
         if extent.laid_out and config.model.lora.rank is None and config.rollout.engine != "vllm":
             parts[f"weights laid out for the processor (x {number})"] = float(number * count)
+            parts[f"products' programs ({PROGRAMS} x 1.5 MiB)"] = PROGRAMS * 1.5 * 2**20
         return parts
     if config.model.lora.base == "dtype":
         return {f"weights ({short} x {number} bytes)": float(number * count)}

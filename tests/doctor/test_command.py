@@ -241,11 +241,13 @@ def test_the_versions_are_those_of_the_project() -> None:
 
 def test_what_the_doctor_knows_of_the_local_backbone_is_so() -> None:
     pytest.importorskip("torch")
+    from astune.backbone.local import process
     from astune.backbone.local.learning import forward
     from astune.backbone.local.sampling import kv_cache
 
     assert memory_estimate.CACHE_GROWTH == kv_cache.GROWTH
     assert memory_estimate.LOGITS_AT_ONCE == forward.LOGITS_AT_ONCE
+    assert memory_estimate.PROGRAMS == process.PROGRAMS
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from astune.backbone.model_size import ModelSize, adapter_numbers, layer_bytes, read_size
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
-from astune.doctor.memory_estimate import Extent, GpuOfRun, estimate
+from astune.doctor.memory_estimate import PROGRAMS, Extent, GpuOfRun, estimate
 
 QWEN3_8B = ModelSize(8_190_735_360, "", 36, 4096, 12288, 32, 8, 128, 151936, tied=False)
 GIB = 2**30
@@ -68,7 +68,7 @@ def test_weights_that_are_laid_out_for_the_processor_are_a_copy_of_all_or_none()
         more = estimate(QWEN3_8B, config, replace(extent, laid_out=True))
         return sum(more.values()) - sum(estimate(QWEN3_8B, config, extent).values())
 
-    assert laid_out() == 4 * QWEN3_8B.parameters
+    assert laid_out() == 4 * QWEN3_8B.parameters + PROGRAMS * 1.5 * 2**20
     assert laid_out(model={"lora": {"rank": 8}}) == laid_out(rollout={"engine": "vllm"}) == 0
 
 

@@ -11,6 +11,8 @@ LOOKS = 3000
 """Times that a thread of torch looks for its next operator before it sleeps."""
 KEPT = 256 * 2**20
 """Bytes of freed memory that a process keeps."""
+PROGRAMS = 64
+"""Programs that oneDNN keeps: it writes one for each shape of a product, and every number of rows is another."""
 APART = 32 * 2**20
 """Bytes from which on a tensor has pages of its own, which are given back with it: glibc's own value, once it has seen
 tensors of that size."""
@@ -20,6 +22,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
 def prepare() -> None:
     wait_awake_for_a_moment()
     take_large_pages()
+    keep_few_programs()
     keep_freed_memory()
 
 
@@ -36,6 +39,13 @@ def take_large_pages() -> None:
     """Weights that are read whole for each token are read in pages of 2 MiB, where Linux gives some to who asks for
     them: PyTorch asks if it is told so before its first tensor."""
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+
+
+def keep_few_programs() -> None:
+    """A program takes 0.5 MB, and 0.3 ms to write. A micro-batch needs some twenty, and of as many rows there will
+    hardly be another. By itself oneDNN keeps 1,024, and so does PyTorch, each for itself."""
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(name, str(PROGRAMS))
 
 
 def keep_freed_memory() -> None:

@@ -96,3 +96,37 @@ def test_large_pages_are_asked_for_unless_the_user_says_otherwise(told: str | No
     given |= {} if told is None else {"THP_MEM_ALLOC_ENABLE": told}
     run = subprocess.run([sys.executable, "-c", LARGE], env=given, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == str(told != "0")
+
+
+PROGRAMS = """
+import sys
+import astune.backbone.local
+import torch
+from pathlib import Path
+
+def megabytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
+
+torch.set_num_threads(1)
+weight, states = torch.randn(16, 64), torch.randn(1200, 64)
+found = []
+for rows in range(1, 1200):
+    torch.ops.mkldnn._linear_pointwise(states[:rows], weight, None, "none", [], "")
+    if rows in (500, 1199):
+        found.append(megabytes())
+print(found[1] - found[0])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_programs_of_onednn_do_not_pile_up() -> None:
+    """One is written for each number of rows. Those beyond the first 500 take the places of others."""
+
+    def more(**told: str) -> float:
+        given = {name: value for name, value in os.environ.items() if not name.endswith("_CACHE_CAPACITY")}
+        run = subprocess.run(
+            [sys.executable, "-c", PROGRAMS], env=given | told, capture_output=True, text=True, check=True
+        )
+        return float(run.stdout)
+
+    assert more() < more(ONEDNN_PRIMITIVE_CACHE_CAPACITY="1200", LRU_CACHE_CAPACITY="1200") / 3

@@ -88,6 +88,22 @@ def test_what_is_frozen_gets_no_gradient(frozen: str) -> None:
     ]
 
 
+def test_a_gradient_without_memory_of_its_own_is_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a sum is one number for all: oneDNN computes such a thing a thousand times slower."""
+    given: list[torch.Tensor] = []
+    own = products._product
+
+    def product(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        given.extend((states, weight))
+        return own(states, weight, bias)
+
+    monkeypatch.setattr(products, "_product", product)
+    layer = torch.nn.Linear(16, 8)
+    quicken_linear(layer)
+    layer(torch.randn(5, 3, 16).transpose(0, 1).requires_grad_()).sum().backward()
+    assert len(given) == 6 and not any(0 in each.stride() for each in given)
+
+
 def test_a_copy_follows_its_own_weights_and_its_own_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, states = torch.nn.Linear(16, 8), torch.randn(3, 16)
     quicken_linear(layer)

@@ -120,10 +120,11 @@ class _Linear(torch.autograd.Function):
     def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         states, weight = context.saved_tensors
         of_states, of_weight, of_bias = context.needs_input_grad
-        rows = gradient.reshape(-1, gradient.shape[-1])
+        # a number that is repeated by a stride of 0, as the gradient of a sum is, would be computed by a slow path
+        rows = gradient.reshape(-1, gradient.shape[-1]).contiguous()
         return (
-            _product(gradient, weight.T) if of_states else None,
-            _of_weight(rows, states.reshape(-1, states.shape[-1])) if of_weight else None,
+            _product(rows, weight.T).view(states.shape) if of_states else None,
+            _of_weight(rows, states.reshape(-1, states.shape[-1]).contiguous()) if of_weight else None,
             rows.sum(0) if of_bias else None,
         )
 
