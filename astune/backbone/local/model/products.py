@@ -84,7 +84,7 @@ def _worth_it(states: torch.Tensor, weight: torch.Tensor) -> bool:
     """Whether oneDNN is to compute a product."""
     if weight.dtype not in by_onednn() or weight.device.type != "cpu":
         return False
-    rows = states.numel() // weight.shape[1]
+    rows = states.numel() // max(weight.shape[1], 1)
     return rows > 0 and (rows + 3) * weight.numel() >= WORTH_A_CALL[weight.dtype]
 
 
