@@ -18,7 +18,6 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from itertools import cycle
 from pathlib import Path
 
 import torch
@@ -53,7 +52,7 @@ def measure(inputs: int, outputs: int, rows: int, dtype: torch.dtype, bandwidth:
     weights = [some.clone() for _ in range(max(4, NUMBERS // some.numel()))]
     laid_out = [torch.ops.mkldnn._reorder_linear_weight(weight, products.ROWS) for weight in weights]
     most = max(1, int(2**33 / (rows * some.numel())))  # products that take some seconds are not repeated for long
-    turns = [one for one, _ in zip(cycle(weights), range(min(len(weights), most)), strict=False)]
+    turns = weights[:most]
     torchs = microseconds(lambda weight: functional.linear(states, weight), turns, rounds)
     as_it_is = microseconds(lambda weight: products._product(states, weight), turns, rounds)
     packed = microseconds(lambda weight: products._product(states, weight), laid_out[: len(turns)], rounds)

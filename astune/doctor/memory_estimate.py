@@ -69,10 +69,9 @@ class GpuOfRun:
 
 @dataclass(frozen=True)
 class Extent:
-    """`reduced`: sampling is in bfloat16. `trains`: there is a learner. `laid_out`: on a CPU for which the sampler lays
-    weights out. `positions` of the longest conversation,
-    `tokens` of a micro-batch. `begun`: training begins with an adapter that was trained before. `gpu` is the one that
-    trains, None for a CPU."""
+    """`reduced`: sampling is in bfloat16. `trains`: there is a learner. `positions` of the longest conversation,
+    `tokens` of a micro-batch. `begun`: training begins with an adapter that was trained before. `laid_out`: on a CPU
+    for which the sampler lays weights out. `gpu` is the one that trains, None for a CPU."""
 
     reduced: bool
     trains: bool

@@ -11,6 +11,7 @@ import torch
 
 from astune.backbone.local.export import export_checkpoint
 from astune.backbone.local.learning.learner import LocalLearner
+from astune.backbone.local.model import products
 from astune.backbone.local.model.adapters import merge
 from astune.backbone.local.model.model import LoadedModel, load_model, read_weights
 from astune.backbone.local.sampling.sampler import Sampler
@@ -32,6 +33,12 @@ KL = AlgorithmConfig(kl_beta=0.1, entropy_bonus=0.01)
 LORA = LoraConfig(rank=4, alpha=16)
 SEED = 7
 SETTINGS = ("astune.model.lora={rank: 4, alpha: 16}", f"astune.seed={SEED}")
+
+
+@pytest.fixture(autouse=True)
+def products_of_one_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compared is what both compute, and not the last bits of MKL with those of oneDNN."""
+    monkeypatch.setattr(products, "by_onednn", frozenset)
 
 
 @pytest.fixture(scope="module")
@@ -162,9 +169,7 @@ async def test_a_run_may_begin_with_an_adapter_which_is_then_the_reference(
         one, two = [await each.update(branching_samples(), RATE / 4) for each in (local, verl)]
         assert two.metrics["kl/reference"] == pytest.approx(one.metrics["kl/reference"], rel=2e-4, abs=1e-6)
     assert one.metrics["kl/reference"] > 1e-5
-    assert (
-        apart(adapter_of(loaded), workers.weights()) < 5e-4
-    )  # AdamW makes much of a last bit where a gradient is near 0
+    assert apart(adapter_of(loaded), workers.weights()) < 1e-4
     verl.save(tmp_path)
     assert json.loads((tmp_path / "adapter_config.json").read_text())["base_model_name_or_path"] == str(model_dir)
 
@@ -209,7 +214,7 @@ async def test_a_server_without_gpus_answers_with_the_adapter() -> None:
     await server.load_weights(adapter_of(loaded), 3)
     (expected,) = await local.logprobs([whole_row(row)])
     found = [entry[0] for entry in server._scores(row)[:-1]]
-    assert found == pytest.approx(list(expected), abs=3e-5)  # products of MKL, and of oneDNN
+    assert found == pytest.approx(list(expected), abs=1e-5)
     assert max(abs(a - b) for a, b in zip(found, told, strict=True)) > 1e-2
     parameters = {"max_tokens": 8, "temperature": 1.0, "seed": 4, "logprobs": True}
     answer = await server.generate("a", row, parameters)

@@ -36,13 +36,13 @@ def every_product_by_onednn(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
-    """The precision of each product that oneDNN computes from now on."""
-    found: list[torch.dtype] = []
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """States and weight of each product that oneDNN computes from now on."""
+    found: list[tuple[torch.Tensor, torch.Tensor]] = []
     own = products._product
 
     def product(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        found.append(states.dtype)
+        found.append((states, weight))
         return own(states, weight, bias)
 
     monkeypatch.setattr(products, "_product", product)
@@ -90,18 +90,11 @@ def test_what_is_frozen_gets_no_gradient(frozen: str) -> None:
 
 def test_a_gradient_without_memory_of_its_own_is_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """That of a sum is one number for all: oneDNN computes such a thing a thousand times slower."""
-    given: list[torch.Tensor] = []
-    own = products._product
-
-    def product(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        given.extend((states, weight))
-        return own(states, weight, bias)
-
-    monkeypatch.setattr(products, "_product", product)
+    found = taken(monkeypatch)
     layer = torch.nn.Linear(16, 8)
     quicken_linear(layer)
     layer(torch.randn(5, 3, 16).transpose(0, 1).requires_grad_()).sum().backward()
-    assert len(given) == 6 and not any(0 in each.stride() for each in given)
+    assert len(found) == 3 and not any(0 in each.stride() for pair in found for each in pair)
 
 
 def test_a_copy_follows_its_own_weights_and_its_own_precision(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +132,7 @@ def test_a_weight_that_is_laid_out_is_the_weight(
     layer.weight.data = layer.weight.data * 3  # other memory, of which nobody told
     with torch.inference_mode():
         torch.testing.assert_close(product.of(states), layer(states), **tolerance)
-    assert found == [dtype] * 4
+    assert [states.dtype for states, _ in found] == [dtype] * 4
 
 
 def test_no_rows_are_no_product() -> None:
@@ -168,7 +161,7 @@ async def test_what_is_published_is_what_is_sampled(dtype: str, monkeypatch: pyt
         assert float(off.mean()) < (1e-5 if dtype == "float32" else 0.03)
         await learner.update([sample], 0.01)
         await learner.publish()
-    assert set(found) == {loaded.dtype}
+    assert {states.dtype for states, _ in found} == {loaded.dtype}
 
 
 def test_a_processor_without_bfloat16_computes_in_float32_alone() -> None:

@@ -76,7 +76,9 @@ class _RMSNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(context: Any, states: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        scale = scales(states, eps)
+        size = states.shape[-1]
+        length = torch.linalg.vector_norm(states, dim=-1, keepdim=True)
+        scale = length.square_().div_(size).add_(eps).rsqrt_()  # in the order of transformers' own
         context.save_for_backward(states, weight, scale)
         normed: torch.Tensor = (states * scale).mul_(weight)
         return normed
