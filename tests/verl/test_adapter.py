@@ -11,7 +11,6 @@ import torch
 
 from astune.backbone.local.export import export_checkpoint
 from astune.backbone.local.learning.learner import LocalLearner
-from astune.backbone.local.model import products
 from astune.backbone.local.model.adapters import merge
 from astune.backbone.local.model.model import LoadedModel, load_model, read_weights
 from astune.backbone.local.sampling.sampler import Sampler
@@ -33,12 +32,6 @@ KL = AlgorithmConfig(kl_beta=0.1, entropy_bonus=0.01)
 LORA = LoraConfig(rank=4, alpha=16)
 SEED = 7
 SETTINGS = ("astune.model.lora={rank: 4, alpha: 16}", f"astune.seed={SEED}")
-
-
-@pytest.fixture(autouse=True)
-def products_of_one_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is compared is what both compute, and not the last bits of MKL with those of oneDNN."""
-    monkeypatch.setattr(products, "by_onednn", frozenset)
 
 
 @pytest.fixture(scope="module")
