@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from astune.backbone.base import covers
 from astune.backbone.foreign import place_of
+from astune.backbone.processor import is_of_amd
 from astune.backbone.verl.memory import VerlMemory
 from astune.backbone.verl.memory import estimate as estimate_verl
 from astune.backbone.verl.trainer.settings import settings_of
@@ -17,7 +18,6 @@ from astune.doctor.findings import Finding, fail, ok, skip, warn
 from astune.doctor.memory_estimate import Extent, GpuOfRun, estimate
 from astune.support import machine_memory
 from astune.support.machine_memory import MachineMemory
-from astune.support.processor import is_of_amd
 from astune.support.units import show_bytes
 
 FIXES = {

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from astune.backbone import processor
 from astune.backbone.local.learning.learner import LocalLearner
 from astune.backbone.local.model import products
 from astune.backbone.local.model.model import LoadedModel, load_model
 from astune.backbone.local.model.products import Product, quicken_linear
 from astune.backbone.local.sampling.sampler import Sampler
 from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
-from astune.support import processor
 from astune.types import Sample, Sampling, Span, Timeline
 
 BOTH = frozenset({torch.float32, torch.bfloat16})

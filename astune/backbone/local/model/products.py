@@ -15,7 +15,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from astune.support.processor import is_of_amd
+from astune.backbone.processor import is_of_amd
 
 WORTH_A_CALL = {torch.float32: 2**20, torch.bfloat16: 2**16}
 """Multiplications, three rows more counted, from which on it is quicker. A call of oneDNN takes 10 µs more than one of
