@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from astune.backbone.local.model import attention
 from astune.backbone.local.sampling import shared_keys
 from astune.backbone.local.sampling.kv_cache import KVCache
 from astune.backbone.local.sampling.sampler import Sampler
@@ -55,6 +56,12 @@ class Reads(TorchDispatchMode):
             self.places += args[1].shape[0] * args[1].shape[2]
             self.calls += 1
         return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention is one kernel on every processor, and can be counted."""
+    monkeypatch.setattr(attention, "is_of_amd", lambda: False)
 
 
 @pytest.fixture
@@ -135,7 +142,7 @@ def test_what_a_group_has_in_common_is_read_once(model: Any) -> None:
         assert torch.allclose(together[slot], alone[0], atol=1e-4)
 
 
-def test_where_little_is_saved_each_reads_its_own(model: Any) -> None:
+def test_where_little_is_saved_each_reads_its_own(model: Any, fused: None) -> None:
     for texts in ([[*SYSTEM, slot] for slot in range(3)], [[slot, *SYSTEM * 20] for slot in range(8)]):
         cache = cache_with(model, texts)
         with torch.inference_mode(), Reads() as reads:
@@ -143,7 +150,7 @@ def test_where_little_is_saved_each_reads_its_own(model: Any) -> None:
         assert reads.places == len(cache.keys) * len(texts) * (len(texts[0]) + 1)
 
 
-def test_a_kept_slot_that_failed_is_left_alone_until_the_weights_change(model: Any, eager: None) -> None:
+def test_a_kept_slot_that_failed_is_left_alone_until_the_weights_change(model: Any, eager: None, fused: None) -> None:
     texts = [[*SYSTEM, slot] for slot in range(4)]
     cache = cache_with(model, texts)
 
