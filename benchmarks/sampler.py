@@ -4,14 +4,15 @@
     .venv-bench/bin/python benchmarks/sampler.py --shared 8       # prompts in groups of 8 equal ones, as in training
     .venv/bin/python benchmarks/sampler.py --short                # both sizes and precisions in small
     .venv-bench/bin/python benchmarks/sampler.py --model 0.6B --prompt 32 --new 16 --rounds 2 --in-flight 1 16
-    .venv-bench/bin/python benchmarks/sampler.py --vllm .venv-vllm/bin/python --dtype float32 bfloat16
+    .venv-bench/bin/python benchmarks/sampler.py --continuous --vllm .venv-vllm/bin/python --dtype float32 bfloat16
 
 The same model, prompts of 128 tokens, 64 new tokens each, temperature 1, prefill included. The two take turns; medians.
 As in a run there is one sampler, which forgets its cache after each round; the first is warm-up on both sides.
 `--model 83M` and `--model 0.6B` are Qwen3 with random weights. "bandwidth" is the share of what the cores read of
 memory, measured by summing 256 MB on all of them, that a step reaches by its weights and the keys and values that it
 reads: a small model's weights stay in the processor's cache, so the column is about large ones.
-`--vllm PYTHON` has vLLM take turns too, in a process of its own, in the environment that `make test-vllm` builds.
+`--continuous` has transformers' continuous batching take turns too, and `--vllm PYTHON` vLLM, in the environment that
+`make test-vllm` builds; each has a process of its own.
 The sampler gives more than `generate` does (a seed and a log-probability per token, requests that
 come and go), which is the part of a step called sampling and scheduling.
 """
@@ -28,8 +29,9 @@ import json
 import os
 import random
 import statistics
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,33 +137,30 @@ class Load:
     new: int
     rounds: int
     shared: int = 1
-    vllm: str = ""
+    peers: tuple[tuple[str, str], ...] = ()
+    """Other engines: what `sampler_peer.py` calls it, and the Python that has it."""
 
 
 def loads(options: argparse.Namespace) -> list[Load]:
     given = [options.model, options.dtype, options.prompt, options.new, options.rounds, options.shared]
+    peers = [("continuous", sys.executable)] * options.continuous + [("vllm", options.vllm)] * bool(options.vllm)
     both = ["float32", "bfloat16"]
     sizes = [["tiny", both, PROMPT, NEW, 3, 1], ["83M", both, *SHORT, 3, 1]] if options.short else [given]
     return [
-        Load(model, dtype, in_flight, prompt, new, rounds, shared, options.vllm)
+        Load(model, dtype, in_flight, prompt, new, rounds, shared, tuple(peers))
         for model, dtypes, prompt, new, rounds, shared in sizes
         for dtype in dtypes
         for in_flight in options.in_flight
     ]
 
 
-@contextlib.contextmanager
-def vllm(path: str, load: Load) -> Iterator[Peer | None]:
-    if not load.vllm:
-        yield None
-        return
+def engine(name: str, python: str, path: str, load: Load) -> contextlib.AbstractContextManager[Peer]:
     size = {"slots": load.in_flight, "length": load.prompt + load.new, "shared": load.shared > 1}
-    with started(load.vllm, "vllm_process.py", {"model": path, "dtype": load.dtype, **size}) as peer:
-        yield peer
+    return started(python, "sampler_peer.py", {"engine": name, "model": path, "dtype": load.dtype, **size})
 
 
 def ratio(theirs: Sequence[float], ours: Sequence[float]) -> str:
-    return f"{statistics.median(b / a for a, b in zip(ours, theirs, strict=True)):.2f}" if theirs else ""
+    return f"{statistics.median(b / a for a, b in zip(ours, theirs, strict=True)):.2f}"
 
 
 def measure(path: str, load: Load, bandwidth: float) -> list[str]:
@@ -174,21 +173,25 @@ def measure(path: str, load: Load, bandwidth: float) -> list[str]:
     prompts = [distinct[number // shared] for number in range(in_flight)]
     ours: list[float] = []
     theirs: list[float] = []
-    served: list[float] = []
+    served: dict[str, list[float]] = {name: [] for name, _ in load.peers}
     parts: dict[str, list[float]] = {}
     sampler = TimedSampler(loaded.sampling_model, slots=in_flight, context_length=loaded.context_length)
-    with vllm(str(resolve_model_dir(path)), load) as peer:
+    with contextlib.ExitStack() as stack:
+        peers = {
+            name: stack.enter_context(engine(name, python, str(resolve_model_dir(path)), load))
+            for name, python in load.peers
+        }
         for number in range(load.rounds + 1):
             seconds, other = asyncio.run(sample(sampler, prompts, new)), generate(plain, prompts, new)
-            found = peer and peer.ask(json.dumps({"prompts": prompts, "new": new}))
+            found = {name: peer.ask(json.dumps({"prompts": prompts, "new": new})) for name, peer in peers.items()}
             if number:
                 ours.append(seconds)
                 theirs.append(other)
                 for part, value in sampler.seconds.items():
                     parts.setdefault(part, []).append(value)
-                if found:
-                    assert found["tokens"] == in_flight * new
-                    served.append(found["seconds"])
+                for name, answer in found.items():
+                    assert answer["tokens"] == in_flight * new, answer
+                    served[name].append(answer["seconds"])
     middle = {part: statistics.median(values) for part, values in parts.items()}
     scheduling = middle["decode"] - middle["decode forward"] - middle["sampling"]
     tokens = in_flight * new
@@ -201,8 +204,7 @@ def measure(path: str, load: Load, bandwidth: float) -> list[str]:
         f"{tokens / statistics.median(theirs):.0f}",
         f"{tokens / statistics.median(ours):.0f}",
         ratio(theirs, ours),
-        f"{tokens / statistics.median(served):.0f}" if served else "",
-        ratio(served, ours),
+        *(cell for took in served.values() for cell in (f"{tokens / statistics.median(took):.0f}", ratio(took, ours))),
         f"{1e3 * middle['prefill']:.0f}",
         *(f"{1e3 * middle[part] / new:.2f}" for part in ("decode", "decode forward", "sampling")),
         f"{1e3 * scheduling / new:.2f}",
@@ -219,17 +221,20 @@ def main() -> None:
     parser.add_argument("--new", type=int, default=NEW)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--shared", type=int, default=1, help="requests with the same prompt")
+    parser.add_argument("--continuous", action="store_true", help="transformers' continuous batching too")
     parser.add_argument("--vllm", default="", help="the Python of an environment that has vLLM")
     parser.add_argument("--short", action="store_true", help="both sizes and precisions, few tokens, three rounds")
     options = parser.parse_args()
     logging.disable_progress_bar()
-    console, bandwidth, rows = Console(width=160), read_bandwidth(), []
-    for load in loads(options):
+    console, bandwidth, rows, chosen = Console(width=180), read_bandwidth(), [], loads(options)
+    for load in chosen:
         rows.append(measure(folder_of(load.model), load, bandwidth))
     title = "short, medians of 3" if options.short else f"medians of {options.rounds}"
     columns = ("model", "dtype", "in flight", "tokens", "generate tokens/s", "Sampler tokens/s", "ratio")
-    columns += ("vLLM tokens/s", "ratio to it", "prefill ms")
-    table = table_of(title, (*columns, "step ms", "= forward", "+ sampling", "+ scheduling", "bandwidth"), rows, left=2)
+    columns += tuple(cell for name, _ in chosen[0].peers for cell in (f"{name} tokens/s", "ratio to it"))
+    table = table_of(
+        title, (*columns, "prefill ms", "step ms", "= forward", "+ sampling", "+ scheduling", "bandwidth"), rows, left=2
+    )
     console.print(
         f"torch {torch.__version__}, {torch.get_num_threads()} threads, load average {os.getloadavg()[0]:.1f}, "
         f"memory read at {bandwidth / 1e9:.1f} GB/s"

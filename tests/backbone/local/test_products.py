@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason
 def every_product_by_onednn(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Small ones too, and on every processor."""
     monkeypatch.setattr(products, "by_onednn", lambda: BOTH)
-    monkeypatch.setattr(products, "WORTH_A_CALL", dict.fromkeys(BOTH, 0))
+    monkeypatch.setattr(products, "WORTH_A_CALL", 0)
     yield
 
 
@@ -115,9 +115,11 @@ def test_a_copy_follows_its_own_weights_and_its_own_precision(monkeypatch: pytes
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rows", [1, 2, 64, 200])
-def test_a_weight_that_is_laid_out_is_the_weight(
-    dtype: torch.dtype, rows: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("worth", [True, False])
+def test_a_weight_that_is_laid_out_or_copied_is_the_weight(
+    dtype: torch.dtype, rows: int, worth: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(products, "WORTH_A_CALL", 0 if worth else 2**40)
     if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         pytest.skip("oneDNN does not compute in bfloat16 on this processor")
     found = taken(monkeypatch)
@@ -132,7 +134,17 @@ def test_a_weight_that_is_laid_out_is_the_weight(
     layer.weight.data = layer.weight.data * 3  # other memory, of which nobody told
     with torch.inference_mode():
         torch.testing.assert_close(product.of(states), layer(states), **tolerance)
-    assert [states.dtype for states, _ in found] == [dtype] * 4
+    assert [states.dtype for states, _ in found] == [dtype] * 4 * worth
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_small_product_in_bfloat16_is_rounded_once(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "WORTH_A_CALL", 2**40)
+    layer, states = torch.nn.Linear(48, 80, bias=bias).bfloat16(), torch.randn(3, 1, 48).bfloat16()
+    with torch.inference_mode():
+        found, exact = Product(layer).of(states), copy.deepcopy(layer).double()(states.double())
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.double(), exact, atol=1e-5, rtol=2**-8)
 
 
 def test_no_rows_are_no_product() -> None:

@@ -1,8 +1,9 @@
 """Products with weights on a CPU, by oneDNN where PyTorch has something slower: on processors of AMD.
 
 For float32 PyTorch takes MKL, which reaches less than half of what oneDNN does there. In bfloat16 it takes oneDNN, but
-with weights that are laid out anew for each product: a `Product` does it once. What is computed differs in the last
-bits alone. On processors of Intel nothing of this was measured, and PyTorch computes as it does.
+with weights that are laid out anew for each product: a `Product` does it once. The smallest products are MKL's: in
+bfloat16 too, by a copy of the weight in float32. What is computed differs in the last bits alone. On processors of
+Intel nothing of this was measured, and PyTorch computes as it does.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from torch.nn import functional
 
 from astune.backbone.processor import is_of_amd
 
-WORTH_A_CALL = {torch.float32: 2**20, torch.bfloat16: 2**16}
+WORTH_A_CALL = 2**20
 """Multiplications, three rows more counted, from which on it is quicker. A call of oneDNN takes 10 µs more than one of
-MKL; one with a weight as it is takes a little more again."""
+MKL, and another 20 where it has to wake a thread, which MKL does not for so little; one with a weight as it is takes a
+little more again."""
 AMX = torch.cpu._is_amx_tile_supported()
 ROWS = 64
 """What weights are laid out for. Another number of rows loses nothing by it."""
@@ -47,20 +49,27 @@ class Product:
 
     def __init__(self, layer: LinearLayer) -> None:
         self.layer = layer
-        self._laid_out: torch.Tensor | None = None
-        self._place = 0
+        self.renew()
 
     def renew(self) -> None:
-        self._laid_out = None
+        self._laid_out: torch.Tensor | None = None
+        self._wide: torch.Tensor | None = None
+        self._place = self.layer.weight.data_ptr()
 
     def of(self, states: torch.Tensor) -> torch.Tensor:
         weight, bias = self.layer.weight, self.layer.bias
-        if not _worth_it(states, weight):
+        if self._place != weight.data_ptr():  # as by `model.to`
+            self.renew()
+        if _worth_it(states, weight):
+            if self._laid_out is None:
+                self._laid_out = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS)
+            return _product(states, self._laid_out, bias)
+        if weight.dtype != torch.bfloat16 or weight.device.type != "cpu" or weight.dtype not in by_onednn():
             return linear(states, weight, bias)
-        if self._laid_out is None or self._place != weight.data_ptr():  # as by `model.to`
-            self._place = weight.data_ptr()
-            self._laid_out = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS)
-        return _product(states, self._laid_out, bias)
+        if self._wide is None:
+            self._wide = weight.detach().float()
+        wide = functional.linear(states.float(), self._wide, bias if bias is None else bias.float())
+        return wide.to(states.dtype)
 
 
 def linear(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -85,7 +94,7 @@ def _worth_it(states: torch.Tensor, weight: torch.Tensor) -> bool:
     if weight.dtype not in by_onednn() or weight.device.type != "cpu":
         return False
     rows = states.numel() // max(weight.shape[1], 1)
-    return rows > 0 and (rows + 3) * weight.numel() >= WORTH_A_CALL[weight.dtype]
+    return rows > 0 and (rows + 3) * weight.numel() >= WORTH_A_CALL
 
 
 def quicken_linear(model: nn.Module) -> int:
