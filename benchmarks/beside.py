@@ -29,8 +29,9 @@ class Peer:
         """What it answers. Raises RuntimeError if it has ended instead; why is on its stderr, which is ours."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self.go_on()
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has ended: its answer is empty
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
         if not (answer := self._process.stdout.readline()):
             raise RuntimeError(f"{self._process.args!r} ended with {self._process.wait()}")
         os.killpg(self._process.pid, signal.SIGSTOP)
@@ -54,7 +55,8 @@ def started(python: str, script: str, given: Mapping[str, Any]) -> Iterator[Peer
             yield side
         finally:
             assert process.stdin is not None
-            process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
             with contextlib.suppress(ProcessLookupError):
                 side.go_on()
             process.wait()
