@@ -218,11 +218,12 @@ def _rms(states: torch.Tensor, norm: Any) -> torch.Tensor:
 
 
 def _normed(states: torch.Tensor, shape: Sequence[int], weight: torch.Tensor | None, eps: float) -> torch.Tensor:
-    """RMSNorm. PyTorch's takes half as long again in float32 on a CPU, with few rows."""
-    if states.dtype != torch.float32 or states.device.type != "cpu":
+    """RMSNorm. On a CPU PyTorch's takes half as long again in float32 and a quarter in bfloat16, with few rows."""
+    if states.dtype not in (torch.float32, torch.bfloat16) or states.device.type != "cpu":
         return functional.rms_norm(states, shape, weight, eps)
-    found = states * scales(states, eps)
-    return found if weight is None else found.mul_(weight)
+    wide = states.float()
+    found = wide * scales(wide, eps)
+    return (found if weight is None else found.mul_(weight)).to(states.dtype)
 
 
 def _hooks(model: nn.Module) -> list[Any]:
