@@ -3,7 +3,8 @@
 Plain loops without scheduling, agents, tokens-to-text or control over sampling. Generation: one forward pass over
 each distinct prompt, then one fused step per token with a preallocated cache, written out for Qwen3; the keys of a
 prompt are kept and read once for all of its answers. Training: one forward and backward pass over as many tokens as are
-distinct, in short plain rows without any tree, and no update. Products with weights are ASTune's.
+distinct, in short plain rows without any tree, and no update; prompts are seen by kernels of their own, one a layer and
+direction. Products with weights are ASTune's.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Matrix:
 
 
 attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+attention_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 class PlainQwen3:
@@ -140,10 +142,24 @@ def training_seconds(model: Any, shape: Shape, distinct: int) -> float:
     width = -(-distinct // shape.rows)
     ids = torch.randint(model.config.vocab_size, (shape.rows, width))
     kept = min(width, shape.answer)
+    seen = _seen(model.config, shape)
     started = time.perf_counter()
     logits = model(input_ids=ids, use_cache=False, logits_to_keep=kept).logits
     logprobs = torch.log_softmax(logits, -1).gather(-1, ids[:, -kept:, None])
     (-logprobs.mean()).backward()
+    for _ in range(model.config.num_hidden_layers):
+        for query, key, value, causal in seen:
+            out, total = attention(query, key, value, 0.0, causal)
+            attention_backward(out, query, key, value, out, total, 0.0, causal)
     seconds = time.perf_counter() - started
     model.zero_grad(set_to_none=True)
     return seconds
+
+
+def _seen(config: Any, shape: Shape) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool]]:
+    """What a layer computes of prompts that rows of answers leave out: queries, keys and values of all answers behind
+    their prompt, the queries that share a key side by side; and of the prompts themselves."""
+    heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    asked = torch.randn(shape.groups, kv_heads, shape.repeat * shape.answer * heads // kv_heads, dim)
+    query, key, value = torch.randn(3, shape.groups, heads, shape.prompt, dim)
+    return [(asked, key[:, :kv_heads], value[:, :kv_heads], False), (query, key, value, True)]

@@ -46,6 +46,30 @@ def decode(job: Job) -> None:
     with torch.inference_mode():
         cache.extend(model, range(rows), [torch.tensor(text).numpy() for text in texts])
         _profile(job, step)
+        _as_graph(job, cache, model, rows)
+
+
+def _as_graph(job: Job, cache: KVCache, model: Any, rows: int) -> None:
+    """The forward pass of such a step, launched kernel by kernel, and all at once as a CUDA graph: what graphs have to
+    gain. Here all lengths stand still, which they do not in a run."""
+    layout, tokens = cache._layout(list(range(rows)), 1, rows), torch.full((rows, 1), 7, device=job.device)
+    decoder = cache._written_out(model)
+    assert decoder is not None, "Qwen3 is a usual decoder"
+
+    def forward() -> None:
+        decoder.forward(tokens, layout.positions, layout)
+
+    job.fact("the forward pass, ms", 1e3 * _wall(job, forward))
+    if job.device.type != "cuda":
+        return
+    try:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):  # `_wall` was its warm-up
+            forward()
+    except RuntimeError as error:
+        job.fact("no CUDA graph of it", str(error).splitlines()[0])
+    else:
+        job.fact("the forward pass as a CUDA graph, ms", 1e3 * _wall(job, graph.replay))
 
 
 def train(job: Job) -> None:
@@ -60,14 +84,7 @@ def train(job: Job) -> None:
 
 def _profile(job: Job, work: Callable[[], Any]) -> None:
     """The times of one call. `wall` is without the profiler."""
-    for _ in range(3):
-        work()
-    job.finish()
-    started = time.perf_counter()
-    for _ in range(REPEATS):
-        work()
-    job.finish()
-    wall = (time.perf_counter() - started) / REPEATS
+    wall = _wall(job, work)
     job.fact("wall, ms", 1e3 * wall)
     on_gpu = job.device.type == "cuda"
     with profile(activities=[ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_gpu) as profiled:
@@ -84,6 +101,18 @@ def _profile(job: Job, work: Callable[[], Any]) -> None:
         row = {"kernel" if on_gpu else "operation": event.key[:90], "calls": event.count / REPEATS}
         row |= {"ms": getattr(event, cost) / REPEATS / 1e3, "share": getattr(event, cost) / whole}
         job.row("what takes the device's time", row)
+
+
+def _wall(job: Job, work: Callable[[], Any]) -> float:
+    """Seconds of one call."""
+    for _ in range(3):
+        work()
+    job.finish()
+    started = time.perf_counter()
+    for _ in range(REPEATS):
+        work()
+    job.finish()
+    return (time.perf_counter() - started) / REPEATS
 
 
 def _launches(job: Job, events: Any, wall: float) -> None:

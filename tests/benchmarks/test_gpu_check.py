@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import json
 import os
+import random
 import re
 import time
 from collections.abc import Callable
@@ -126,6 +127,27 @@ def test_every_part_that_does_not_test_runs_in_small(tmp_path: Path) -> None:
     assert {row["who"] for row in rows} == {"ASTune", "ASTune, adamw_fused", "a plain loop"}
     assert all(row["tokens/s"] > 0 for row in rows)
     assert not re.search(r"nan|inf", json.dumps(rows))
+    attention = json.loads((tmp_path / "trees.notes.json").read_text())["tables"][""]
+    assert [row["who"] for row in attention] == ["ASTune", "FlexAttention", "rows"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_flex_attention_over_a_tree_is_what_astune_computes(seed: int) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("agentscope")
+    from gpu import trees
+
+    chance = random.Random(seed)
+    rows: list[tuple[int, ...]] = [(1,)]
+    for _ in range(12):  # each goes on behind some beginning of another
+        begun = chance.choice(rows)
+        rows.append((*begun[: chance.randint(1, len(begun))], *(chance.randrange(9) for _ in range(20))))
+    tree = trees.pack(sorted(set(rows)))
+    torch.manual_seed(seed)
+    states = [torch.randn(1, heads, len(tree.tokens), 16, requires_grad=True) for heads in (4, 2, 2)]
+    expected, found = (trees.gradients(make(tree, torch.device("cpu")), states) for make in (trees.ours, trees.by_flex))
+    assert max(map(trees.distance, found, expected)) < 1e-5
+    assert not doctest.testmod(trees).failed
 
 
 @pytest.mark.parametrize("name", ["0.6B", "4B"])
