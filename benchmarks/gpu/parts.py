@@ -43,8 +43,8 @@ PARTS = (
     Part("demo-float32", "the demo, twelve steps in float32", "gpu.demo:run", 150, {"dtype": "float32"}),
     Part("profile-decode", "one step of sampling, kernel by kernel", "gpu.profiles:decode", 60),
     Part("profile-train", "one micro-batch of training, kernel by kernel", "gpu.profiles:train", 60),
-    Part("trees", "attention of trees: ASTune's blocks, FlexAttention and padded rows", "gpu.trees:run", 150),
     Part("memory", "the doctor's estimate of memory beside what was allocated", "gpu.memory_table:run", 120),
+    Part("trees", "attention of trees: ASTune's blocks, FlexAttention and padded rows", "gpu.trees:run", 150),
     Part("demo-bfloat16", "the demo, twelve steps in bfloat16", "gpu.demo:run", 150, {"dtype": "bfloat16"}),
     Part(
         "demo-verl",
