@@ -44,7 +44,7 @@ def run(job: Job) -> None:
 def _compare(job: Job, name: str, tree: PackedTree, samples: list[Sample]) -> None:
     config = shape_of("tiny" if job.tiny else "0.6B").config
     heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-    ways = {"ASTune": ours(tree, job.device), "FlexAttention": by_flex(tree, job.device), "rows": of_rows(tree)}
+    ways = {"ASTune": ours(tree, job.device), "rows": of_rows(tree), "FlexAttention": by_flex(tree, job.device)}
     torch.manual_seed(0)
     states = [
         torch.randn(1, count, len(tree.tokens), dim, dtype=job.dtype, device=job.device, requires_grad=True)
