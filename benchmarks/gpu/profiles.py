@@ -4,12 +4,12 @@ waits for the device."""
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from gpu.job import Job
+from gpu.machine import timed
 from gpu.sampling import load
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
@@ -59,17 +59,17 @@ def _as_graph(job: Job, cache: KVCache, model: Any, rows: int) -> None:
     def forward() -> None:
         decoder.forward(tokens, layout.positions, layout)
 
-    job.fact("the forward pass, ms", 1e3 * _wall(job, forward))
+    job.fact("the forward pass, ms", 1e3 * timed(job, forward))
     if job.device.type != "cuda":
         return
     try:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):  # `_wall` was its warm-up
+        with torch.cuda.graph(graph):  # `timed` was its warm-up
             forward()
     except RuntimeError as error:
         job.fact("no CUDA graph of it", str(error).splitlines()[0])
     else:
-        job.fact("the forward pass as a CUDA graph, ms", 1e3 * _wall(job, graph.replay))
+        job.fact("the forward pass as a CUDA graph, ms", 1e3 * timed(job, graph.replay))
 
 
 def train(job: Job) -> None:
@@ -84,7 +84,7 @@ def train(job: Job) -> None:
 
 def _profile(job: Job, work: Callable[[], Any]) -> None:
     """The times of one call. `wall` is without the profiler."""
-    wall = _wall(job, work)
+    wall = timed(job, work, repeats=REPEATS)
     job.fact("wall, ms", 1e3 * wall)
     on_gpu = job.device.type == "cuda"
     with profile(activities=[ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_gpu) as profiled:
@@ -101,18 +101,6 @@ def _profile(job: Job, work: Callable[[], Any]) -> None:
         row = {"kernel" if on_gpu else "operation": event.key[:90], "calls": event.count / REPEATS}
         row |= {"ms": getattr(event, cost) / REPEATS / 1e3, "share": getattr(event, cost) / whole}
         job.row("what takes the device's time", row)
-
-
-def _wall(job: Job, work: Callable[[], Any]) -> float:
-    """Seconds of one call."""
-    for _ in range(3):
-        work()
-    job.finish()
-    started = time.perf_counter()
-    for _ in range(REPEATS):
-        work()
-    job.finish()
-    return (time.perf_counter() - started) / REPEATS
 
 
 def _launches(job: Job, events: Any, wall: float) -> None:
