@@ -10,12 +10,14 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import torch
 from gpu.job import Job
+from gpu.machine import timed
 from gpu.shapes import shape as shape_of
 from torch.nn.attention import flex_attention
 from torch.nn.functional import pad, scaled_dot_product_attention
@@ -44,7 +46,7 @@ def run(job: Job) -> None:
 def _compare(job: Job, name: str, tree: PackedTree, samples: list[Sample]) -> None:
     config = shape_of("tiny" if job.tiny else "0.6B").config
     heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-    ways = {"ASTune": ours(tree, job.device), "rows": of_rows(tree), "FlexAttention": by_flex(tree, job.device)}
+    ways = {"ASTune": ours, "rows": of_rows, "FlexAttention": by_flex}
     torch.manual_seed(0)
     states = [
         torch.randn(1, count, len(tree.tokens), dim, dtype=job.dtype, device=job.device, requires_grad=True)
@@ -52,25 +54,20 @@ def _compare(job: Job, name: str, tree: PackedTree, samples: list[Sample]) -> No
     ]
     expected: list[torch.Tensor] = []
     usual = 0.0
-    for who, attend in ways.items():
+    for who, make in ways.items():
         job.forget_memory()
-        first, found = _timed(job, lambda attend=attend: gradients(attend, states))
-        most = job.most_gib()
-        seconds = min(_timed(job, lambda attend=attend: gradients(attend, states))[0] for _ in range(ROUNDS))
+        started = time.perf_counter()
+        work = partial(gradients, make(tree, job.device), states)
+        found = work()
+        job.finish()
+        first, most = time.perf_counter() - started, job.most_gib()
+        seconds = timed(job, work, repeats=ROUNDS)
         expected, usual = expected or found, usual or seconds
         row = {"tree": name, "R": sum(len(each.timeline.token_ids) for each in samples) / len(tree.tokens), "who": who}
         row |= {"ms": 1e3 * seconds, "times ASTune's": usual / seconds, "first call, s": first, "most GiB": most}
         if who != "rows":  # whose gradient of the output is another
             row["off, of the norm"] = max(map(distance, found, expected))
         job.row("", row)
-
-
-def _timed(job: Job, work: Callable[[], list[torch.Tensor]]) -> tuple[float, list[torch.Tensor]]:
-    job.finish()
-    started = time.perf_counter()
-    found = work()
-    job.finish()
-    return time.perf_counter() - started, found
 
 
 def gradients(attend: Attend, states: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -127,7 +124,7 @@ def ends_of(tree: PackedTree) -> np.ndarray:
     return ends
 
 
-def of_rows(tree: PackedTree) -> Attend:
+def of_rows(tree: PackedTree, device: torch.device) -> Attend:
     """Each row by itself, behind it zeros up to the longest."""
     longest = max(map(len, tree.paths))
 
